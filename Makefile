@@ -76,7 +76,7 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/oxlint --deny-warnings fedprivacy/server/dashboard/page
+	$(BIN)/oxlint --deny-warnings fedprivacy/dashboard/page
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engines

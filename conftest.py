@@ -12,8 +12,8 @@ SLOW = {
     "fedprivacy.runs.comparison.compare",
     "fedprivacy.runs.recommendation.recommend",
     "fedprivacy.runs.run.Run",
-    "fedprivacy.server.asking.Ask.frequent",
-    "fedprivacy.server.simulation.simulate",
+    "fedprivacy.simulation.ask.Ask.frequent",
+    "fedprivacy.simulation.simulate.simulate",
 }
 """Examples that take long by nature: a training, a recommendation."""
 

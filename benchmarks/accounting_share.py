@@ -27,7 +27,7 @@ from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import Recipe, ShardSource
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.tasks.task import Shard
 
 FEATURES = 20
 

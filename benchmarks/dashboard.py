@@ -35,6 +35,7 @@ import httpx
 import numpy as np
 from flwr.app import Context, RecordDict
 
+from fedprivacy.dashboard.service import Address, dashboard_beside
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.configuration import resolve
@@ -42,7 +43,6 @@ from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.server.app import server_app
-from fedprivacy.server.dashboard.service import Address, dashboard_beside
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Problem
 from benchmarks.measure import Mark, Step
 from fedprivacy.gradients import GradientEngine, flat_parameters
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import SampledGaussianSum
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
 
 

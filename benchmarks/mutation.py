@@ -30,18 +30,18 @@ ENOUGH = 20.0  # seconds of tests for one mutant: of a hundred that run a line, 
 LIMIT = 120  # seconds after which they hang: an endless loop is noticed, too
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "fedprivacy/training/mechanisms.py": (
+    "fedprivacy/mechanisms/gaussian_sum.py": (
         "tests/training/test_sampling.py",
-        "tests/training/test_mechanisms.py",
-        "tests/training/test_keystream.py",
+        "tests/mechanisms/test_gaussian_sum.py",
+        "tests/mechanisms/test_keystream.py",
         "tests/training/test_dpsgd.py",
-        "tests/training/test_noise.py",
+        "tests/mechanisms/test_lattice_noise.py",
         "tests/training/test_adaptive.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),
-    "fedprivacy/training/noise.py": (
-        "tests/training/test_noise.py",
+    "fedprivacy/mechanisms/lattice_noise.py": (
+        "tests/mechanisms/test_lattice_noise.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),

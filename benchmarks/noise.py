@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.measure import Mark, Step, Times, interleaved, median, time_ratio
-from fedprivacy.training.keystream import Keystream, Position, Purpose
-from fedprivacy.training.noise import add_lattice_noise, lattice_step
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise, lattice_step
 
 SIZES = (62, 1_000, 200_000, 1_000_000)
 THRESHOLDS = (4.0, 5.0, 5.8, 6.0, 6.5)

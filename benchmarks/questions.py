@@ -29,13 +29,13 @@ import opendp.prelude as opendp
 import torch
 from numpy.typing import NDArray
 
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.answers import Answers, Told
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers
 from fedprivacy.tasks.columns import Table
-from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
 
 SIGMA = 4.0  # about epsilon 1 at delta 1e-5

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedprivacy as fp
-import fedprivacy.server.simulation  # `fedprivacy` loads it when it is first used, which would count as work
+import fedprivacy.simulation.simulate  # `fedprivacy` loads it when it is first used, which would count as work
 from benchmarks.populations import BATCH, LEARNING_RATE, NOISE_MULTIPLIER, STEPS, Population, Setting
 
 EPSILON, DELTA = 100.0, 1e-5

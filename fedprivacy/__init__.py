@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from fedprivacy.runs.recommendation import recommend as recommend
     from fedprivacy.runs.run import Run as Run
     from fedprivacy.runs.run import open_run as open_run
-    from fedprivacy.server.asking import ask as ask
-    from fedprivacy.server.simulation import simulate as simulate
+    from fedprivacy.simulation.ask import ask as ask
+    from fedprivacy.simulation.simulate import simulate as simulate
     from fedprivacy.tasks import Augmentation as Augmentation
     from fedprivacy.tasks import Recipe as Recipe
     from fedprivacy.tasks import Score as Score
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from fedprivacy.values.events import PoissonSampledGaussian as PoissonSampledGaussian
 
 _HOMES = {
-    "simulate": "server.simulation",
-    "ask": "server.asking",
+    "simulate": "simulation.simulate",
+    "ask": "simulation.ask",
     "open_run": "runs.run",
     "Callback": "runs.callbacks",
     "EarlyStopping": "runs.callbacks",

@@ -7,7 +7,7 @@ from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.server.app import RunStart
-from fedprivacy.server.asking import answer_run_config
+from fedprivacy.server.question_run import answer_run_config
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.trackers import build_trackers

@@ -28,7 +28,7 @@ LONGEST = (
     FLOWER,
     RAY,
     "tests/privacy/test_gates_quiet.py",
-    "tests/server/dashboard/test_page.py",
+    "tests/dashboard/test_page.py",
     "tests/gradients/test_every_layer.py",
     "tests/flower/test_every_way.py",
     "tests/commands/test_audit_node.py",
@@ -103,7 +103,7 @@ def empty_postgres_url(postgres):
 @pytest.fixture(scope="session")
 def browser():
     """The system's Chromium."""
-    from tests.server.dashboard.browser import chromium, find_chromium
+    from tests.dashboard.browser import chromium, find_chromium
 
     if find_chromium() is None:
         lacking("no Chromium on PATH; install it, for example apt-get install chromium")

@@ -12,19 +12,14 @@ from fedprivacy.runs.configuration import FIELDS
 from tests.house import DOORS, HOUSE, ROOT, imports, module_name, modules, name_of, tree
 
 FLOORS = (
-    ("_support",),
-    ("values",),
-    ("tasks", "gradients", "accounting", "trackers", "participation"),
-    ("training",),
-    ("questions",),
-    ("ledger", "guard"),
-    ("figures",),
+    ("_support", "values"),
+    ("tasks", "gradients", "accounting", "mechanisms", "participation", "figures", "trackers"),
+    ("training", "questions", "ledger", "guard"),
     ("runs",),
     ("flower",),
-    ("audit",),
-    ("server",),
+    ("audit", "server", "deploy", "dashboard"),
+    ("simulation",),
     ("reproductions",),
-    ("deploy",),
     ("commands",),
 )
 """The rooms of the package, the lowest floor first. A room imports from lower floors and from itself."""

@@ -1,7 +1,7 @@
 """Where this process's global random generators are, so that a run which goes on draws what it would have drawn.
 
 Strategies sample clients from `random` or from numpy's global generator; a new model draws its weights from torch. The
-noise that protects records comes from none of them (`fedprivacy.training.keystream`).
+noise that protects records comes from none of them (`fedprivacy.mechanisms.keystream`).
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from fedprivacy.accounting import pld
 from fedprivacy.audit.asking import AskedClient, gain
 from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.mechanisms.gaussian_sum import poisson_sample
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Shard, Task
 from fedprivacy.tasks.identity import dataset_id
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import poisson_sample
 from fedprivacy.values.events import PoissonSampledGaussian
 
 

@@ -142,8 +142,8 @@ def simulate(
     from fedprivacy.runs.folder import REPORT
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.profile import TRACE
-    from fedprivacy.server.profile import show_profile
-    from fedprivacy.server.simulation import prepared, run
+    from fedprivacy.simulation.profile import show_profile
+    from fedprivacy.simulation.simulate import prepared, run
 
     plan, placement = prepared(settings), Placement(engine, workers, ray_address)
     config, console = plan.config, console_of(shown=not as_json)
@@ -162,7 +162,7 @@ def simulate(
             if profile:
                 show_profile(Path(config.out), OUT)
             if dashboard:
-                from fedprivacy.server.dashboard.service import wait_for_reader
+                from fedprivacy.dashboard.service import wait_for_reader
 
                 wait_for_reader(console)
     if history.rounds and not (Path(config.out) / REPORT).exists():
@@ -192,10 +192,10 @@ def dashboard(
     On an address that other machines reach, a token is needed: one is made and shown, unless the environment variable
     FEDPRIVACY_DASHBOARD_TOKEN holds one.
     """
+    from fedprivacy.dashboard.catalogue import Catalogue, default_sources
+    from fedprivacy.dashboard.security import TokenError
+    from fedprivacy.dashboard.service import Address, Opened, ServingError, end_with_stdin, serve
     from fedprivacy.ledger import LedgerError
-    from fedprivacy.server.dashboard.catalogue import Catalogue, default_sources
-    from fedprivacy.server.dashboard.security import TokenError
-    from fedprivacy.server.dashboard.service import Address, Opened, ServingError, end_with_stdin, serve
 
     def opened(page: Opened) -> None:
         if as_json:
@@ -318,9 +318,9 @@ def ask(
     are public. What was asked before on the same ledger is read again for nothing. Exit code 1: a client did not
     answer.
     """
-    from fedprivacy.commands import asking
+    from fedprivacy.commands import ask
 
-    asking.ask(
+    ask.ask(
         questions,
         settings,
         anew=anew,
@@ -433,8 +433,8 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
     if not wanted:
         yield
         return
+    from fedprivacy.dashboard.service import Address, ServingError, dashboard_beside
     from fedprivacy.ledger import Ledger
-    from fedprivacy.server.dashboard.service import Address, ServingError, dashboard_beside
 
     url = config.ledger_url(deployed=False)
     Ledger(url).close()  # made now, so that the dashboard finds it

@@ -167,8 +167,8 @@ def certify(
     Exit code 1: something in the ledger is not as it was written, and nothing is certified.
     """
     from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+    from fedprivacy.commands.certificate_page import write_certificate
     from fedprivacy.ledger.certificate import certify as certified
-    from fedprivacy.ledger.certificate_page import write_certificate
     from fedprivacy.ledger.replay import BrokenJournalError
 
     file = key or Path.home() / ".fedprivacy" / "signing.key"
@@ -193,8 +193,8 @@ def verify_certificate(
     signers: _SIGNERS = None,
 ) -> None:
     """Prove that certificates are as they were signed, and cost what they state. Exit code 1: one is not."""
+    from fedprivacy.commands.certificate_page import spent_words
     from fedprivacy.ledger.certificate import Certificate, CertificateError
-    from fedprivacy.ledger.certificate_page import spent_words
 
     for file in certificates:
         with plain_errors(OSError, UnicodeDecodeError, code=2):

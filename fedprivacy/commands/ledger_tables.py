@@ -17,9 +17,9 @@ from sqlalchemy import func, select
 
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.ledger.answers import AskedQuestion
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.kept_answers import AskedQuestion
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.ledger.store import Ledger

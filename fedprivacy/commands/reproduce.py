@@ -49,7 +49,7 @@ def reproduce(
     Seeds that are finished are kept: the same command goes on with those that are left. Exit code 1: a goal is not
     met; 2: it cannot be run, for example because data files are missing.
     """
-    from fedprivacy.reproductions.protocol import ReproductionError
+    from fedprivacy.reproductions.experiment import ReproductionError
     from fedprivacy.reproductions.reproduction import reproduce as reproduced
 
     with ends_in_order(), plain_errors(ReproductionError, OSError, code=2), _said_if_stopped():

@@ -26,9 +26,9 @@ def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: 
     """Run a sweep and show what came out; see the command's help."""
     from fedprivacy.flower.simulation import quiet_flower
     from fedprivacy.runs.device import choose_device
-    from fedprivacy.runs.sweep import Grid, Results, SweptRun
+    from fedprivacy.runs.grid import Grid, Results, SweptRun
     from fedprivacy.server.strategies import build_strategy
-    from fedprivacy.server.sweep import LOG, run_all
+    from fedprivacy.simulation.many_runs import LOG, run_all
 
     grid = Grid.of(texts, seeds, out, baseline=baseline)
     plans = grid.check()

@@ -28,7 +28,7 @@ class DrawnRow:
         goal: that the mean should reach, or None.
         published: what the paper reports, or None.
         met: whether the goal is reached; None: there is no goal.
-        line, budget: of the figure over budgets, as `fedprivacy.reproductions.protocol.Row` has them.
+        line, budget: of the figure over budgets, as `fedprivacy.reproductions.experiment.Row` has them.
     """
 
     name: str

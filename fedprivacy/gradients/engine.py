@@ -252,11 +252,12 @@ class GradientEngine:
         """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
 
         Formal guarantee: let the batch lose the record at one place, and its last record take that place. The result
-        changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`), see `fedprivacy.training.mechanisms`. A record's
-        scaled gradient is a function of the record, the parameters and public numbers alone, bit for bit, as far as
-        `fedprivacy.gradients.invariance` can tell; what the batch adds to it is the rounding of its own block of the
-        sum. It holds for models that `check_model` accepts. A record without a finite gradient, or whose gradient
-        cannot be computed, contributes zero: whether a batch fails must not depend on one record.
+        changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`): see `fedprivacy.mechanisms.gaussian_sum`.
+
+        A record's scaled gradient is a function of the record, the parameters and public numbers alone, bit for bit,
+        as far as `fedprivacy.gradients.invariance` can tell; what the batch adds to it is the rounding of its own
+        block of the sum. It holds for models that `check_model` accepts. A record without a finite gradient, or whose
+        gradient cannot be computed, contributes zero: whether a batch fails must not depend on one record.
 
         Args:
             inputs: the batch, shape [batch, ...]; may be empty.

@@ -28,8 +28,8 @@ class Sums:
     Formal guarantee: let c_r be the records' scaled gradients as float32 numbers, each of norm at most C, and B the
     records whose places lie in one block. Then float32 rounding moves the sum over B by at most
     (`STRETCH` + 3) 2^-24 `BLOCK` C in Euclidean norm, whatever the order in which a matrix product adds (Higham 2002,
-    section 3.1). float64 adds to this n^2 / `BLOCK` 2^-53 C for n records in all. See `fedprivacy.training.mechanisms`
-    for what follows.
+    section 3.1). float64 adds to this n^2 / `BLOCK` 2^-53 C for n records in all. What follows from it:
+    `fedprivacy.mechanisms.gaussian_sum`.
     """
 
     def __init__(self, shapes: list[torch.Size], dtype: torch.dtype, device: torch.device, largest: int) -> None:

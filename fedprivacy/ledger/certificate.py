@@ -1,7 +1,7 @@
 """A certificate: what one dataset has spent, as a ledger that was verified proves it, signed, for whoever must know.
 
 It holds what the server knows already: names, budgets, public events, counts of charges. A machine reads the JSON, a
-person the page (`fedprivacy.ledger.certificate_page`), which shows the same fields and nothing else.
+person the page (`fedprivacy.commands.certificate_page`), which shows the same fields and nothing else.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from typing import IO, Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Table, insert, select
 
 from fedprivacy.ledger import journal, schema
-from fedprivacy.ledger.answers import digest, packed, unpacked
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import Entry, SignedHead, canonical
+from fedprivacy.ledger.kept_answers import digest, packed, unpacked
 from fedprivacy.ledger.replay import AnswerKey, BrokenJournalError, Replay, WrittenAllowance
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, compare_digests, verify_parts
@@ -39,7 +39,7 @@ _AT_ONCE = 10_000
 
 
 class KeptTotals(NamedTuple):
-    """Whose answer to which question, and its totals as `fedprivacy.ledger.answers.packed` stores them."""
+    """Whose answer to which question, and its totals as `fedprivacy.ledger.kept_answers.packed` stores them."""
 
     key: AnswerKey
     stored: bytes

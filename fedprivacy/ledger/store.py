@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy.ledger import answers, changes, charges, journal
-from fedprivacy.ledger.answers import Answer, AskedQuestion, StoredAnswer
+from fedprivacy.ledger import changes, charges, journal, kept_answers
 from fedprivacy.ledger.charges import Account, Allowed
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError
+from fedprivacy.ledger.kept_answers import Answer, AskedQuestion, StoredAnswer
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.ledger.schema import ChargeState, budgets, keys, runs
 from fedprivacy.ledger.schema import charges as charge_table
@@ -316,7 +316,7 @@ class Ledger:
         each = list(given)
         reach("ledger.before-keep")
         if each:
-            self.database.write(lambda connection, _: answers.keep(connection, attempt, each))
+            self.database.write(lambda connection, _: kept_answers.keep(connection, attempt, each))
         reach("ledger.answers-kept")
 
     def answers(self, question: str, dataset_ids: Collection[str]) -> dict[str, list[StoredAnswer]]:
@@ -329,7 +329,7 @@ class Ledger:
         Raises:
             LedgerError: one is not what the journal says: it was changed behind the ledger's back.
         """
-        return self.database.read(lambda connection: answers.answers_to(connection, question, dataset_ids))
+        return self.database.read(lambda connection: kept_answers.answers_to(connection, question, dataset_ids))
 
     def asked(self, dataset_id: str = "") -> list[AskedQuestion]:
         """Every question that somebody was charged for and anybody has answered, the newest last.
@@ -337,7 +337,7 @@ class Ledger:
         Args:
             dataset_id: only what this dataset was charged for; empty: all.
         """
-        return self.database.read(lambda connection: answers.asked(connection, dataset_id))
+        return self.database.read(lambda connection: kept_answers.asked(connection, dataset_id))
 
     def reconcile(self, dataset_id: str, claims: Claims) -> int:
         """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.

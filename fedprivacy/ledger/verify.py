@@ -23,9 +23,9 @@ from sqlalchemy import Connection, Enum, LargeBinary, String, Table, select, typ
 from sqlalchemy.types import NULLTYPE, TypeEngine
 
 from fedprivacy._support.signing import RECEIPT, signed_by_client
-from fedprivacy.ledger.answers import digest
 from fedprivacy.ledger.charges import in_utc
 from fedprivacy.ledger.journal import Entry, Head, SignedHead, chained, parsed_head, read_entries, read_heads
+from fedprivacy.ledger.kept_answers import digest
 from fedprivacy.ledger.replay import (
     AnswerKey,
     BrokenJournalError,

@@ -7,9 +7,9 @@ view; and what a client was granted stays charged, whether or not its update is 
 
 from fedprivacy.participation.asynchronous import Buffer, Course, Dispatch, discount
 from fedprivacy.participation.availability import ALWAYS, Availability, availability_of
-from fedprivacy.participation.cohorts import COHORTS, Cohort
 from fedprivacy.participation.draws import Draws
 from fedprivacy.participation.participation import DROPPED_OUT, TOO_LATE, Closed, Participation, Turnout
+from fedprivacy.participation.sizes import COHORTS, Cohort
 from fedprivacy.participation.speeds import Speeds, speeds_of
 
 __all__ = [

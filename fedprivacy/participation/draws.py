@@ -3,7 +3,7 @@
 Nothing is consumed from a stream: to ask for a draw again, or for one more, changes no other. So a run that goes on
 draws as if it had never been stopped, and two runs of one seed see the same drop-outs whatever else is different.
 
-They choose clients, and hide nothing. Noise, and the choice of records, have `fedprivacy.training.keystream`.
+They choose clients, and hide nothing. Noise, and the choice of records, have `fedprivacy.mechanisms.keystream`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from heapq import nsmallest
 
 from fedprivacy._support.settings import ConfigError
 from fedprivacy.participation.availability import ALWAYS, Availability
-from fedprivacy.participation.cohorts import Cohort
 from fedprivacy.participation.draws import Draws, Purpose
+from fedprivacy.participation.sizes import Cohort
 from fedprivacy.participation.speeds import INSTANT, Speeds
 
 DROPPED_OUT, TOO_LATE = "dropped-out", "too-late"

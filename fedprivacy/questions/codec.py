@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedprivacy.questions.cohort import Condition, OneOf, Within
+from fedprivacy.questions.conditions import Condition, OneOf, Within
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram
 from fedprivacy.questions.errors import QuestionError, shown
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum

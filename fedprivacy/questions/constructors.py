@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from fedprivacy.questions.cohort import By, Level, Where, conditions, grouping
+from fedprivacy.questions.conditions import By, Level, Where, conditions, grouping
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram
 from fedprivacy.questions.errors import QuestionError, as_tuple
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum

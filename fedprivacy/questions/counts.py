@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.questions.cohort import Level, Rows, as_levels
+from fedprivacy.questions.conditions import Level, Rows, as_levels
 from fedprivacy.questions.errors import as_bounds, as_whole, check_name, settle
 from fedprivacy.questions.figures import Figure, Noisy
 from fedprivacy.questions.lattice import STEPS, interval

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from fedprivacy.questions import codec
 from fedprivacy.questions.answers import Answers
-from fedprivacy.questions.cohort import Condition
+from fedprivacy.questions.conditions import Condition
 from fedprivacy.questions.counts import standing_out
 from fedprivacy.questions.errors import QuestionError, as_whole, is_writable, settle, shown
 from fedprivacy.questions.figures import Figure

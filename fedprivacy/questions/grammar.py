@@ -23,7 +23,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fedprivacy.questions.cohort import Level
+from fedprivacy.questions.conditions import Level
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.question import Question

@@ -17,7 +17,7 @@ from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
-from fedprivacy.questions.cohort import Rows
+from fedprivacy.questions.conditions import Rows
 from fedprivacy.questions.errors import QuestionError, as_bounds, as_tuple, check_name, settle
 from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, Figure, Noisy, estimated, ratio
 from fedprivacy.questions.lattice import STEPS, Values, centred, in_steps

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedprivacy.questions.cohort import LONGEST_LEVEL, Rows
+from fedprivacy.questions.conditions import LONGEST_LEVEL, Rows
 from fedprivacy.questions.counts import OTHER, Bins, counted_with_others
 from fedprivacy.questions.errors import QuestionError, as_tuple, check_name, is_writable, settle, shown
 from fedprivacy.questions.question import Totals

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.questions.cohort import Rows
+from fedprivacy.questions.conditions import Rows
 from fedprivacy.questions.errors import (
     QuestionError,
     as_bounds,

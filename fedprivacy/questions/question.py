@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.questions.cohort import Condition, OneOf, Rows, as_conditions, groups_of, some_text
+from fedprivacy.questions.conditions import Condition, OneOf, Rows, as_conditions, groups_of, some_text
 from fedprivacy.questions.errors import QuestionError, settle
 from fedprivacy.questions.figures import Figure, Noisy
 from fedprivacy.tasks.columns import Table

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose, Reader
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.question import Question, Totals
 from fedprivacy.questions.questionnaire import ROUNDED_UP, Questionnaire
 from fedprivacy.tasks.columns import Table, TableError
-from fedprivacy.training.keystream import Keystream, Position, Purpose, Reader
-from fedprivacy.training.noise import add_lattice_noise
 from fedprivacy.values.events import PoissonSampledGaussian
 
 

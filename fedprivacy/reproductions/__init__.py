@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
-    from fedprivacy.reproductions.protocol import Measured as Measured
-    from fedprivacy.reproductions.protocol import Reproduction as Reproduction
-    from fedprivacy.reproductions.protocol import ReproductionError as ReproductionError
-    from fedprivacy.reproductions.protocol import Row as Row
-    from fedprivacy.reproductions.protocol import Workplace as Workplace
+    from fedprivacy.reproductions.experiment import Measured as Measured
+    from fedprivacy.reproductions.experiment import Reproduction as Reproduction
+    from fedprivacy.reproductions.experiment import ReproductionError as ReproductionError
+    from fedprivacy.reproductions.experiment import Row as Row
+    from fedprivacy.reproductions.experiment import Workplace as Workplace
 
 __all__ = ["REPRODUCTIONS", "Measured", "Reproduction", "ReproductionError", "Row", "Workplace"]
 
@@ -30,4 +30,4 @@ REPRODUCTIONS: dict[str, str] = {
 }
 """Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""
 
-__getattr__ = when_asked(__name__, "protocol")
+__getattr__ = when_asked(__name__, "experiment")

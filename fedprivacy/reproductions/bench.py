@@ -11,7 +11,7 @@ from typing import Any
 
 from fedprivacy._support import sources
 from fedprivacy.reproductions import REPRODUCTIONS
-from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Workplace, lacking
+from fedprivacy.reproductions.experiment import Reproduction, ReproductionError, Workplace, lacking
 from fedprivacy.reproductions.results import SeedResult, Timed, settings_of
 
 

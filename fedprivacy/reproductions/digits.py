@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedprivacy as fp
-from fedprivacy.reproductions.protocol import Measured, Row, Workplace
+from fedprivacy.reproductions.experiment import Measured, Row, Workplace
 from fedprivacy.tasks.scattering import group_normalised, scattering
 
 CLIENTS, DELTA = 10, 1e-4

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.reproductions.protocol import Measured, Row, Workplace
-from fedprivacy.server.simulation import simulate
+from fedprivacy.reproductions.experiment import Measured, Row, Workplace
+from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Shard, ShardSource, Task
 
 USERS, RECORDS, TRAINED, INPUTS, CLASSES = 100, 5_000, 4_000, 40, 10

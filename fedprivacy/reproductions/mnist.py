@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 import fedprivacy as fp
-from fedprivacy.reproductions.protocol import Measured, Row, Workplace
+from fedprivacy.reproductions.experiment import Measured, Row, Workplace
 from fedprivacy.tasks.scattering import group_normalised, scattering
 
 DATA = "mnist.npz"

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedprivacy._support.console import console_of
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.bench import check_complete, data_folder, finished, reproduction_of
-from fedprivacy.reproductions.protocol import Reproduction, ReproductionError
+from fedprivacy.reproductions.experiment import Reproduction, ReproductionError
 from fedprivacy.reproductions.results import Results
 from fedprivacy.reproductions.seeds import SeedsLeft, rows_bar
 from fedprivacy.runs.configuration import RUNS

@@ -17,7 +17,7 @@ from fedprivacy.figures.budgets import budgets_figure, has_lines
 from fedprivacy.figures.notebook import Figure
 from fedprivacy.figures.reproduction import DrawnRow, reproduction_figure
 from fedprivacy.figures.style import for_both_themes
-from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Row
+from fedprivacy.reproductions.experiment import Reproduction, ReproductionError, Row
 from fedprivacy.values.runs import Rows
 
 RESULTS, FIGURE, BUDGETS = "results.json", "figure.svg", "budgets.svg"

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy.reproductions.protocol import Measured, Row, Workplace
-from fedprivacy.server.simulation import simulate
+from fedprivacy.reproductions.experiment import Measured, Row, Workplace
+from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Score, Shard, ShardSource, Task
 
 SCHOOLS, FEATURES = 139, 28

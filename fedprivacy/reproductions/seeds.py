@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedprivacy.reproductions.bench import measure
+from fedprivacy.reproductions.experiment import Reproduction
 from fedprivacy.reproductions.jobs import News, SeedProcesses
-from fedprivacy.reproductions.protocol import Reproduction
 from fedprivacy.reproductions.results import SeedResult
 
 

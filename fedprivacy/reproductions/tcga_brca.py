@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import fedprivacy as fp
-from fedprivacy.reproductions.protocol import Measured, Row, Workplace
+from fedprivacy.reproductions.experiment import Measured, Row, Workplace
 from fedprivacy.reproductions.survival import concordance_index, expected_risk, hazard_model, survival_loss
 
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")

@@ -4,7 +4,8 @@
 microseconds, nested by thread, and beside them, under `profile`, what each phase came to over the whole run.
 
 A profile tells names of phases, numbers of rounds and durations. How long a client's work takes may say something of
-its records. So a profile is for whoever holds them all: `fedprivacy.server.profile` alone records one, of a simulation.
+its records. So a profile is for whoever holds them all: only `fedprivacy.simulation.profile` records one, of a
+simulation.
 """
 
 from __future__ import annotations

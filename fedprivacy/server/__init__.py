@@ -1,1 +1,1 @@
-"""The server of a run: the ServerApp, the recorder of its rounds, and the dashboard."""
+"""The server of a run: the ServerApp and the recorder of its rounds."""

@@ -22,7 +22,7 @@ from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import plan_of, read_run_id
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.server.asking import answer_run_config
+from fedprivacy.server.question_run import answer_run_config
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, load_task

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.protocol import Shard, ShardSource, Task, holding_nan
+from fedprivacy.tasks.task import Shard, ShardSource, Task, holding_nan
 
 PUBLIC_SHARE = 0.2
 PUBLIC_SEED = 0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedprivacy.tasks.bundled import BundledClassification, DirichletSplit, Records
-from fedprivacy.tasks.protocol import Recipe
+from fedprivacy.tasks.task import Recipe
 
 # Mean and standard deviation of each measurement over the server's *public* records alone, to two digits; constants of
 # the clients' records would be private. Three rows: mean, error and worst of the ten measurements.

@@ -19,7 +19,7 @@ from fedprivacy._support import sources
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.protocol import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
+from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.wording import count_text
 

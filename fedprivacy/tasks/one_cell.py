@@ -24,7 +24,7 @@ from torch import Tensor
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.loader import offers_table, shard_of, table_of
-from fedprivacy.tasks.protocol import Shard, ShardSource, Task
+from fedprivacy.tasks.task import Shard, ShardSource, Task
 
 ROWS = 40
 """Number of rows that are copied of each table, from its beginning."""

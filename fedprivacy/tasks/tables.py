@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fedprivacy.tasks.bundled import DirichletSplit
 from fedprivacy.tasks.cells import Cell, Levels, is_empty, number, one_by_one
 from fedprivacy.tasks.columns import Table, TableError
-from fedprivacy.tasks.protocol import Shard, ShardSource
+from fedprivacy.tasks.task import Shard, ShardSource
 
 Cells = list[Mapping[str, Cell] | None]
 """Of every row, by column; None: a row that is none."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedprivacy.tasks.loader import TaskError
-from fedprivacy.tasks.protocol import Shard, ShardSource, Task
+from fedprivacy.tasks.task import Shard, ShardSource, Task
 
 
 class OnPublic:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from fedprivacy._support.settings import ConfigError, names_in
 from fedprivacy.trackers.feed import Feed
 from fedprivacy.trackers.mlflow import MlflowTracker
-from fedprivacy.trackers.protocol import Tracker
 from fedprivacy.trackers.tensorboard import TensorBoardTracker
+from fedprivacy.trackers.tracker import Tracker
 from fedprivacy.trackers.wandb import WandbTracker
 
 TRACKERS: dict[str, Callable[[], Tracker]] = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Condition, Thread
 
-from fedprivacy.trackers.protocol import Tracker
+from fedprivacy.trackers.tracker import Tracker
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.wording import count_text
 

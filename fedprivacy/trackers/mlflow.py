@@ -15,7 +15,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from fedprivacy.trackers.protocol import PROJECT, guarantee, scalars, settings
+from fedprivacy.trackers.tracker import PROJECT, guarantee, scalars, settings
 from fedprivacy.values.series import RoundPoint, RunFacts
 
 if TYPE_CHECKING:

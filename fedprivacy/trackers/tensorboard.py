@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprivacy.trackers.protocol import guarantee, scalars, settings
+from fedprivacy.trackers.tracker import guarantee, scalars, settings
 from fedprivacy.values.series import RoundPoint, RunFacts
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedprivacy.trackers.protocol import PROJECT, guarantee, scalars, settings
+from fedprivacy.trackers.tracker import PROJECT, guarantee, scalars, settings
 from fedprivacy.values.series import RoundPoint, RunFacts
 
 

@@ -1,1 +1,1 @@
-"""DP-SGD on one shard: sampling, the Gaussian mechanism and its noise, optimisers, adaptive clipping."""
+"""DP-SGD on one shard: local steps, optimisers, adaptive clipping, algorithms, local evaluation."""

@@ -23,9 +23,9 @@ from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.parts import WHOLE
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.threads import computing_with
+from fedprivacy.mechanisms.keystream import WORDS_A_BLOCK, Keystream, Position, Purpose
 from fedprivacy.tasks.augmentation import Augmentation
-from fedprivacy.tasks.protocol import Shard
-from fedprivacy.training.keystream import WORDS_A_BLOCK, Keystream, Position, Purpose
+from fedprivacy.tasks.task import Shard
 
 _EVENLY = 2.0**-24
 """Between neighbouring random numbers: float32 has all of them."""

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.losses import Loss, checked_losses
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.mechanisms.gaussian_sum import poisson_sample
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.tasks.task import Shard
 from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalUpdate
 from fedprivacy.training.augment import Views, heard
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import poisson_sample
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_RECORDS = 4096

@@ -20,15 +20,15 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.stacked import Pool, Stack
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.mechanisms.gaussian_sum import poisson_samples
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.tasks.task import Shard
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
 from fedprivacy.training.augment import Views
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.cohort import Portion, alike, tried
 from fedprivacy.training.descent import Descent
 from fedprivacy.training.kept import Kept, stacked_round
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import poisson_samples
 from fedprivacy.training.optimizers import Optimizer
 
 

@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum, poisson_samples, release_by_row
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.tasks.task import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
 from fedprivacy.training.augment import Views
 from fedprivacy.training.descent import Descent
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.kept import Kept, stacked_round
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import SampledGaussianSum, poisson_samples, release_by_row
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_TOGETHER = 256

@@ -21,7 +21,7 @@ The position is the same object for all steps that follow one another, moved in 
 
 @dataclass(slots=True)
 class Descent:
-    """The local steps of a round; see `fedprivacy.training.algorithms.protocol.Descend`.
+    """The local steps of a round; see `fedprivacy.training.algorithms.algorithm.Descend`.
 
     Attributes:
         mean_gradient: asked once for each step.

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import Clipped, GradientEngine, trainable_parameters
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.tasks.task import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
 from fedprivacy.training.augment import Views, heard
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import Optimizer
 from fedprivacy.values.events import PoissonSampledGaussian
 

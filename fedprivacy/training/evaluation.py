@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.scores import RecordScores
-from fedprivacy.tasks.protocol import Score, Shard
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE, SampledGaussianSum
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.tasks.task import Score, Shard
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.events import PoissonSampledGaussian
 

@@ -15,7 +15,7 @@ import torch
 from fedprivacy._support.blas import matrix_library
 from fedprivacy._support.durable import write_durably
 from fedprivacy.gradients.engine import GradientEngine
-from fedprivacy.training import noise
+from fedprivacy.mechanisms import lattice_noise
 from fedprivacy.values.wording import count_text
 
 MACHINE = "machine.json"
@@ -67,7 +67,7 @@ class Machine:
             threads=torch.get_num_threads(),
             refused=chosen.refused if chosen else (),
             remedy=chosen.obstacle.remedy if chosen and chosen.obstacle else "",
-            noise=noise.library(),
+            noise=lattice_noise.library(),
         )
 
     @property

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from fedprivacy.accounting import noise_multiplier, pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
 from fedprivacy.gradients.methods.obstacle import warn_of
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY, Augmentation
-from fedprivacy.tasks.protocol import Shard, check_null, holding_nan
+from fedprivacy.tasks.task import Shard, check_null, holding_nan
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS
 from fedprivacy.training.augment import Views
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.keystream import Keystream
-from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import build_optimizer
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedprivacy._support.settings import range_words
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
+from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
 from fedprivacy.training.adaptive import QuantileClipping
-from fedprivacy.training.keystream import Keystream, Position, Purpose
-from fedprivacy.training.noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 
 NORM_ALLOWANCE = 2.0**-20

@@ -1,7 +1,7 @@
 """Events: what a mechanism did, as data.
 
-An event holds the parameters of a mechanism *as executed* and nothing else. The object that adds the noise states
-its event (`fedprivacy.training.mechanisms`), accountants compose events (`fedprivacy.accounting`), the ledger stores
+An event holds the parameters of a mechanism *as executed* and nothing else. The object that adds the noise states its
+event (`fedprivacy.mechanisms.gaussian_sum`), accountants compose events (`fedprivacy.accounting`), the ledger stores
 them, and grants and receipts carry them. There is no second place where the sampling rate or the noise multiplier is
 written.
 

@@ -72,7 +72,7 @@ FIGURE = Addition(
             after("from fedprivacy.figures.style import to_svg\n", IMPORT),
             after("        return Figure(tradeoff_figure(self._series(())))\n", METHOD),
         ],
-        "fedprivacy/server/dashboard/drawings.py": [
+        "fedprivacy/dashboard/drawings.py": [
             after('    FORECAST = "forecast"\n', '    TURNOUT = "turnout"\n'),
             after(
                 DRAWN,
@@ -80,7 +80,7 @@ FIGURE = Addition(
             ),
             after(TABLED, "    Figure.TURNOUT: lambda run, wish: tables.turnout_rows(_series(run, wish)),\n"),
         ],
-        "fedprivacy/server/dashboard/page/run-charts.js": [
+        "fedprivacy/dashboard/page/run-charts.js": [
             after('        source: this.#source("tradeoff"),\n      }),\n', CARD)
         ],
     },
@@ -92,11 +92,11 @@ import pathlib, re
 
 from fedprivacy.figures import tables
 from fedprivacy.runs.run import Run
-from fedprivacy.server.dashboard.drawings import Figure
+from fedprivacy.dashboard.drawings import Figure
 from tests.figures.reading import drawn, rows, written
 from tests.runs.histories import unlike
 from tests.runs.store.made_up import facts, finished, spent
-from tests.server.dashboard.shown import asking, record
+from tests.dashboard.shown import asking, record
 
 failures = {("client-2", number): "lost" for number in range(1, 9)}
 history = unlike(4, rounds=8, failures=failures)

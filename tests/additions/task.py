@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedprivacy.tasks.bundled import BundledClassification, DirichletSplit, Records
-from fedprivacy.tasks.protocol import Recipe
+from fedprivacy.tasks.task import Recipe
 
 
 class Wine(BundledClassification):

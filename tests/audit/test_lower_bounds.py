@@ -26,7 +26,7 @@ from fedprivacy.audit.lower_bounds import (
 )
 from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.gradients import FlatClipping, GradientEngine
-from fedprivacy.training import mechanisms
+from fedprivacy.mechanisms import gaussian_sum
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 SURE = 0.9999
@@ -97,13 +97,13 @@ def test_any_sampling_rate_can_be_audited_by_every_kind_of_canary(few_steps, rat
 
 def noise_times(monkeypatch, factor):
     """Scale the noise where it is added; `factor` may be an array over the coordinates."""
-    original = mechanisms.add_lattice_noise
+    original = gaussian_sum.add_lattice_noise
 
     def scaled(total, scale, step, read, dtype=None):
         noise = original(torch.zeros_like(total), scale, step, read, dtype)
         return (total + torch.as_tensor(factor) * noise).to(dtype)
 
-    monkeypatch.setattr(mechanisms, "add_lattice_noise", scaled)
+    monkeypatch.setattr(gaussian_sum, "add_lattice_noise", scaled)
 
 
 @pytest.mark.exhaustive

@@ -9,10 +9,10 @@ from sqlalchemy import create_engine, text
 
 import fedprivacy as fp
 from fedprivacy.runs.folder import ROUNDS
-from fedprivacy.server.simulation import RoundProgress
-from fedprivacy.trackers.protocol import guarantee, scalars, settings
+from fedprivacy.simulation.simulate import RoundProgress
+from fedprivacy.trackers.tracker import guarantee, scalars, settings
 from tests.commands.running import fedprivacy, summary
-from tests.server.dashboard.shown import asking
+from tests.dashboard.shown import asking
 
 SETTINGS = ("--task", "cancer", "--clients", "3", "--rounds", "3")
 

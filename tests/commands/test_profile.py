@@ -176,10 +176,10 @@ def test_no_module_that_a_deployment_loads_records():
     """Who records names `recorded`: one module, which neither a deployed server nor a client reaches, however late."""
     entered = {module_name(path): imports(path) for path in HOUSE if path.stem not in DOORS}
     recording = {name for name, names in entered.items() if "fedprivacy._support.spans.recorded" in names}
-    assert recording == {"fedprivacy.server.profile"}
+    assert recording == {"fedprivacy.simulation.profile"}
     reached, new = set(), {"fedprivacy.server.app", "fedprivacy.flower.own_app", "fedprivacy.flower.client.app"}
     while new:
         reached |= new
         new = {name for module in new for name in entered[module] & entered.keys()} - reached
     assert "fedprivacy.flower.server.strategy" in reached
-    assert not reached & {"fedprivacy.server.simulation", "fedprivacy.server.profile"}
+    assert not reached & {"fedprivacy.simulation.simulate", "fedprivacy.simulation.profile"}

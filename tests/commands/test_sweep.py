@@ -12,8 +12,8 @@ import pytest
 from fedprivacy.figures import to_svg
 from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
 from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.sweep import FINISHED, Grid, folder_of
-from fedprivacy.server.simulation import RoundProgress
+from fedprivacy.runs.grid import FINISHED, Grid, folder_of
+from fedprivacy.simulation.simulate import RoundProgress
 from tests.commands.running import fedprivacy, unwrapped
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "sweep.md"

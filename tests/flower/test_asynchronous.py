@@ -24,7 +24,7 @@ from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.configuration import ConfigError, Engine
 from fedprivacy.runs.folder import ROUNDS, START, RunWriter, read_config
 from fedprivacy.runs.placement import HERE
-from fedprivacy.server.simulation import simulate
+from fedprivacy.simulation.simulate import simulate
 from fedprivacy.training import cohort
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, plan_of

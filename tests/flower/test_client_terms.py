@@ -13,15 +13,15 @@ import torch
 import fedprivacy as fp
 from fedprivacy.audit.gates.ledger import check_run
 from fedprivacy.commands.run_tables import client_table
+from fedprivacy.dashboard.forecasts import forecast
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.cohort import CohortUpdate
 from fedprivacy.ledger import Ledger
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import CLIENT_TERMS
 from fedprivacy.runs.store import RunStore
-from fedprivacy.server.dashboard.forecasts import forecast
-from fedprivacy.trackers.protocol import settings as tracked
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.trackers.tracker import settings as tracked
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import BLOBS, Blobs, plan_of
 from tests.flower.deployment import DeployedGrid, charged, deployed_plan, start

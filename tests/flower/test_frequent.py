@@ -10,7 +10,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.questions.frequent import Search
 from fedprivacy.runs.asking import question_plan
 from fedprivacy.runs.store import RunStore
-from fedprivacy.server.asking import frequent_among
+from fedprivacy.simulation.ask import frequent_among
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs
 from tests.flower.deployment import DeployedGrid, charged

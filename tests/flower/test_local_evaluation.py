@@ -13,14 +13,14 @@ from fedprivacy.accounting import pld
 from fedprivacy.flower.server.replies import RoundOutcome, Verdict
 from fedprivacy.flower.server.rounds import Rounds
 from fedprivacy.flower.wire.messages import MessageError, Receipt, RefusalCode
+from fedprivacy.mechanisms.keystream import Keystream, Purpose
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import read_history
-from fedprivacy.server.simulation import simulate
+from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Score, ShardSource
 from fedprivacy.tasks.loader import scores_of
-from fedprivacy.tasks.protocol import is_right
+from fedprivacy.tasks.task import is_right
 from fedprivacy.training.evaluation import estimated
-from fedprivacy.training.keystream import Keystream, Purpose
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.asked import code, spent, train
 from tests.flower.blobs import A_GRANT, A_RECEIPT, BLOBS, Blobs, PrivateSizes, plan_of

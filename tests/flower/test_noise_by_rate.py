@@ -19,7 +19,7 @@ from fedprivacy.runs.folder import RunWriter, read_history
 from fedprivacy.runs.plan import RunPlan, client_groups
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.store import RunStore
-from fedprivacy.trackers.protocol import settings as tracked
+from fedprivacy.trackers.tracker import settings as tracked
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian

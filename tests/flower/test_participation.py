@@ -18,7 +18,7 @@ from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import read_config
 from fedprivacy.runs.placement import HERE
-from fedprivacy.server.simulation import simulate
+from fedprivacy.simulation.simulate import simulate
 from fedprivacy.values.wording import time_text
 from tests.flower.blobs import BLOBS, Blobs, plan_of
 from tests.flower.deployment import DeployedGrid, deployed_plan, start

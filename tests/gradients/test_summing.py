@@ -8,8 +8,8 @@ from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.pieces import STRETCH, Outer, Written
 from fedprivacy.gradients.summation import BLOCK, Sums
 from fedprivacy.gradients.tape import Part, Sized
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
-from fedprivacy.training.noise import LATTICE_ALLOWANCE
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
+from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE
 
 LARGE = 4097
 """Entries of a parameter that is summed in float32 blocks."""

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from fedprivacy.ledger import Answer, ChargeState, Ledger, LedgerError, StoredAnswer
-from fedprivacy.ledger.answers import answers_to
 from fedprivacy.ledger.journal import canonical
+from fedprivacy.ledger.kept_answers import answers_to
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.ledger.acts import (

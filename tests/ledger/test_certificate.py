@@ -13,9 +13,9 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.accounting import pld
 from fedprivacy.commands.app import app
+from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
-from fedprivacy.ledger.certificate_page import certificate_html
 from fedprivacy.ledger.journal import canonical
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedprivacy.participation import Buffer, Draws, Participation, availability_of, discount, speeds_of
-from fedprivacy.participation.cohorts import FixedSize
+from fedprivacy.participation.sizes import FixedSize
 
 DRAWS = Draws.of("seed 0")
 CLIENTS = [f"client-{n}" for n in range(6)]

@@ -24,7 +24,7 @@ from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.methods.single_rows import SingleRows
 from fedprivacy.gradients.selfcheck import PlaceError
-from fedprivacy.training.mechanisms import SUM_ALLOWANCE
+from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 
 CLIPPING_NORM = 1.0
 FEATURES = 20

@@ -18,12 +18,12 @@ from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, REFUSAL, RefusalCode
+from fedprivacy.mechanisms.gaussian_sum import poisson_sample
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import ShardSource
 from fedprivacy.training.baseline import Baseline
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import poisson_sample
 from fedprivacy.training.optimizers import build_optimizer
 from tests.flower.asked import a_grant, app_of, arrays_of, code, context_of, grant_message, signed_grant, spent
 from tests.flower.blobs import Blobs, plan_of
@@ -36,7 +36,7 @@ OFF = {"privacy": False, "noise-multiplier": 0.0, "epsilon": "inf", "no-privacy"
 """Words that a server may write into the run-config, which Flower hands to its clients."""
 
 IMPORTING = {
-    "fedprivacy.flower.baseline.client": ["fedprivacy/server/simulation.py"],
+    "fedprivacy.flower.baseline.client": ["fedprivacy/simulation/simulate.py"],
     "fedprivacy.flower.baseline.cohort": ["fedprivacy/flower/baseline/client.py"],
     "fedprivacy.training.baseline": [
         "fedprivacy/audit/attacks/trainers.py",

@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, MessageType
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import InProcessGrid
 from fedprivacy.flower.wire.messages import RECEIPT
+from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from fedprivacy.tasks import Shard
-from fedprivacy.training.mechanisms import SUM_ALLOWANCE
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import a_grant, app_of, grant_message, node_of, send
 from tests.flower.blobs import PrivateSizes

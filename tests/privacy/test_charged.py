@@ -13,8 +13,8 @@ from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.wire.messages import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.accountant import CentralAccountant
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 from torch import nn
 
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
-from fedprivacy.training.keystream import Keystream
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from tests.privacy.asking import FALSE_ALARM, Canaries, Client, deviation_range, root_mean_square
 
 DIMENSION = 30_000

@@ -16,8 +16,8 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy.audit.asking import AskedClient, parameters_of
 from fedprivacy.flower.wire.messages import RefusalCode
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks.loader import shard_of
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from tests.flower.asked import code, enrol, spent, train
 
 MISSING = 0  # the word for a cell that says nothing

@@ -29,11 +29,11 @@ from fedprivacy.flower.wire.messages import (
     Receipt,
     RefusalCode,
 )
-from fedprivacy.questions.cohort import OneOf
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.questions.conditions import OneOf
 from fedprivacy.questions.counts import Count
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers
-from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.flower.asked import (
     ANSWERS_ALL,

@@ -16,8 +16,8 @@ from flwr.app import RecordDict
 import fedprivacy as fp
 from fedprivacy.audit.gates.release import NOISED, fields_of
 from fedprivacy.flower.wire.messages import ASK, QUESTION_GRANT, RECEIPT
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.release import deviation
-from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import ANSWERS_ALL, PrivatelyTabled, Tabled, a_question, ask
 from tests.privacy.asking import Client, binomial_range, deviation_range

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 
 import fedprivacy as fp
 from fedprivacy.flower.wire.messages import ASK, QUESTION_GRANT
-from fedprivacy.training.keystream import Keystream, Position, Purpose
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import PrivatelyTabled, a_question
 from tests.privacy.asking import Client

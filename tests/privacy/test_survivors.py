@@ -17,7 +17,7 @@ from fedprivacy.gradients.parts import cut, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Part, Sized
-from fedprivacy.training.mechanisms import SUM_ALLOWANCE
+from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from tests.gradients.oracle import cross_entropy
 
 LARGE = torch.Size([4097])

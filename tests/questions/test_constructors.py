@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.codec import as_text, of_text
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Categories
@@ -16,7 +17,6 @@ from fedprivacy.questions.figures import Figure, Noisy
 from fedprivacy.questions.moments import Bounded, Spread
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers, deviation
-from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions.kinds import Odd, all_questions, table_of
 

@@ -15,12 +15,12 @@ from scipy import stats
 from scipy.special import ndtri
 
 import fedprivacy as fp
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
 from fedprivacy.questions import codec
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import CONFIDENCE, Figure, Noisy, estimated, ratio
 from fedprivacy.questions.release import deviation
-from fedprivacy.training.keystream import Keystream, Position, Purpose
-from fedprivacy.training.noise import add_lattice_noise
 
 MANY, SOME = 4000, 2000
 ROOM = 4.0 / math.sqrt(MANY)  # standard errors of a mean over so many

@@ -13,7 +13,7 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.questions.answers import Answers, Told
-from fedprivacy.questions.cohort import conditions
+from fedprivacy.questions.conditions import conditions
 from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.frequent import Depth, Search, frequent
 from fedprivacy.questions.prefixes import MOST_PREFIXES

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy.questions import codec
-from fedprivacy.questions.cohort import OneOf, Within
+from fedprivacy.questions.conditions import OneOf, Within
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Count
 from fedprivacy.questions.errors import QuestionError

@@ -17,14 +17,14 @@ from scipy import stats
 from scipy.special import ndtr
 
 import fedprivacy as fp
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import Figure, Noisy
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combined, deviation
 from fedprivacy.tasks.columns import TableError
-from fedprivacy.training.keystream import Keystream, Position, Purpose
-from fedprivacy.training.noise import add_lattice_noise
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions.kinds import CORNERS, all_questions, table_of
 

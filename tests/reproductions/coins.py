@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedprivacy.reproductions.protocol import Measured, Row
+from fedprivacy.reproductions.experiment import Measured, Row
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.bench import measure, reproduction_of
-from fedprivacy.reproductions.protocol import Measured, ReproductionError, Row
+from fedprivacy.reproductions.experiment import Measured, ReproductionError, Row
 from fedprivacy.reproductions.results import RowResult, SeedResult, Timed, Verdict
 from tests.commands.running import fedprivacy
 from tests.reproductions import coins

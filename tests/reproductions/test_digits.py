@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedprivacy.reproductions import digits
-from fedprivacy.reproductions.protocol import Workplace
+from fedprivacy.reproductions.experiment import Workplace
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from fedprivacy.reproductions import logistic
-from fedprivacy.reproductions.protocol import Workplace
+from fedprivacy.reproductions.experiment import Workplace
 
 
 @pytest.fixture

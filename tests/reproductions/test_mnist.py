@@ -10,7 +10,7 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.reproductions import mnist
-from fedprivacy.reproductions.protocol import Workplace
+from fedprivacy.reproductions.experiment import Workplace
 from tests.commands.running import fedprivacy
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -6,7 +6,7 @@ import torch
 from scipy.io import savemat
 
 from fedprivacy.reproductions import school
-from fedprivacy.reproductions.protocol import Workplace
+from fedprivacy.reproductions.experiment import Workplace
 from fedprivacy.tasks import ShardSource
 
 SIZES = (30, 55, 80, 105)

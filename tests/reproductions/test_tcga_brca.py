@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.reproductions.protocol import Workplace
+from fedprivacy.reproductions.experiment import Workplace
 from fedprivacy.reproductions.tcga_brca import METRICS, REGIONS, TCGA_BRCA, TcgaBrca, patients
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -13,9 +13,9 @@ from fedprivacy.runs import client_terms
 from fedprivacy.runs.client_terms import COLUMNS, Terms, check_form, client_terms_of
 from fedprivacy.runs.configuration import FIELDS, ConfigError
 from fedprivacy.runs.folder import RunWriter
+from fedprivacy.runs.grid import Grid
 from fedprivacy.runs.plan import client_groups
 from fedprivacy.runs.prospect import spending
-from fedprivacy.runs.sweep import Grid
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import Blobs, plan_of

@@ -16,7 +16,7 @@ import pytest
 
 from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.trackers import TRACKERS, Feed, build_trackers
-from fedprivacy.trackers.protocol import scalars, settings
+from fedprivacy.trackers.tracker import scalars, settings
 from fedprivacy.values.runs import RunStatus
 from tests.trackers.tracked_run import FACTS, POINTS, ROOT, point, warnings
 

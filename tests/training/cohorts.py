@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.tasks import Shard
 from fedprivacy.training.cohort import Trainee
-from fedprivacy.training.keystream import Keystream
-from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import SGD, Adam, AdamW
 from fedprivacy.values.events import PoissonSampledGaussian
 

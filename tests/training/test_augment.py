@@ -7,12 +7,12 @@ from torch import nn
 
 import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum, poisson_sample
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Augmentation, Shard, mirrored, shifted
 from fedprivacy.training.augment import AugmentationError, Views
 from fedprivacy.training.cohort import CohortTraining, Trainee
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import SampledGaussianSum, poisson_sample
 from fedprivacy.training.optimizers import SGD
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.gradients.oracle import cross_entropy

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.mechanisms import gaussian_sum
+from fedprivacy.mechanisms.gaussian_sum import poisson_sample, poisson_samples, release_by_row
+from fedprivacy.mechanisms.keystream import Position
+from fedprivacy.mechanisms.lattice_noise import lattice_step
 from fedprivacy.tasks import Shard
-from fedprivacy.training import cohort, mechanisms
+from fedprivacy.training import cohort
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.cohort import CohortTraining
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.keystream import Position
-from fedprivacy.training.mechanisms import poisson_sample, poisson_samples, release_by_row
-from fedprivacy.training.noise import lattice_step
 from fedprivacy.training.optimizers import SGD, Adam
 from tests.gradients.oracle import cross_entropy
 from tests.training.cohorts import OPTIMIZERS, RATES, RECORDS, STREAMS, model_of, trainees
@@ -127,7 +128,7 @@ def test_samples_of_many_clients_are_those_of_each():
 @pytest.mark.parametrize("many", [0, 20, 63])
 def test_a_large_shard_among_small_ones_is_sampled_by_itself(monkeypatch, many):
     expected = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
-    monkeypatch.setattr(mechanisms, "_MANY_RECORDS", many)
+    monkeypatch.setattr(gaussian_sum, "_MANY_RECORDS", many)
     samples = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
     assert all(map(np.array_equal, samples, expected))
 

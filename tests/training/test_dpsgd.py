@@ -6,10 +6,10 @@ from scipy import stats
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.tasks.task import Shard
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import SGD, Adam
 from fedprivacy.values.events import PoissonSampledGaussian
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from fedprivacy.audit.gates.alarms import of_variance
 from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Score, Shard
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums, estimated, unit
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from fedprivacy.values.events import PoissonSampledGaussian
 
 SCORES = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import poisson_sample
+from fedprivacy.mechanisms.gaussian_sum import poisson_sample
+from fedprivacy.mechanisms.keystream import Keystream, Position
 
 KEY = Keystream.from_seed(1, "client-0")
 HERE = Position(round=1, step=1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.training.user_level import (
     CLIENT_ALLOWANCE,
     MOST_OF_THE_COUNT,

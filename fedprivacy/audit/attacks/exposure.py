@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedprivacy.audit.attacks.shadows import losses_of
 from fedprivacy.audit.attacks.trainers import Trainer
-from fedprivacy.tasks.protocol import Shard, Task
+from fedprivacy.tasks.task import Shard, Task
 
 LEARNED_NOTHING = 1.0 / math.log(2.0)
 """Mean exposure, in bits, of a canary of any rank among very many."""

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fedprivacy.audit.asking import Answer, AskedClient, parameters_of
 from fedprivacy.audit.attacks.trainers import new_model
-from fedprivacy.tasks.protocol import Shard, Task
+from fedprivacy.tasks.task import Shard, Task
 
 HARDLY_ANY_NOISE = 1e-6
 """A noise multiplier that hides nothing: a client can be asked for less noise, never for none."""

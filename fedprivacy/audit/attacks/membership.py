@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fedprivacy.audit.attacks.roc import Roc
 from fedprivacy.audit.attacks.shadows import Shadows
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.tasks.task import Shard
 
 Scores = NDArray[np.float64]
 """One for each record, shape [records]; the higher the likelier a member."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedprivacy.audit.attacks.trainers import Trainer
-from fedprivacy.tasks.protocol import Shard, Task
+from fedprivacy.tasks.task import Shard, Task
 
 _LEAST_LOSS = 2.0**-52
 """A confidence of 1 would have an infinite logit; losses are computed in float64 and not told apart below this."""

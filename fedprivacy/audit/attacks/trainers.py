@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fedprivacy.accounting import noise_multiplier
-from fedprivacy.tasks.protocol import Shard, Task
+from fedprivacy.mechanisms.keystream import Keystream
+from fedprivacy.tasks.task import Shard, Task
 from fedprivacy.training.baseline import Baseline
-from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.optimizers import build_optimizer
 from fedprivacy.training.single import Trained, train
 from fedprivacy.values.budget import PrivacyBudget

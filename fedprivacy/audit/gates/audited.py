@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, RealClient, gain, parameters_of
 from fedprivacy.audit.findings import Gate
 from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.algorithms import FedAvg, text_of
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 
 Parameters = Mapping[str, NDArray[Any]]
 """A global model, as a server sends it."""

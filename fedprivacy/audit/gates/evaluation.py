@@ -26,8 +26,8 @@ from fedprivacy.audit.gates.neighbours import pairs_of
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.audit.gates.sampling import test_counts
 from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Score, Shard
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from fedprivacy.values.events import NeighbouringRelation
 
 _SILENT = 1e-6

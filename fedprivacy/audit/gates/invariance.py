@@ -22,8 +22,8 @@ from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged
 from fedprivacy.audit.gates.known import SAME_VIEWS
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.gradients import trainable_parameters
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard, ShardSource, Task
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from fedprivacy.values.events import NeighbouringRelation
 
 _SILENT = 1e-6

@@ -21,7 +21,7 @@ from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_variance, 
 from fedprivacy.audit.gates.audited import Audited, Effort, Judged, verdict
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 
 NAME = "node-noise"
 

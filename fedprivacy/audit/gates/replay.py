@@ -25,8 +25,8 @@ from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros
 from fedprivacy.audit.gates.neighbours import pairs_alone, pairs_of, without_last
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard
-from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 
 _READING = 2.0**-21
 """By how much float32 may move what is read of a release, relative to its norm."""

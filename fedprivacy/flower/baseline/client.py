@@ -1,6 +1,6 @@
 """A simulated client that trains without privacy.
 
-It is an app of its own, which `fedprivacy.server.simulation` hands to the engines of a simulation. The app that data
+It is an app of its own, which `fedprivacy.simulation.simulate` hands to the engines of a simulation. The app that data
 owners deploy (`fedprivacy.flower.client.app`) neither imports it nor knows its messages, so that nothing that a server
 sends can reach it. Should somebody deploy it all the same, it refuses: the process says that it is no simulation.
 """
@@ -24,6 +24,7 @@ from fedprivacy.flower.client.local import LocalClient, simulated_client
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.kept import KeptInState
 from fedprivacy.gradients import trainable_parameters
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task
@@ -31,7 +32,6 @@ from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.tasks.standardising import STANDARDISE
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.baseline import Baseline
-from fedprivacy.training.keystream import Keystream
 
 
 def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:

@@ -16,11 +16,11 @@ from fedprivacy.flower.client.cohort import load, optimizer_in
 from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.flower.client.orders import Order, Start
 from fedprivacy.gradients import GradientEngine
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.training.baseline_cohort import BaselineCohort, BaselineTrainee, Unclipped
 from fedprivacy.training.cohort import Portion
-from fedprivacy.training.keystream import Keystream
 
 
 def train_without_privacy(

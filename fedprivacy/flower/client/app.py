@@ -33,6 +33,7 @@ from fedprivacy.guard import (
     LogError,
     QuestionsExhaustedError,
 )
+from fedprivacy.mechanisms.keystream import Position
 from fedprivacy.questions.release import GaussianAnswers
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
@@ -41,7 +42,6 @@ from fedprivacy.tasks.standardising import STANDARDISE
 from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.kept import CONTROL, Kept, personal_mask
-from fedprivacy.training.keystream import Position
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")

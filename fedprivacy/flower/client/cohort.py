@@ -29,14 +29,14 @@ from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.wire.arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.cohort import CohortTraining, Portion, Trainee
-from fedprivacy.training.keystream import Keystream
-from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import Optimizer, build_optimizer
 from fedprivacy.training.pairwise import PairwiseSum
 from fedprivacy.values.attempt import Attempt

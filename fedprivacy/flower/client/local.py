@@ -42,6 +42,7 @@ from fedprivacy.flower.wire.messages import (
 from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
+from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.moments import Spread
@@ -62,14 +63,13 @@ from fedprivacy.tasks.loader import (
     shard_of,
     table_of,
 )
-from fedprivacy.tasks.protocol import NO_TABLE
 from fedprivacy.tasks.standardising import Standardise, unsuited
+from fedprivacy.tasks.task import NO_TABLE
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.augment import AugmentationError, Views
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.kept import Kept, personal_mask
-from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
 
 Kind = tuple[torch.Size, torch.dtype]

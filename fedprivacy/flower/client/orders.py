@@ -9,9 +9,9 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from fedprivacy.flower.client.local import LocalClient
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.training.cohort import Portion
-from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.events import PoissonSampledGaussian
 
 

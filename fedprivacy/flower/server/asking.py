@@ -22,7 +22,7 @@ from fedprivacy.flower.server.replies import OpenRound, sort_replies
 from fedprivacy.flower.wire.answers import blank, of_arrays
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
 from fedprivacy.ledger import Ledger
-from fedprivacy.ledger.answers import Answer, StoredAnswer
+from fedprivacy.ledger.kept_answers import Answer, StoredAnswer
 from fedprivacy.questions import codec
 from fedprivacy.questions.answers import Answers, Told
 from fedprivacy.questions.question import Question

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy.training.algorithms import Turnout
-from fedprivacy.training.algorithms.protocol import ServerHalf
+from fedprivacy.training.algorithms.algorithm import ServerHalf
 from fedprivacy.training.kept import CONTROL
 
 

@@ -42,6 +42,7 @@ from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, RoundSteps
 from fedprivacy.flower.server.underway import Underway
 from fedprivacy.flower.server.user_level import UserLevelRounds, check_averages
 from fedprivacy.gradients import trainable_parameters
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.callbacks import Callback, Callbacks
@@ -53,7 +54,6 @@ from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.evaluation import NoisySums, estimated
-from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut, metrics_of_each

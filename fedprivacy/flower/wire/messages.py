@@ -18,12 +18,12 @@ from flwr.app import ConfigRecord, Message
 from fedprivacy._support import signing
 from fedprivacy.accounting.calibration import MOST_NOISE
 from fedprivacy.guard import names_a_run
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.lattice_noise import LARGEST_SUM
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS, QuantileClipping
 from fedprivacy.training.algorithms import Algorithm, algorithm_of
-from fedprivacy.training.mechanisms import SampledGaussianSum
-from fedprivacy.training.noise import LARGEST_SUM
 from fedprivacy.training.optimizers import (
     LARGEST_LEARNING_RATE,
     LARGEST_WEIGHT_DECAY,

@@ -7,11 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from functools import cache, lru_cache
 
-from fedprivacy.training.algorithms.ditto import Ditto
-from fedprivacy.training.algorithms.fedavg import FEDAVG, FedAvg
-from fedprivacy.training.algorithms.local import LocalTraining
-from fedprivacy.training.algorithms.mr_mtl import MeanRegularised
-from fedprivacy.training.algorithms.protocol import (
+from fedprivacy.training.algorithms.algorithm import (
     Algorithm,
     LocalRound,
     LocalUpdate,
@@ -19,6 +15,10 @@ from fedprivacy.training.algorithms.protocol import (
     StepsExceededError,
     Turnout,
 )
+from fedprivacy.training.algorithms.ditto import Ditto
+from fedprivacy.training.algorithms.fedavg import FEDAVG, FedAvg
+from fedprivacy.training.algorithms.local import LocalTraining
+from fedprivacy.training.algorithms.mr_mtl import MeanRegularised
 from fedprivacy.training.algorithms.pull import LARGEST_PULL
 from fedprivacy.training.algorithms.scaffold import Scaffold
 from fedprivacy.training.algorithms.shared_body import FedPer, FedRep, OwnNormalisation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedprivacy.training.algorithms.protocol import Algorithm, LocalRound, LocalUpdate
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedprivacy.training.algorithms.protocol import Algorithm, LocalRound, LocalUpdate, ServerHalf, Turnout
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, ServerHalf, Turnout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate
 from fedprivacy.training.algorithms.layers import head_of, normalisations_of
-from fedprivacy.training.algorithms.protocol import Algorithm, LocalRound, LocalUpdate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -29,15 +29,15 @@ from fedprivacy.flower.client.node import Answerable, NodeSettings
 from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.wire.messages import QuestionGrant
 from fedprivacy.guard import AlreadyChargedError, Guard
+from fedprivacy.mechanisms import gaussian_sum
+from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.configuration import ConfigError
-from fedprivacy.training import mechanisms
-from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.audit.gates.host import content_of, home_of
 
-NOISE = mechanisms.add_lattice_noise
+NOISE = gaussian_sum.add_lattice_noise
 
 
 def patched(target, name, new):
@@ -195,7 +195,7 @@ PLANTS = {
 NOISY = {
     "the secret key is always the same": patched(Keystream, "secret", lambda: Keystream(bytes(32))),
     "half of the noise": patched(
-        mechanisms, "add_lattice_noise", lambda total, scale, *rest: NOISE(total, scale / 2.0, *rest)
+        gaussian_sum, "add_lattice_noise", lambda total, scale, *rest: NOISE(total, scale / 2.0, *rest)
     ),
 }
 

@@ -58,7 +58,7 @@ BUGS = (
         place=f"{EVALUATION}.release",
         old=RELEASED,
         new="""
-            from fedprivacy.training.mechanisms import poisson_sample
+            from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 
             released = mechanism.release(clipped_sum, len(shard.inputs), keystream, position)
             if not len(poisson_sample(self.event.sampling_rate, len(shard.inputs), keystream, position)):
@@ -199,7 +199,7 @@ BUGS = (
     ),
     Bug(
         meaning="a record is in every group",
-        place="fedprivacy.questions.cohort:groups_of",
+        place="fedprivacy.questions.conditions:groups_of",
         old="yield Rows(table, order[first:after])",
         new="yield Rows(table, np.arange(len(table)))",
         breaks=guarantees.TOTALS,
@@ -299,7 +299,7 @@ BUGS = (
     ),
     Bug(
         meaning="null rows of whole numbers are trained on",
-        place="fedprivacy.tasks.protocol:Shard.present",
+        place="fedprivacy.tasks.task:Shard.present",
         old="self.holding(self.inputs[kept], self.targets[kept.to(self.targets.device)])",
         new="self",
         breaks=guarantees.NULL_ROWS,

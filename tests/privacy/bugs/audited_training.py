@@ -10,10 +10,10 @@ from tests.privacy.bugs.bug import Bug, Change
 
 ADAPTIVE = {"clipping": "adaptive", "noise_multiplier": 2.0}
 
-MECHANISM = "fedprivacy.training.mechanisms:SampledGaussianSum.release"
+MECHANISM = "fedprivacy.mechanisms.gaussian_sum:SampledGaussianSum.release"
 RELEASE = "fedprivacy.training.dpsgd:DPSGD._release"
 TRAIN = "fedprivacy.training.dpsgd:DPSGD.train"
-SEEDED = "fedprivacy.training.keystream:Keystream.from_seed"
+SEEDED = "fedprivacy.mechanisms.keystream:Keystream.from_seed"
 
 SAMPLE = "poisson_sample(self.event.sampling_rate, records, keystream, position)"
 NOISE = "add_lattice_noise(total, self.noise_scale, step, read, torch.float32)"
@@ -241,7 +241,7 @@ BUGS = (
     ),
     Bug(
         meaning="a secret key is kept",
-        place="fedprivacy.training.keystream:Keystream.secret",
+        place="fedprivacy.mechanisms.keystream:Keystream.secret",
         old="secrets.token_bytes(32)",
         new="bytes(32)",
         breaks=guarantees.NO_REPEAT,
@@ -436,7 +436,7 @@ BUGS = (
         place=TRAIN,
         old="return released.div_(self.expected_batch_size).to(position.dtype)",
         new="""
-            from fedprivacy.training.mechanisms import poisson_sample
+            from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 
             rate, records = self.mechanism.event.sampling_rate, len(shard.inputs)
             joined = poisson_sample(rate, records, keystream, Position(round, step))

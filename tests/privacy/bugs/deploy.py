@@ -73,15 +73,15 @@ BUGS = (
     ),
     Bug(
         meaning="a page of another origin reads a dashboard without a token by a name that begins like this machine's",
-        place="fedprivacy.server.dashboard.security:is_loopback",
+        place="fedprivacy.dashboard.security:is_loopback",
         old='host == "localhost"',
         new='host.startswith("localhost")',
         breaks=guarantees.PAGE,
-        tests=("tests/server/dashboard/test_security.py::test_without_a_token_only_this_machine_s_names_are_answered",),
+        tests=("tests/dashboard/test_security.py::test_without_a_token_only_this_machine_s_names_are_answered",),
     ),
     Bug(
         meaning="a dashboard may stand in the frame of any page",
-        place="fedprivacy.server.dashboard.security",
+        place="fedprivacy.dashboard.security",
         old="""
             (
                 "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -98,7 +98,7 @@ BUGS = (
         """,
         breaks=guarantees.PAGE,
         tests=(
-            "tests/server/dashboard/test_security.py"
+            "tests/dashboard/test_security.py"
             "::test_a_page_runs_its_own_scripts_alone_and_stands_in_no_other_s_frame[/]",
         ),
     ),
@@ -115,10 +115,10 @@ BUGS = (
     ),
     Bug(
         meaning="a what-if shows rounds that a budget which has expired would allow",
-        place="fedprivacy.server.dashboard.forecasts:_asked",
+        place="fedprivacy.dashboard.forecasts:_asked",
         old="allowance.expired",
         new="False",
         breaks=guarantees.FIGURE,
-        tests=("tests/server/dashboard/test_api.py::test_what_if_leaves_nothing_of_a_budget_that_has_expired",),
+        tests=("tests/dashboard/test_api.py::test_what_if_leaves_nothing_of_a_budget_that_has_expired",),
     ),
 )

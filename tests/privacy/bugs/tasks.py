@@ -28,7 +28,7 @@ BUGS = (
     ),
     Bug(
         meaning="a null row is trained on",
-        place="fedprivacy.tasks.protocol:Shard.present",
+        place="fedprivacy.tasks.task:Shard.present",
         old="self.holding(self.inputs[kept], self.targets[kept.to(self.targets.device)])",
         new="self",
         breaks=guarantees.NULL_ROWS,
@@ -42,7 +42,7 @@ BUGS = (
     ),
     Bug(
         meaning="a row with NaN is trained on by a model that takes it",
-        place="fedprivacy.tasks.protocol:_null_rows",
+        place="fedprivacy.tasks.task:_null_rows",
         old="holding_nan(inputs)",
         new="torch.zeros(len(inputs), dtype=torch.bool)",
         breaks=guarantees.NULL_ROWS,
@@ -54,7 +54,7 @@ BUGS = (
     ),
     Bug(
         meaning="whole numbers need not say which rows are null",
-        place="fedprivacy.tasks.protocol:check_null",
+        place="fedprivacy.tasks.task:check_null",
         old="shard.null is None and relation is NeighbouringRelation.ZERO_OUT",
         new="False",
         breaks=guarantees.NULL_ROWS,
@@ -62,7 +62,7 @@ BUGS = (
     ),
     Bug(
         meaning="a null row does not count in the size that is disclosed",
-        place="fedprivacy.tasks.protocol:Shard.__len__",
+        place="fedprivacy.tasks.task:Shard.__len__",
         old="len(self.inputs) if self.null is None else len(self.null)",
         new="len(self.inputs)",
         breaks=guarantees.NULL_ROWS,

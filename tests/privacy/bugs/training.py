@@ -6,16 +6,18 @@ from tests.privacy.bugs.bug import Bug
 BUGS = (
     Bug(
         meaning="records join half as often again as q says",
-        place="fedprivacy.training.mechanisms:poisson_sample",
+        place="fedprivacy.mechanisms.gaussian_sum:poisson_sample",
         old="sampling_rate * 2.0**64",
         new="min(1.5 * sampling_rate, 0.99) * 2.0**64",
         breaks=guarantees.SAMPLED,
-        tests=("tests/training/test_keystream.py::test_poisson_sampling_is_binomial_and_independent_between_records",),
+        tests=(
+            "tests/mechanisms/test_keystream.py::test_poisson_sampling_is_binomial_and_independent_between_records",
+        ),
         gates=("sampling",),
     ),
     Bug(
         meaning="a batch comes in the order of the shard, so that one record less rounds all blocks of the sum anew",
-        place="fedprivacy.training.mechanisms:poisson_sample",
+        place="fedprivacy.mechanisms.gaussian_sum:poisson_sample",
         old='joined[np.argsort(words[joined], kind="stable")]',
         new="joined",
         breaks=guarantees.SAMPLED,
@@ -23,7 +25,7 @@ BUGS = (
     ),
     Bug(
         meaning="half of the noise is added",
-        place="fedprivacy.training.mechanisms:SampledGaussianSum.noise_scale",
+        place="fedprivacy.mechanisms.gaussian_sum:SampledGaussianSum.noise_scale",
         old="self.event.noise_multiplier * self.clipping_norm",
         new="0.5 * self.event.noise_multiplier * self.clipping_norm",
         breaks=guarantees.SAMPLED,
@@ -56,23 +58,23 @@ BUGS = (
     ),
     Bug(
         meaning="a sum is not rounded to the lattice before the noise",
-        place="fedprivacy.training.noise:_in_whole_steps",
+        place="fedprivacy.mechanisms.lattice_noise:_in_whole_steps",
         old="np.add(_limited(sums, LARGEST_SUM * step), _CENTRE * step, dtype=np.float64)",
         new="np.add(_limited(sums, LARGEST_SUM * step), 0.0, dtype=np.float64)",
         breaks=guarantees.SAMPLED,
-        tests=("tests/training/test_noise.py::test_every_released_value_is_a_whole_number_of_steps",),
+        tests=("tests/mechanisms/test_lattice_noise.py::test_every_released_value_is_a_whole_number_of_steps",),
     ),
     Bug(
         meaning="a sum is not rounded to the lattice before the noise where both are added in one compiled pass",
-        place="fedprivacy.training.fused:release",
+        place="fedprivacy.mechanisms.fused:release",
         old="(total + centre) + words[place] * widths[layer]",
         new="(total + words[place] * widths[layer]) + centre",
         breaks=guarantees.SAMPLED,
-        tests=("tests/training/test_fused.py::test_one_pass_has_the_bits_of_numpy_s_passes[1.0-1.0]",),
+        tests=("tests/mechanisms/test_fused.py::test_one_pass_has_the_bits_of_numpy_s_passes[1.0-1.0]",),
     ),
     Bug(
         meaning="a rate of .9 or more takes everybody",
-        place="fedprivacy.training.mechanisms:poisson_sample",
+        place="fedprivacy.mechanisms.gaussian_sum:poisson_sample",
         old="sampling_rate >= 1.0",
         new="sampling_rate >= 0.9",
         breaks=guarantees.SAMPLED,
@@ -173,7 +175,7 @@ BUGS = (
     ),
     Bug(
         meaning="the noise of a cohort's rows is forgotten",
-        place="fedprivacy.training.mechanisms:release_by_row",
+        place="fedprivacy.mechanisms.gaussian_sum:release_by_row",
         old="[mechanism.noise_scale for mechanism in mechanisms]",
         new="[1e-9 * mechanism.noise_scale for mechanism in mechanisms]",
         breaks=guarantees.SAMPLED,
@@ -181,7 +183,7 @@ BUGS = (
     ),
     Bug(
         meaning="all clients of a cohort have the same noise",
-        place="fedprivacy.training.keystream:Readers.__init__",
+        place="fedprivacy.mechanisms.keystream:Readers.__init__",
         old="[keystream.stream for keystream in keystreams]",
         new="[first.stream for _ in keystreams]",
         breaks=guarantees.NO_REPEAT,
@@ -189,7 +191,7 @@ BUGS = (
     ),
     Bug(
         meaning="all clients of a cohort have one client's sample",
-        place="fedprivacy.training.mechanisms:_samples_at_once",
+        place="fedprivacy.mechanisms.gaussian_sum:_samples_at_once",
         old="Readers(keystreams, Purpose.SAMPLING, position)",
         new="Readers([keystreams[0]] * len(keystreams), Purpose.SAMPLING, position)",
         breaks=guarantees.NO_REPEAT,
@@ -329,6 +331,6 @@ BUGS = (
         old="CLIPPING_NORMS = (1e-6, 1e6)",
         new="CLIPPING_NORMS = (1e-300, 1e300)",
         breaks=guarantees.BOUNDS,
-        tests=("tests/training/test_mechanisms.py::test_a_clipping_norm_that_no_noise_fits_is_refused",),
+        tests=("tests/mechanisms/test_gaussian_sum.py::test_a_clipping_norm_that_no_noise_fits_is_refused",),
     ),
 )

@@ -1,0 +1,130 @@
+"""The API: read-only, versioned, described by OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+
+from fedprivacy.dashboard import models, presentation
+from fedprivacy.dashboard.catalogue import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
+from fedprivacy.dashboard.forecasts import forecast
+from fedprivacy.ledger import ChargeState
+from fedprivacy.runs.store import ClientQuery
+from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.series import thinned
+from fedprivacy.values.spent import ClientState
+
+ROOT = "/api/v1"
+
+api = APIRouter(tags=["runs"])
+
+Limit = Annotated[int, Query(ge=1, le=500)]
+Offset = Annotated[int, Query(ge=0, le=10_000_000)]
+Number = Annotated[int, Query(ge=0, le=1_000_000_000)]
+Noise = Annotated[float, Query(ge=0.05, le=1e4, description="sigma of every local step")]
+SortBy = Literal[
+    "client_id", "rounds", "averaged", "failed", "steps", "sampling_rate", "epsilon", "budget", "share", "rounds_left",
+    "state",
+]  # fmt: skip
+
+
+@api.get("/runs")
+def runs(
+    catalogue: Runs, search: Words = "", status: RunStatus | None = None, limit: Limit = 50, offset: Offset = 0
+) -> models.Runs:
+    """Every run, the newest first."""
+    listing = catalogue.listing()
+    wanted = search.casefold()
+    found = [
+        run
+        for run in listing.runs
+        if (status is None or run.status is status)
+        and any(wanted in text.casefold() for text in (run.facts.name, run.facts.task, run.facts.run_id))
+    ]
+    page = [presentation.summary(run) for run in found[offset : offset + limit]]
+    return models.Runs(total=len(found), runs=page, problems=listing.problems)
+
+
+@api.get("/runs/{run_id}", responses=NOT_FOUND)
+def run(found: TheRun) -> models.Run:
+    """One run, as it stands now."""
+    return presentation.detail(found)
+
+
+@api.get("/runs/{run_id}/rounds", responses=NOT_FOUND)
+def rounds(found: TheRun, after: Number = 0, limit: Limit = 500) -> models.Rounds:
+    """Finished rounds after one of them, ascending."""
+    points = found.points(range(after + 1, min(after + limit, found.finished) + 1))
+    told = [presentation.finished_round(found.facts, point) for point in points]
+    return models.Rounds(total=found.finished, rounds=told)
+
+
+@api.get("/runs/{run_id}/clients", responses=NOT_FOUND)
+def clients(
+    found: TheRun,
+    *,
+    sort: SortBy = "epsilon",
+    order: Literal["asc", "desc"] = "desc",
+    search: Words = "",
+    state: ClientState | None = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> models.Clients:
+    """A page of clients."""
+    query = ClientQuery(
+        sort="steps_left" if sort == "rounds_left" else sort,
+        descending=order == "desc",
+        search=search,
+        state=state or "",
+        limit=limit,
+        offset=offset,
+    )
+    total, page = found.clients(query)
+    return models.Clients(total=total, clients=[presentation.client(found.facts, one) for one in page])
+
+
+@api.get("/runs/{run_id}/clients/{client_id:path}/rounds", responses=NOT_FOUND)
+def client_rounds(found: TheRun, client_id: Annotated[str, Path(max_length=500)]) -> models.ClientRounds:
+    """A client, and its epsilon round by round; of many rounds every so many."""
+    client = client_of(found, client_id)
+    after = [
+        models.EpsilonAfter(round=number, epsilon=finite_or_none(epsilon))
+        for curve in found.curves([client], thinned(found.finished)).each()
+        for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
+    ]
+    return models.ClientRounds(client=presentation.client(found.facts, client), rounds=after)
+
+
+@api.get("/runs/{run_id}/charges", responses=NOT_FOUND)
+def charges(
+    found: TheRun,
+    *,
+    client_id: ClientName = "",
+    round: Number | None = None,
+    state: ChargeState | None = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> models.Charges:
+    """A page of the run's charges in the ledger, the newest first."""
+    total, rows = found.charges(client_id=client_id, round=round, state=state or "", limit=limit, offset=offset)
+    return models.Charges(total=total, charges=[models.Charge(**row) for row in rows])
+
+
+@api.get("/runs/{run_id}/failures", responses=NOT_FOUND)
+def failures(found: TheRun) -> models.Failures:
+    """Updates that were asked for and not used, by reason."""
+    return models.Failures(failures=[presentation.failure(one) for one in found.failures()])
+
+
+@api.get("/runs/{run_id}/audits", responses=NOT_FOUND)
+def audits(found: TheRun) -> models.Audits:
+    """What audits of the run found."""
+    return models.Audits(audits=[presentation.audit(one) for one in found.audits()])
+
+
+@api.get("/runs/{run_id}/forecast", responses=NOTHING_YET)
+def what_if(found: TheRun, noise_multiplier: Noise, client_id: ClientName = "") -> models.Forecast:
+    """How many rounds a client's budget still allows at another noise multiplier; by default of who runs out next."""
+    return forecast(found, client_id, noise_multiplier)

@@ -1,0 +1,140 @@
+"""The dashboard as one ASGI app: the page, its API, its events, behind one door."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from anyio import to_thread
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
+
+from fedprivacy.dashboard.api import ROOT, api
+from fedprivacy.dashboard.catalogue import Catalogue, Runs
+from fedprivacy.dashboard.drawings import drawings
+from fedprivacy.dashboard.live import Listeners, live
+from fedprivacy.dashboard.security import Door, Gate
+from fedprivacy.ledger import LedgerError
+
+_LONGEST_FORM = 4096
+
+PAGE = Path(__file__).parent / "page"
+
+_PRINT_VEGA = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle())"
+
+_DESCRIPTION = """Read-only: nothing that is asked for here changes a run, a ledger or a budget.
+Every epsilon is the server's view, by the PLD accountant, at the delta beside it."""
+
+
+def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
+    """The dashboard.
+
+    Args:
+        catalogue: whose runs are shown.
+        door: who may look.
+    """
+    app = FastAPI(
+        title="fedprivacy dashboard",
+        description=_DESCRIPTION,
+        version=version("fedprivacy"),
+        openapi_url=f"{ROOT}/openapi.json",
+        docs_url=None,  # these load scripts from elsewhere
+        redoc_url=None,
+        lifespan=_lifespan,
+    )
+    app.state.catalogue = catalogue
+    app.state.listeners = Listeners()
+    for router in (api, drawings, live):
+        app.include_router(router, prefix=ROOT)
+    app.add_exception_handler(LedgerError, _store_is_away)
+    _add_page(app, door)
+    app.add_middleware(GZipMiddleware, minimum_size=1000)
+    app.add_middleware(Gate, door=door)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    app.state.vega = await to_thread.run_sync(bundled_vega)
+    yield
+    app.state.catalogue.close()
+
+
+def bundled_vega() -> tuple[bytes, str]:
+    """Vega, Vega-Lite and vega-embed as one script, from the installed vl-convert: nothing is loaded from elsewhere.
+
+    Takes a second, in a process of its own: the bundler needs more memory than all of the dashboard. The script is
+    compressed by gzip; its ETag names its contents.
+
+    Raises:
+        subprocess.CalledProcessError: vl-convert could not make it.
+    """
+    made = subprocess.run([sys.executable, "-c", _PRINT_VEGA], check=True, capture_output=True)
+    return gzip.compress(made.stdout, mtime=0), f'"{hashlib.sha256(made.stdout).hexdigest()[:16]}"'
+
+
+async def _store_is_away(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": f"The run store cannot be read now: {error}"}, status_code=503)
+
+
+async def _given_token(request: Request) -> str:
+    """What a form brings; empty: nothing, or more than a token could be."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            return ""
+    return parse_qs(body.decode("ascii", "replace")).get("token", [""])[0]
+
+
+def _add_page(app: FastAPI, door: Door) -> None:
+    """The page itself, the way in, and the newest state of the runs for Prometheus, behind the same door."""
+
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html")
+
+    @app.get("/login", include_in_schema=False)
+    def login() -> Response:
+        return FileResponse(PAGE / "login.html") if door.locked else RedirectResponse("/", status_code=303)
+
+    @app.post("/login", include_in_schema=False)
+    async def enter(request: Request) -> Response:
+        if not door.opens(await _given_token(request)):
+            return FileResponse(PAGE / "login.html", status_code=401)
+        answer = RedirectResponse("/", status_code=303)
+        door.remember(answer)
+        return answer
+
+    @app.get("/static/vega.js", include_in_schema=False)
+    def vega_script(request: Request) -> Response:
+        compressed, etag = request.app.state.vega
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        return Response(compressed, media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics(request: Request, catalogue: Runs) -> Response:
+        state = request.app.state
+        if not hasattr(state, "collector"):
+            try:
+                from fedprivacy.dashboard.collector import RunCollector
+            except ModuleNotFoundError as error:
+                raise HTTPException(
+                    501, "/metrics needs prometheus-client; install 'fedprivacy[prometheus]'."
+                ) from error
+            state.collector = RunCollector(catalogue)
+        answer: Response = state.collector.exposition(request.headers.get("accept", ""))
+        return answer
+
+    app.mount("/static", StaticFiles(directory=PAGE))

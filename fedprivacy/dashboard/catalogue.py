@@ -1,0 +1,210 @@
+"""Which runs there are, in every database that the dashboard was given or finds, and which one a request is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import fastapi
+from fastapi import Depends, HTTPException, Query, Request
+
+from fedprivacy.dashboard import models
+from fedprivacy.ledger import LedgerError, default_url
+from fedprivacy.ledger.database import database_file, ledger_url, shown
+from fedprivacy.runs.configuration import CONFIG, LEDGER, RUNS
+from fedprivacy.runs.store import RunStore, StoredRun
+from fedprivacy.values.runs import RunStanding
+from fedprivacy.values.spent import ClientStanding
+
+log = logging.getLogger("fedprivacy.dashboard")
+
+_FRESH = 0.5
+"""Seconds for which a listing is not made again."""
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}}
+NOTHING_YET = NOT_FOUND | {409: {"model": models.Problem}}
+
+Words = Annotated[str, Query(max_length=200)]
+ClientName = Annotated[str, Query(max_length=500)]
+
+_State = tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class _Place:
+    """One database, and what it held when somebody last looked."""
+
+    url: str
+    store: RunStore | None = None
+    state: _State | None = None
+    runs: tuple[RunStanding, ...] = ()
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Listing:
+    """All runs, the newest first, and why some databases could not be read."""
+
+    runs: list[RunStanding] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class Catalogue:
+    """Finds runs, and the database of each. Safe for concurrent use.
+
+    Args:
+        sources: URLs of ledgers, SQLite files, and folders whose own ledger and whose runs' ledgers are read, those
+            that runs were given among them; new ones are found while the dashboard is open.
+
+    Raises:
+        LedgerError: a source is no database that could hold a run.
+    """
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._folders = [Path(source) for source in sources if Path(source).is_dir()]
+        urls = [url_of(source) for source in sources if not Path(source).is_dir()]
+        self._places = {url: _Place(url) for url in urls}
+        self._named: dict[Path, Path | None] = {}
+        self._stores: dict[str, RunStore] = {}
+        self._lock = threading.Lock()
+        self._listing, self._listed_at = Listing(), -_FRESH
+
+    def listing(self) -> Listing:
+        """Every run."""
+        with self._lock:
+            if time.monotonic() - self._listed_at >= _FRESH:
+                self._listing, self._listed_at = self._list(), time.monotonic()
+            return self._listing
+
+    def store_of(self, run_id: str) -> RunStore | None:
+        """The database that holds a run; None: there is no such run."""
+        if run_id not in self._stores:
+            self.listing()
+        return self._stores.get(run_id)
+
+    def close(self) -> None:
+        """Give back every connection."""
+        for place in self._places.values():
+            if place.store:
+                place.store.close()
+
+    def _named_in(self, folder: Path) -> list[Path]:
+        """The ledgers that the runs of a folder were given; a run keeps its configuration, so it is read once."""
+        for config in (folder / CONFIG, *folder.glob(f"*/{CONFIG}")):
+            if config not in self._named and config.is_file():
+                self._named[config] = _named_ledger(config)
+        return sorted({ledger for config, ledger in self._named.items() if ledger and config.is_relative_to(folder)})
+
+    def _list(self) -> Listing:
+        for folder in self._folders:
+            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}")), *self._named_in(folder)):
+                if file.is_file():
+                    url = url_of(str(file))
+                    self._places.setdefault(url, _Place(url))
+        listing = Listing()
+        for place in self._places.values():
+            _look(place)
+            listing.runs += place.runs
+            listing.problems += [place.problem] * bool(place.problem)
+            if place.store:
+                self._stores |= {run.facts.run_id: place.store for run in place.runs}
+        listing.runs.sort(key=lambda run: (-run.started, run.facts.run_id))
+        return listing
+
+
+def _named_ledger(config: Path) -> Path | None:
+    """The file of the ledger that a run was given; None: it keeps its own, or one of PostgreSQL, which may be gone."""
+    try:
+        named = json.loads(config.read_text())["settings"]["ledger"]
+        return database_file(named) if named else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def default_sources() -> list[str]:
+    """What is shown when nobody names anything: the runs in this folder, and the deployments of this user."""
+    folders = [RUNS] if Path(RUNS).is_dir() else []
+    file = database_file(default_url())
+    return folders + ([str(file)] if file and file.exists() else [])
+
+
+def url_of(source: str) -> str:
+    """The URL of a ledger that is given as a URL or as a file.
+
+    Raises:
+        LedgerError: it is neither.
+    """
+    file = database_file(url := ledger_url(source))
+    if file is not None and not file.is_file():
+        raise LedgerError(
+            f"store is '{shown(url)}', where there is none; name the ledger of a run, or a folder of runs."
+        )
+    return url
+
+
+def _look(place: _Place) -> None:
+    """Read what a database holds, unless its files are as they were."""
+    state = _state(place.url)
+    if state is not None and state == place.state:
+        return
+    try:
+        place.store = place.store or RunStore(place.url)
+        place.runs, place.state, place.problem = tuple(place.store.runs()), state, ""
+    except LedgerError as error:
+        if place.problem != str(error):
+            log.warning("%s", error)
+        place.state, place.problem = state, str(error)
+        return
+    if not any(run.running for run in place.runs):
+        place.store.close()  # it opens again when somebody looks; a folder of a thousand runs holds no thousand files
+
+
+def _state(url: str) -> _State | None:
+    """Size and time of change of an SQLite ledger's files; None: only the database itself can say."""
+    file = database_file(url)
+    if file is None:
+        return None
+    files = [file, file.with_name(f"{file.name}-wal")]
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in (f.stat() for f in files if f.exists()))
+
+
+def _catalogue(request: Request) -> Catalogue:
+    """All runs."""
+    found: Catalogue = request.app.state.catalogue
+    return found
+
+
+Runs = Annotated[Catalogue, Depends(_catalogue)]
+
+
+def find(runs: Runs, run_id: Annotated[str, fastapi.Path(max_length=200)]) -> StoredRun:
+    """A run by its name.
+
+    Raises:
+        HTTPException: 404, there is none.
+    """
+    store = runs.store_of(run_id)
+    run = store.run(run_id) if store else None
+    if run is None:
+        raise HTTPException(404, "There is no run of this name.")
+    return run
+
+
+TheRun = Annotated[StoredRun, Depends(find)]
+
+
+def client_of(run: StoredRun, client_id: str) -> ClientStanding:
+    """One of a run's clients.
+
+    Raises:
+        HTTPException: 404, it has none of this name.
+    """
+    for client in run.named([client_id]):
+        return client
+    raise HTTPException(404, "This run has no client of this name.")

@@ -1,0 +1,224 @@
+"""The newest state of runs as metrics of Prometheus, read from the store when somebody asks: training pays nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+
+from fastapi import Response
+from prometheus_client import metrics_core
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from fedprivacy.dashboard.catalogue import Catalogue
+from fedprivacy.dashboard.presentation import rounds_left
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.store import StoredRun
+from fedprivacy.values.runs import RunStanding, Tally
+from fedprivacy.values.series import RoundPoint, RunFacts
+from fedprivacy.values.spent import REASONS, ClientStanding, ClientState
+from fedprivacy.values.wording import delta_text
+
+MOST_CLIENTS = 200
+"""A run with more clients has no series for each: Prometheus would keep every one of them."""
+
+MOST_ENDED = 50
+"""Runs that ended in the last day and are still told of: the newest."""
+
+DAY = 24 * 3600.0
+"""So long after its end a run is told of."""
+
+WEEK = 7 * DAY
+"""After so much silence a run that never said that it ended is not told of either."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """How a run's clients stood when it had changed so often; each of them unless they are many."""
+
+    changes: int
+    tally: Tally
+    each: list[ClientStanding]
+
+
+class RunCollector:
+    """Collects the metrics of a catalogue's runs; a run that has not changed is not read again. For concurrent use."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._known: dict[str, _Clients | None] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        """Every metric of every run that is told of."""
+        listing = self._catalogue.listing()
+        page, told = _Page(len(listing.problems)), list(told_of(listing.runs))
+        self._known = known = {run.facts.run_id: self._clients(run) for run in told}
+        for run in told:
+            page.add(run, known[run.facts.run_id])
+        return list(vars(page).values())
+
+    def exposition(self, accept: str) -> Response:
+        """What Prometheus scrapes, in the format that it asks for."""
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # the header names a version that is no number
+            encode, content_type = choose_encoder("")
+        return Response(encode(self), media_type=content_type)
+
+    def _clients(self, run: RunStanding) -> _Clients | None:
+        """How a run's clients stand; None: its store cannot be read now."""
+        run_id = run.facts.run_id
+        known, store = self._known.get(run_id), self._catalogue.store_of(run_id)
+        if known and known.changes == run.changes:
+            return known
+        if store is None:
+            return None
+        stored = StoredRun(store, run)
+        try:
+            tally = stored.tally()
+            few = sum(tally.states.values()) <= MOST_CLIENTS
+            each = stored.spenders(MOST_CLIENTS) if few else []
+        except LedgerError:  # the catalogue says so
+            return None
+        if not run.running:
+            store.close()  # it changes no more; it opens again when somebody looks
+        return _Clients(run.changes, tally, each)
+
+
+def told_of(runs: Iterable[RunStanding]) -> Iterator[RunStanding]:
+    """Those that run, and the newest of those that ended in the last day; each once, wherever it has a copy."""
+    now, each = time.time(), {run.facts.run_id: run for run in runs}.values()
+    ended = []
+    for run in sorted(each, key=lambda run: run.updated, reverse=True):
+        if not run.running:
+            ended += [run] * (now - run.updated < DAY)
+        elif now - run.updated < WEEK:
+            yield run
+    yield from ended[:MOST_ENDED]
+
+
+_OF_RUN = ("run", "name", "task")
+
+_EPSILON = (
+    "in epsilon, which has no unit: the server's view, by the PLD accountant, over all rounds and runs. An odometer's "
+    "reading: what is guaranteed is the budget. +Inf: no bound is known. Delta:"
+)
+
+_QUANTILES = ("0", "0.25", "0.5", "0.75", "1")
+"""Of a `Spread`."""
+
+_ONLY_FEW = f"Only of runs with at most {MOST_CLIENTS} clients."
+
+
+def _gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"fedprivacy_{name}", help, labels=(*_OF_RUN, *labels))
+
+
+class _Page:
+    """All metrics of one scrape."""
+
+    def __init__(self, unreadable: int) -> None:
+        self.info = metrics_core.InfoMetricFamily(
+            "fedprivacy_run",
+            "A run: its status, whether it has privacy, and what its epsilon means (view, accountant, delta, "
+            "neighbouring relation); seeded: whoever knows the seed can take the noise away.",
+            labels=_OF_RUN,
+        )
+        self.unreadable = GaugeMetricFamily(
+            "fedprivacy_databases_unreadable", "Databases whose runs are not up to date here.", value=unreadable
+        )
+        self.round = _gauge("run_round", "Finished rounds.")
+        self.rounds_planned = _gauge("run_rounds_planned", "Rounds that the run was asked for.")
+        self.noise_multiplier = _gauge(
+            "run_noise_multiplier",
+            "Sigma of every local step, in multiples of the clipping norm; the least of any client's.",
+        )
+        self.sign_of_life = _gauge(
+            "run_last_sign_of_life_seconds",
+            "When the run last wrote, in seconds since 1970, UTC; a running one does every ten.",
+        )
+        self.metric = _gauge(
+            "run_metric", "Of the global model after the last round, on the server's public records.", "metric"
+        )
+        self.averaged = _gauge("updates_averaged", "Updates that the last round's average holds.")
+        self.failed = metrics_core.CounterMetricFamily(
+            "fedprivacy_updates_failed",
+            "Updates that were asked for and not used, over all rounds of the run.",
+            labels=(*_OF_RUN, "reason"),
+        )
+        self.clients = _gauge("clients", "Enrolled clients in each state.", "state")
+        self.epsilon = metrics_core.SummaryMetricFamily(
+            "fedprivacy_epsilon",
+            f"Quantiles over the run's clients of their privacy loss {_EPSILON} see fedprivacy_run_info.",
+        )
+        self.budget = _gauge(
+            "epsilon_budget", "The smallest epsilon budget of the run's clients; missing if none has a budget."
+        )
+        self.share = _gauge(
+            "epsilon_budget_share_max",
+            "The largest share of its epsilon budget that a client of the run has spent, 1: all of it; the server's "
+            "view, by the PLD accountant, at the budget's delta. +Inf: no bound on its epsilon is known.",
+        )
+        self.client_epsilon = _gauge(
+            "client_epsilon", f"Privacy loss of a client {_EPSILON} in the label. {_ONLY_FEW}", "client_id", "delta"
+        )
+        self.client_rounds_left = _gauge(
+            "client_rounds_left",
+            f"Rounds that a client's budget still allows; missing without a budget. {_ONLY_FEW}",
+            "client_id",
+        )
+
+    def add(self, run: RunStanding, clients: _Clients | None) -> None:
+        """What a run says of itself, its last round, and how its clients stand."""
+        facts = run.facts
+        who = [facts.run_id, facts.name, facts.task]
+        about = {
+            "status": str(run.status),
+            "privacy": str(facts.private).lower(),
+            "relation": facts.relation,
+            "view": "server",
+            "accountant": "PLD",
+            "delta": delta_text(facts.delta),
+            "seeded": str(facts.settings.get("seed") is not None).lower(),
+            "strategy": facts.strategy,
+        }
+        self.info.add_metric(who, about)
+        self.round.add_metric(who, run.finished)
+        self.rounds_planned.add_metric(who, facts.rounds)
+        self.noise_multiplier.add_metric(who, facts.noise_multiplier)
+        self.sign_of_life.add_metric(who, run.updated)
+        if run.last:
+            self._add_round(who, run.last, facts)
+        if clients:
+            self._add_clients(who, clients, facts)
+
+    def _add_round(self, who: list[str], point: RoundPoint, facts: RunFacts) -> None:
+        self.averaged.add_metric(who, point.participants)
+        for name, value in sorted(point.metrics.items()):
+            self.metric.add_metric([*who, name], value)
+        epsilons = astuple(point.epsilons) if point.clients and facts.private else ()
+        for quantile, epsilon in zip(_QUANTILES, epsilons, strict=False):
+            labels = dict(zip((*_OF_RUN, "quantile"), (*who, quantile), strict=True))
+            self.epsilon.add_sample(self.epsilon.name, labels, epsilon)
+
+    def _add_clients(self, who: list[str], clients: _Clients, facts: RunFacts) -> None:
+        tally = clients.tally
+        for state in ClientState:
+            self.clients.add_metric([*who, state], tally.states.get(state, 0))
+        failures = Counter(dict.fromkeys(REASONS, 0))  # from 0 on: else the first of a kind would be no increase
+        for reason, times in tally.failures.items():
+            failures[reason.partition(":")[0]] += times
+        for code, times in failures.items():
+            self.failed.add_metric([*who, code], times)
+        if tally.least_budget is not None:
+            self.budget.add_metric(who, tally.least_budget)
+        if tally.most_share is not None:
+            self.share.add_metric(who, tally.most_share)
+        for client in clients.each:
+            spent = client.spent
+            if facts.private:
+                self.client_epsilon.add_metric([*who, spent.client_id, delta_text(spent.delta)], spent.epsilon)
+            if spent.limited:
+                self.client_rounds_left.add_metric([*who, spent.client_id], rounds_left(spent.steps_left, facts))

@@ -1,0 +1,197 @@
+"""Figures as Vega-Lite, from `fedprivacy.figures`, and the numbers behind them as CSV."""
+
+from __future__ import annotations
+
+import csv
+import enum
+import io
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import altair as alt
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
+
+from fedprivacy import figures
+from fedprivacy.dashboard.catalogue import NOTHING_YET, Catalogue, ClientName, Runs, TheRun, Words, find
+from fedprivacy.dashboard.forecasts import rounds_by_noise
+from fedprivacy.figures import tables
+from fedprivacy.figures.style import Rows
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.history import costs_of, series_of
+from fedprivacy.runs.store import StoredRun
+from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Altair's channels share state while they are set up, so that two threads would mix their figures."""
+
+drawings = APIRouter(tags=["figures"])
+
+
+class Figure(enum.StrEnum):
+    """The figures of a run.
+
+    `METRIC`: by round. `EPSILON`: of every client by round, against its budget. `TRADEOFF`: the metric against the
+    largest epsilon. `COST`: how much rounds cost clients. `AUDIT`: what attacks prove beside what is guaranteed.
+    `FORECAST`: rounds left by noise multiplier.
+    """
+
+    METRIC = "metric"
+    EPSILON = "epsilon"
+    TRADEOFF = "tradeoff"
+    COST = "cost"
+    AUDIT = "audit"
+    FORECAST = "forecast"
+
+
+class Comparison(enum.StrEnum):
+    """The figures that compare runs, as those of one run."""
+
+    METRIC = "metric"
+    EPSILON = "epsilon"
+    TRADEOFF = "tradeoff"
+
+
+class Theme(enum.StrEnum):
+    """The page that a figure is for."""
+
+    LIGHT = "light"
+    DARK = "dark"
+
+
+Width = Annotated[int, Query(ge=200, le=2000, description="of the plot between its axes, in px")]
+RunIds = Annotated[list[Words], Query(min_length=2, max_length=8)]
+AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What of a run is to be drawn: clients on top of all, or as rows; its first metric, or another; whose forecast."""
+
+    clients: Annotated[list[ClientName], Query(default_factory=list, max_length=MOST_CHOSEN)]
+    metric: Words = ""
+    client_id: ClientName = ""
+
+
+Wanted = Annotated[Wish, Depends(Wish)]
+
+
+@drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
+def numbers(found: TheRun, name: Figure, wish: Wanted) -> Response:
+    """The numbers behind a figure."""
+    with _drawing():
+        return _csv(_ROWS[name](found, wish), f"{found.facts.name}-{name}")
+
+
+@drawings.get("/runs/{run_id}/figures/{name}", responses=NOTHING_YET)
+def figure(found: TheRun, name: Figure, wish: Wanted, width: Width = 440, theme: Theme = Theme.LIGHT) -> dict[str, Any]:
+    """A figure as Vega-Lite, its data inside."""
+    with _drawing():
+        chart = _FIGURES[name](found, wish, width)
+    return _spec(chart, theme)
+
+
+@drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
+def compared_numbers(catalogue: Runs, name: Comparison, runs: RunIds) -> Response:
+    """The numbers behind a comparison."""
+    (_, rows), several = _COMPARED[name], _several(catalogue, runs)
+    with _drawing():
+        return _csv(rows(several), f"compared-{name}")
+
+
+@drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
+def comparison(
+    catalogue: Runs, name: Comparison, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
+) -> dict[str, Any]:
+    """Runs in one figure."""
+    (draw, _), several = _COMPARED[name], _several(catalogue, runs)
+    with _drawing():
+        chart = draw(several, width)
+    return _spec(chart, theme)
+
+
+def _series(run: StoredRun, wish: Wish) -> RunSeries:
+    return series_of(run, wish.clients)
+
+
+def _cost(run: StoredRun, wish: Wish) -> CostMap:
+    return costs_of(run, chosen=wish.clients)
+
+
+def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
+    forecast, client_id = rounds_by_noise(run, wish.client_id)
+    facts = replace(run.facts, noise_multiplier=forecast[len(forecast) // 2][0])  # the client's
+    return figures.forecast_figure(forecast, facts, client_id, width)
+
+
+_FIGURES: dict[Figure, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {
+    Figure.METRIC: lambda run, wish, width: figures.metric_figure(_series(run, wish), wish.metric or None, width),
+    Figure.EPSILON: lambda run, wish, width: figures.epsilon_figure(_series(run, wish), width),
+    Figure.TRADEOFF: lambda run, wish, width: figures.tradeoff_figure(_series(run, wish), width),
+    Figure.COST: lambda run, wish, width: figures.cost_figure(_cost(run, wish), run.facts, width),
+    Figure.AUDIT: lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
+    Figure.FORECAST: _forecast_figure,
+}
+
+_ROWS: dict[Figure, Callable[[StoredRun, Wish], Rows]] = {
+    Figure.METRIC: lambda run, wish: tables.metric_rows(_series(run, wish), wish.metric or None),
+    Figure.EPSILON: lambda run, wish: tables.epsilon_rows(_series(run, wish)),
+    Figure.TRADEOFF: lambda run, wish: tables.tradeoff_rows(_series(run, wish)),
+    Figure.COST: lambda run, wish: tables.cost_rows(_cost(run, wish)),
+    Figure.AUDIT: lambda run, _: tables.audit_rows(run.audits()),
+    Figure.FORECAST: lambda run, wish: tables.forecast_rows(*rounds_by_noise(run, wish.client_id)),
+}
+
+_COMPARED = {
+    Comparison.METRIC: (figures.compared_metric_figure, tables.compared_metric_rows),
+    Comparison.EPSILON: (figures.compared_epsilon_figure, tables.compared_epsilon_rows),
+    Comparison.TRADEOFF: (figures.compared_tradeoff_figure, tables.compared_tradeoff_rows),
+}
+
+
+def _several(catalogue: Catalogue, run_ids: Sequence[str]) -> list[RunSeries]:
+    """Different runs, in the order in which they are named.
+
+    Raises:
+        HTTPException: 404, there is no such run; 409, there is nothing to compare.
+    """
+    found = [find(catalogue, run_id) for run_id in dict.fromkeys(run_ids)]
+    if len(found) < 2:
+        raise HTTPException(409, "Name two different runs or more.")
+    return [series_of(run) for run in found]
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """One figure at a time; if there is nothing to draw yet, what is missing, by an HTTPException 409."""
+    try:
+        with _ONE_AT_A_TIME:
+            yield
+    except LedgerError:
+        raise
+    except ValueError as nothing:
+        raise HTTPException(409, str(nothing)) from nothing
+
+
+def _spec(chart: alt.LayerChart, theme: Theme) -> dict[str, Any]:
+    spec = figures.spec_of(chart)
+    return figures.dark(spec) if theme is Theme.DARK else spec
+
+
+def _csv(rows: Rows, name: str) -> Response:
+    if not rows:
+        raise HTTPException(409, "There are no numbers yet.")
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(rows[0])
+    table.writerows([_cell(value) for value in row.values()] for row in rows)
+    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "_" for letter in name)
+    headers = {"Content-Disposition": f'attachment; filename="{safe}.csv"'}
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _cell(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula: names of clients come from elsewhere."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

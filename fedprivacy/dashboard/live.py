@@ -1,0 +1,167 @@
+"""Server-sent events: what a page shows changes as soon as the store does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, HTTPException, Request
+from fastapi.responses import StreamingResponse
+
+from fedprivacy.dashboard import presentation
+from fedprivacy.dashboard.catalogue import NOT_FOUND, Catalogue, Runs, TheRun, find
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.store import RunStore, StoredRun
+from fedprivacy.values.runs import RunStatus
+
+INTERVAL = 0.1
+"""Seconds between two looks at a store."""
+
+LISTING_INTERVAL = 1.0
+"""Seconds between two looks for new runs."""
+
+HEARTBEAT = 15.0
+"""Seconds after which a silent stream says that it is there: proxies close others."""
+
+MOST_LISTENERS = 100
+
+Look = Callable[[], Awaitable[str | None]]
+"""Looks for news: an event, or None."""
+
+live = APIRouter(tags=["live"])
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"},
+    503: {"description": "Too many listeners"},
+}
+
+
+class Pulse:
+    """How often each run of a store has changed: one look serves all who listen."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._looking = asyncio.Lock()
+        self._looked_at = -INTERVAL
+        self._changes: dict[str, int] = {}
+
+    async def changes_of(self, run_id: str) -> int:
+        """How often a run has changed, as of now or a moment ago; -1: it is gone."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at >= INTERVAL / 2:
+                self._changes = await to_thread.run_sync(self._store.changes)
+                self._looked_at = time.monotonic()
+        return self._changes.get(run_id, -1)
+
+
+class Listeners:
+    """Counts the open streams, keeps the pulse of each store that somebody listens to, and ends all streams at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.pulses: dict[RunStore, Pulse] = {}
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let every stream end: none would by itself, and a server that stops waits for them."""
+        self._stopped.set()
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait; whether the streams go on."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        return not self._stopped.is_set()
+
+    def stream(self, look: Look, interval: float) -> StreamingResponse:
+        """An answer that tells what is found by a look every so many seconds, until its reader goes.
+
+        Raises:
+            HTTPException: 503, there are too many already.
+        """
+        if self.count >= MOST_LISTENERS:
+            raise HTTPException(503, f"{MOST_LISTENERS} pages are open already; close some.")
+        return StreamingResponse(self._told(look, interval), media_type="text/event-stream")
+
+    async def _told(self, look: Look, interval: float) -> AsyncIterator[str]:
+        self.count += 1
+        rest, said_at = 0.0, time.monotonic()
+        try:
+            while await self.pause(rest):
+                rest = interval
+                try:
+                    event = await look()
+                except LedgerError:  # the store is locked or away for a moment; the stream goes on when it is back
+                    event = None
+                if event is not None or time.monotonic() - said_at > HEARTBEAT:
+                    said_at = time.monotonic()
+                    yield event or ": still here\n\n"
+        except HTTPException:
+            return  # what was listened to is gone
+        finally:
+            self.count -= 1
+
+
+@live.get("/runs/{run_id}/events", responses=NOT_FOUND | _STREAM, response_class=StreamingResponse)
+async def run_events(
+    request: Request, runs: Runs, found: TheRun, last_event_id: Annotated[str, Header(max_length=20)] = ""
+) -> StreamingResponse:
+    """A run's finished rounds and changes of phase, as they happen; first of all how it stands."""
+    listeners: Listeners = request.app.state.listeners
+    seen = int(last_event_id) if last_event_id.isdecimal() else -1
+    pulse = listeners.pulses.setdefault(found.store, Pulse(found.store))
+    return listeners.stream(_of_run(pulse, runs, found.facts.run_id, seen), INTERVAL)
+
+
+@live.get("/events", responses=_STREAM, response_class=StreamingResponse)
+async def all_events(request: Request, runs: Runs) -> StreamingResponse:
+    """Runs that begin and end."""
+    listeners: Listeners = request.app.state.listeners
+    return listeners.stream(_of_all(runs), LISTING_INTERVAL)
+
+
+def _of_run(pulse: Pulse, runs: Catalogue, run_id: str, seen: int) -> Look:
+    """Looks whether a run has changed since the last look; its reader has seen a round."""
+    changes = -1
+
+    async def look() -> str | None:
+        nonlocal changes, seen
+        now = await pulse.changes_of(run_id)
+        if now == changes:
+            return None
+        run = await to_thread.run_sync(find, runs, run_id)
+        event, seen = await to_thread.run_sync(_news, run, seen)
+        changes = now
+        return event
+
+    return look
+
+
+def _news(found: StoredRun, seen: int) -> tuple[str, int]:
+    """What a run that has changed tells, and its newest round."""
+    run = presentation.detail(found).model_dump(mode="json")
+    if found.now.last is None or found.finished == seen:
+        return _event("run", {"run": run}), seen
+    return _event("round", {"run": run, "round": run["last"]}, id=found.finished), found.finished
+
+
+def _of_all(runs: Catalogue) -> Look:
+    """Looks whether runs have begun or ended since the last look."""
+    known: list[tuple[str, RunStatus]] | None = None
+
+    async def look() -> str | None:
+        nonlocal known
+        listing = await to_thread.run_sync(runs.listing)
+        before, known = known, [(run.facts.run_id, run.status) for run in listing.runs]
+        return None if known == before else _event("runs", {"total": len(known)})
+
+    return look
+
+
+def _event(name: str, data: dict[str, Any], id: int | None = None) -> str:
+    numbered = "" if id is None else f"id: {id}\n"
+    return f"event: {name}\n{numbered}data: {json.dumps(data)}\n\n"

@@ -1,0 +1,172 @@
+"""Values as the API's answers: numbers by the names that they have, and as people read them."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import time
+from dataclasses import astuple
+from itertools import pairwise
+from typing import Any
+
+from fedprivacy.dashboard import models
+from fedprivacy.runs.store import StoredRun
+from fedprivacy.values.nulls import finite_or_none, plain
+from fedprivacy.values.runs import AuditResult, Failures, RunStanding
+from fedprivacy.values.series import RoundPoint, RunFacts
+from fedprivacy.values.spent import ClientSpent, ClientStanding, reason_of
+from fedprivacy.values.wording import budget_text, delta_text, epsilon_text, metric_text, proved_text, reading_text
+
+SILENCE = 60.0
+"""Seconds without a sign of life after which a run is called silent; it gives one every ten."""
+
+_RECENT = 10
+"""Rounds whose median duration foretells the others'."""
+
+
+def summary(run: RunStanding) -> models.RunSummary:
+    """A run in a list."""
+    return models.RunSummary(**_summary(run))
+
+
+def detail(run: StoredRun) -> models.Run:
+    """A run with what its page needs."""
+    worst = next((client.spent for client in run.spenders(1)), None)
+    return models.Run(
+        **_summary(run.now) | {"metrics": _metrics(run)},
+        seconds_left=_seconds_left(run),
+        worst=models.Worst(**_account(run.facts, worst)) if worst else None,
+        states=run.state_counts(),
+        failures=run.failed_updates(),
+        guarantee=_guarantee(run.facts, worst.budget_epsilon if worst else run.facts.budget),
+    )
+
+
+def finished_round(facts: RunFacts, point: RoundPoint) -> models.Round:
+    """A round."""
+    said = {
+        "at": _instant(point.at),
+        "metric_texts": {name: metric_text(name, value) for name, value in point.metrics.items()},
+        "epsilon": plain(point.epsilons),
+        "epsilon_text": facts.epsilon_text(point.epsilons.most, facts.budget),
+    }
+    return models.Round(**plain(point) | said)
+
+
+def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
+    """A client."""
+    spent, reason = standing.spent, standing.reason
+    share = finite_or_none(spent.share)
+    said = {
+        "noise_multiplier": spent.noise_multiplier if facts.private else None,
+        "delta_text": delta_text(spent.delta),
+        "share": share,
+        "share_left": None if share is None else max(0.0, 1.0 - share),
+        "steps_left": spent.steps_left if spent.limited else None,
+        "rounds_left": rounds_left(spent.steps_left, facts) if spent.limited else None,
+        "state": standing.state,
+        "reason_words": reason_of(reason).words if reason else None,
+    }
+    return models.Client(**plain(standing) | _account(facts, spent) | said)
+
+
+def failure(found: Failures) -> models.Failure:
+    """A reason, and what it means."""
+    code, _, detail = found.reason.partition(":")
+    meaning = reason_of(found.reason)
+    charge = "returned" if meaning.refused else "stands"
+    return models.Failure(**plain(found), code=code, detail=detail, words=meaning.words, charge=charge)
+
+
+def audit(result: AuditResult) -> models.Audit:
+    """An audit."""
+    texts = {"lower_text": proved_text(result.lower), "upper_text": epsilon_text(result.upper)}
+    return models.Audit(**plain(result) | texts | {"at": _instant(result.at), "verdict": result.verdict})
+
+
+def rounds_left(steps_left: int, facts: RunFacts) -> int:
+    """Rounds that so many steps last, the last of them perhaps with fewer."""
+    whole = facts.schedule.rounds_within(steps_left)
+    return whole + (facts.schedule.steps_until(whole) < steps_left)
+
+
+def _summary(run: RunStanding) -> dict[str, Any]:
+    facts, last = run.facts, run.last
+    return plain(facts) | {
+        "task": facts.task,
+        "strategy": facts.strategy,
+        "metrics": sorted(last.metrics) if last else [],
+        "status": run.status,
+        "silent": run.running and time.time() - run.updated > SILENCE,
+        "phase": _phase(run),
+        "started": _instant(run.started),
+        "updated": _instant(run.updated),
+        "rounds": run.finished,
+        "rounds_planned": facts.rounds,
+        "clients": last.clients if last else 0,
+        "local_steps": facts.local_steps,
+        "privacy": facts.private,
+        "noise_multiplier": facts.noise_multiplier if facts.private else None,
+        "largest_noise_multiplier": facts.largest_noise_multiplier if facts.private else None,
+        "asks": facts.asks,
+        "seeded": facts.settings.get("seed") is not None,
+        "delta": facts.delta,
+        "delta_text": delta_text(facts.delta),
+        "last": finished_round(facts, last) if last else None,
+    }
+
+
+def _metrics(run: StoredRun) -> list[str]:
+    """Names of all metrics: the last round's, and those of the newest round in which clients evaluated."""
+    every = run.facts.schedule.local_evaluation
+    newest = run.finished // every * every if every else 0
+    points = [run.now.last, *run.points(range(newest, newest + 1))] if newest else [run.now.last]
+    return sorted({name for point in points if point for name in point.metrics})
+
+
+def _instant(seconds: float) -> str:
+    """ISO 8601, UTC."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _account(facts: RunFacts, spent: ClientSpent) -> dict[str, Any]:
+    """What a client has spent, against its budget."""
+    return plain(spent) | {
+        "epsilon_text": facts.epsilon_text(spent.epsilon, spent.budget_epsilon),
+        "budget": finite_or_none(spent.budget_epsilon),
+        "budget_text": budget_text(spent.budget_epsilon) if spent.limited else "none",
+    }
+
+
+def _phase(run: RunStanding) -> models.Phase | None:
+    if not run.running:
+        return None
+    stage, round, clients = astuple(run.phase) if run.phase else ("starting", 0, 0)
+    return models.Phase(name=stage, round=round, clients=clients)
+
+
+def _seconds_left(run: StoredRun) -> float | None:
+    """The rounds that are left, each as long as the median of the last ones."""
+    last = run.finished
+    if not run.now.running or last == 0:
+        return None
+    recent = [point.at for point in run.points(range(max(0, last - _RECENT), last + 1))]
+    durations = [after - before for before, after in pairwise(recent)]
+    return statistics.median(durations) * (run.facts.rounds - last) if durations else None
+
+
+def _guarantee(facts: RunFacts, budget: float) -> str:
+    if not facts.private:
+        return (
+            "A baseline: no privacy. Nothing was clipped, no noise was added and nothing was charged, so that nothing "
+            "bounds what the server can learn about a record."
+        )
+    protected = (
+        "what one record of a client says"
+        if facts.relation == "zero-out"
+        else "whether one record of a client was used"
+    )
+    return (
+        f"ε bounds what the server can learn about {protected}, from every update of every round and run charged to "
+        f"its shard, at δ = {delta_text(facts.delta)}, by the PLD accountant. {reading_text(budget)}"
+    )

@@ -1,0 +1,309 @@
+"""Gaussian noise on a lattice, from a keystream.
+
+A Gaussian drawn in floating point and added to a float leaves a fingerprint in the last bits: some values can be
+reached from one shard and not from its neighbour (Mironov 2012). Here the sum is rounded to whole steps of a public
+lattice and receives a whole number of steps of noise, so that which values can be reached does not depend on the sum,
+but for those that are farther from it than the longest draw.
+
+The Gaussians come from rectangles of equal area under the density: one 64-bit word chooses the rectangle and the place
+in it. What lies outside of all of them, one draw in a thousand, is drawn by rejection (Marsaglia, MacLaren and Bray
+1964; the rectangles are stacked as in the ziggurat, McFarland 2016). Tails reach beyond 13 standard deviations;
+generators with 24-bit uniforms, such as `torch.normal`, end at 5.8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedprivacy._support.spans import spanned
+from fedprivacy.mechanisms.fused import OnePass, WhenWorth
+from fedprivacy.mechanisms.keystream import Reader, Readers, Words
+
+LATTICE_ALLOWANCE = 2.0**-13
+"""By how much rounding to the lattice may move the sums of neighbouring shards apart, in clipping norms."""
+
+LARGEST_SUM = 2.0**50
+"""Where a coordinate of the sum saturates, in steps of the lattice."""
+
+_CENTRE = 1.5 * 2.0**52
+"""Between 2^52 and 2^53, float64 holds whole numbers only: what is added to this many steps is rounded to steps."""
+
+_COMPILED = WhenWorth()
+
+Draws = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+
+def library() -> str:
+    """The library that draws this process's noise by now: numpy, or numba once that pays."""
+    return "numba" if _COMPILED.compiled else "numpy"
+
+
+def lattice_step(clipping_norm: float, dimension: int) -> float:
+    """The largest power of two whose lattice adds at most `LATTICE_ALLOWANCE` to the sensitivity, relative.
+
+    Rounding changes the difference of two sums by at most one step in each coordinate: sqrt(dimension) steps in
+    Euclidean norm. A power of two makes going to steps and back exact. The dimension is public.
+    """
+    widest = LATTICE_ALLOWANCE * clipping_norm / math.sqrt(max(dimension, 1))
+    return math.ldexp(0.5, math.frexp(widest)[1])
+
+
+@spanned("noise")
+def add_lattice_noise(
+    total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Round `total` to the lattice and add Gaussian noise that is rounded to the lattice too.
+
+    Formal guarantee: let R(x) be x in whole steps, each coordinate limited to +-`LARGEST_SUM`. The result is a
+    post-processing of R(total) + Z with Z ~ N(0, (scale / step)^2 I): the sum is rounded before noise is added, and
+    R + Z is rounded once, by a rule that knows nothing else. Totals that differ by at most C in Euclidean norm differ
+    by at most C / step + sqrt(d) after R; the limit only brings them closer.
+
+    The result is whole steps as long as Z stays below 2^50, so up to scale / step = 2^46 (noise multiplier 1e4, 1e11
+    parameters), and whole multiples of two or more steps beyond. Rounding it to a shorter type keeps that.
+
+    The guarantee is for an exact Gaussian; this one is drawn to 52 bits.
+
+    Args:
+        total: the sum, of any shape, on any device. Entries that are not finite count as zero.
+        scale: standard deviation of the noise.
+        step: spacing of the lattice, a power of two.
+        read: the words of this draw; never those of another release.
+        dtype: of the result; None: that of `total`.
+
+    Returns:
+        A new tensor on the device of `total`.
+    """
+    sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
+    released = torch.empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
+    source, target = sums.numpy().reshape(-1), released.numpy().reshape(-1)
+    usual = source.dtype == np.float64 and target.dtype == np.float32
+    one_pass = _COMPILED.next(source.size) if usual else None
+
+    def release(block: range) -> Places:
+        """Release a block, but for the noise outside of the rectangles; returns where that is."""
+        if one_pass is not None:
+            return _in_one_pass(one_pass, block, source, target, scale, step, read.starting_at(block.start))
+        outside = []
+        for where, draws, missed in _inside(block, scale, read.starting_at(block.start)):
+            target[where] = _in_whole_steps(source[where], draws, step)
+            outside.append(missed)
+        return np.concatenate(outside)
+
+    outside = _by_threads(release, source.size)
+    if outside.size:
+        draws = scale * _outside(outside, lambda _, numbers: read.blocks(numbers))
+        target[outside] = _in_whole_steps(source[outside], draws, step)
+    return released.to(total.device, dtype or total.dtype)
+
+
+@spanned("noise")
+def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: Readers) -> Tensor:
+    """What `add_lattice_noise` makes of each row, with the bits of each row's own reader: many releases at once.
+
+    Formal guarantee: that of `add_lattice_noise`, for each row by itself. No row enters into another.
+
+    Args:
+        totals: the sums, shape [rows, d], on any device.
+        scales, steps: of each row, shape [rows].
+        read: the words of each row's draw.
+
+    Returns:
+        A new tensor on the device of `totals`, float32.
+    """
+    source = totals.detach().to("cpu", torch.promote_types(totals.dtype, torch.float32)).contiguous().numpy()
+    released = torch.empty(source.shape, dtype=torch.float32)
+    rows_at_once = max(_CHUNK // max(source.shape[1], 1), 1)
+    for start in range(0, len(source), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        _release_rows(source[rows], released.numpy()[rows], scales[rows], steps[rows], read, start)
+    return released.to(totals.device)
+
+
+def _release_rows(  # noqa: PLR0917 - the rows of arrays, in one order
+    source: NDArray[np.floating], target: NDArray[np.float32], scales: Draws, steps: Draws, read: Readers, first: int
+) -> None:
+    """Release rows, the first of which is the row `first` of all."""
+    count, width = source.shape
+    words, draws = read.words(slice(first, first + count), width), np.empty(source.shape)
+    outside = _from_rectangles(words, _WIDTHS, np.empty(source.shape, dtype=np.int64), draws, scales[:, np.newaxis])
+    target[:] = _in_whole_steps(source, draws, steps[:, np.newaxis])
+    if outside.size:
+        rows, places = np.divmod(outside, width)
+        beside = scales[rows] * _outside(places, lambda which, numbers: read.blocks(first + rows[which], numbers))
+        target[rows, places] = _in_whole_steps(source[rows, places], beside, steps[rows])
+
+
+def _by_threads(release: Callable[[range], Places], count: int) -> Places:
+    """Release `count` coordinates in blocks, by as many threads as torch has: numpy and the cipher let them run."""
+    blocks = [range(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+    threads = min(torch.get_num_threads(), len(blocks))
+    if threads <= 1:
+        return np.concatenate([np.empty(0, dtype=np.intp), *map(release, blocks)])
+    with ThreadPoolExecutor(threads) as pool:
+        return np.concatenate(list(pool.map(release, blocks)))
+
+
+def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float | Draws) -> Draws:
+    """Sums rounded to whole steps, plus draws rounded to whole steps."""
+    released: Draws = np.add(_limited(sums, LARGEST_SUM * step), _CENTRE * step, dtype=np.float64)  # rounds the sum
+    released += draws  # rounds the noise
+    released -= _CENTRE * step
+    return released
+
+
+def _limited(sums: NDArray[np.floating], limit: float | Draws) -> NDArray[np.floating]:
+    """Sums within +-`limit`, zero where they are not finite."""
+    least = np.min(limit)
+    if -least <= sums.min() and sums.max() <= least:  # neither holds if one is NaN
+        return sums
+    finite: NDArray[np.floating] = np.nan_to_num(sums, nan=0.0, posinf=0.0, neginf=0.0)
+    return finite.clip(-limit, limit)
+
+
+# Half of exp(-x^2 / 2), cut into layers. Layer i holds a rectangle from the axis to _EDGES[i], where the density meets
+# the layer's ceiling _FLOORS[i + 1]. Each rectangle has 1 / _LAYERS of the whole area, and all but a few find room.
+_LAYERS = 4096
+_RECTANGLES = _LAYERS - 4
+_CHUNK = 2**15  # draws at a time: their arrays stay in the processor's cache
+_BLOCK = 2**18  # draws that one thread makes: enough to be worth a thread's start
+
+
+def _stack() -> tuple[Draws, Draws]:
+    """Edges and floors of the rectangles, from the widest up; above them a layer up to the peak."""
+    area = math.sqrt(math.pi / 2.0) / _LAYERS
+    edges, floors = [math.sqrt(2.0 * math.log(_LAYERS))], [0.0]
+    for layer in range(_RECTANGLES):
+        start = 2.0 * edges[-1] - edges[-2] if layer > 1 else edges[-1]
+        edges.append(_edge(start, floors[-1], area))
+        floors.append(floors[-1] + area / edges[-1])
+    return np.array([*edges[1:], 0.0]), np.array([*floors, 1.0])
+
+
+def _edge(x: float, floor: float, area: float) -> float:
+    """Where x (exp(-x^2 / 2) - floor) = area, to the right of the maximum, by Newton's method."""
+    change = x
+    while abs(change) > 1e-9 * x:  # squared by the last turn: below the precision of float64
+        density = math.exp(-0.5 * x * x)
+        change = (x * (density - floor) - area) / (density - floor - x * x * density)
+        x -= change
+    return x
+
+
+_EDGES, _FLOORS = _stack()
+_WIDTHS = np.append(_EDGES[:-1], np.zeros(_LAYERS - _RECTANGLES)) * 2.0**-63
+_TAIL = float(_EDGES[0])
+_TAIL_AREA = math.exp(-0.5 * _TAIL**2) / _TAIL  # below an exponential that bounds the density there
+_OUTSIDE_AREAS = np.cumsum([_TAIL_AREA, *(-np.diff(_EDGES) * np.diff(_FLOORS[1:]))])  # then a box beside each rectangle
+
+_FIRST_TRY = np.uint64(2**63)  # the number of the first block that no coordinate's first word lies in
+_MOST_TRIES, _BLOCKS_A_TRY = np.uint64(2**8), np.uint64(2)  # each is refused with a probability below 1/2
+_BLOCKS_AT_ONCE = np.arange(4 * _BLOCKS_A_TRY, dtype=np.uint64)  # most coordinates need no more
+
+
+def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, Places]]:
+    """Draw values of N(0, scale^2) from the rectangles for a block of coordinates, one word for each.
+
+    In pieces: where they belong, the values, and where they fell outside of all rectangles; there they are zero.
+    """
+    size = min(len(block), _CHUNK)
+    widths = _WIDTHS * scale
+    all_words, all_layers, all_draws = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64), np.empty(size)
+    for start in range(block.start, block.stop, _CHUNK):
+        left = slice(block.stop - start)
+        words, layers, draws = all_words[left], all_layers[left], all_draws[left]
+        missed = _from_rectangles(read(words), widths, layers, draws)
+        yield slice(start, start + draws.size), draws, start + missed
+
+
+def _in_one_pass(  # noqa: PLR0917 - what a release needs
+    one_pass: OnePass,
+    block: range,
+    source: NDArray[np.floating],
+    target: NDArray[np.floating],
+    scale: float,
+    step: float,
+    read: Reader,
+) -> Places:
+    """Release a block of coordinates by compiled code; returns where draws fell outside of all rectangles."""
+    size = min(len(block), _CHUNK)
+    words, missed, widths = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.intp), _WIDTHS * scale
+    outside = []
+    for start in range(block.start, block.stop, _CHUNK):
+        where = slice(start, min(start + _CHUNK, block.stop))
+        drawn = read(words[: where.stop - start]).view(np.int64)
+        sums = (source[where], _CENTRE * step, LARGEST_SUM * step, target[where])
+        outside.append(start + missed[: one_pass(drawn, widths, _RECTANGLES, *sums, missed)])
+    return np.concatenate(outside)
+
+
+def _from_rectangles(
+    words: Words, widths: Draws, layers: NDArray[np.int64], draws: Draws, scales: Draws | None = None
+) -> Places:
+    """Fill draws by one word each.
+
+    Args:
+        words: overwritten.
+        widths: of the rectangles, each times 2^-63.
+        layers: scratch.
+        draws: filled.
+        scales: by which widths differ from draw to draw, broadcast to the draws; None: they do not.
+
+    Returns:
+        Where, in one dimension, the draws fell outside of all rectangles.
+    """
+    signed = words.view(np.int64)
+    np.bitwise_and(signed, _LAYERS - 1, out=layers)
+    np.copyto(draws, signed)
+    each = widths.take(layers, out=words.view(np.float64), mode="clip")  # the words have served
+    if scales is not None:
+        each *= scales
+    draws *= each
+    return (layers.reshape(-1) >= _RECTANGLES).nonzero()[0]
+
+
+def _outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
+    """Draw for coordinates what N(0, 1) has outside of the rectangles, by rejection from boxes and the tail.
+
+    Args:
+        places: the coordinates, shape [n].
+        blocks: (which of them, [some]; numbers of blocks, [some, more]) -> the words of these, [some, more, 2]. Every
+            try of every coordinate has blocks of its own.
+    """
+    draws, left = np.empty(len(places)), np.arange(len(places))
+    numbered = _FIRST_TRY + _MOST_TRIES * _BLOCKS_A_TRY * places.astype(np.uint64)
+    while left.size:
+        words = blocks(left, numbered[left, np.newaxis] + _BLOCKS_AT_ONCE)
+        drawn, kept = (each.reshape(len(left), -1) for each in _tried(words.reshape(-1, 4).T))
+        first, found = kept.argmax(1), kept.any(1)
+        draws[left[found]] = drawn[found, first[found]]
+        left = left[~found]
+        numbered += np.uint64(_BLOCKS_AT_ONCE.size)
+    return draws
+
+
+def _tried(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
+    """One draw for each column of four words, shape [4, n], and whether it is kept."""
+    box, across, up = _uniforms(words[:3])
+    layer = np.searchsorted(_OUTSIDE_AREAS, _OUTSIDE_AREAS[-1] * box)
+    x = _EDGES[layer] + (_EDGES[layer - 1] - _EDGES[layer]) * across
+    kept = _FLOORS[layer] + (_FLOORS[layer + 1] - _FLOORS[layer]) * up < np.exp(-0.5 * x * x)
+    tail = (layer == 0).nonzero()[0]
+    if tail.size:  # Marsaglia 1964
+        excess = -np.log(across[tail]) / _TAIL
+        x[tail], kept[tail] = _TAIL + excess, -2.0 * np.log(up[tail]) > excess * excess
+    return np.copysign(x, words[3].view(np.int64)), kept
+
+
+def _uniforms(words: Words) -> Draws:
+    """Uniforms from (0, 1], the smallest 2^-65, one for each word."""
+    uniforms: Draws = (words.astype(np.float64) + 0.5) * 2.0**-64
+    return uniforms

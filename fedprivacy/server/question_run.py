@@ -1,0 +1,95 @@
+"""A run that asks instead of training: the questions of a deployment's run-config, and the record in the run store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from flwr.serverapp import Grid
+
+from fedprivacy._support.durable import write_durably
+from fedprivacy.flower import RoundFailedError
+from fedprivacy.flower.server.asking import Asked, ask_clients
+from fedprivacy.ledger import LedgerError
+from fedprivacy.questions.figures import Figure
+from fedprivacy.runs.asking import question_plan, questions_in
+from fedprivacy.runs.configuration import OF_ASKING, RUNS, Value
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.store import RunRecording
+from fedprivacy.tasks import Task
+from fedprivacy.values.nulls import plain
+from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.series import RunFacts
+
+log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")
+
+ANSWERS = "answers.json"
+"""Name of the file in the run's folder that holds a deployment's answers."""
+
+
+def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | None = None) -> None:
+    """Ask a deployment's clients what its run-config says; the answers go into Flower's log, and into the run's folder.
+
+    Raises:
+        ConfigError: the settings, or the questions, are wrong.
+        RoundFailedError: no client answered.
+    """
+    plan = question_plan({key: value for key, value in run_config.items() if key in OF_ASKING}, task)
+    asked = questions_in(str(run_config["questions"]))
+    plan = replace(plan, config=replace(plan.config, out=plan.config.out or RUNS))
+    done = ask_clients(grid, plan, asked)
+    record(done, plan)
+    if not done.told:
+        reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in done.failures.items())
+        raise RoundFailedError(f"No client answered ({reasons}); the clients' own logs say what happened.")
+    folder = Path(plan.config.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {"federation": done.federation, "clients": done.clients, "failures": done.failures, "spent": done.spent}
+    write_durably(folder / ANSWERS, (json.dumps(plain(facts), indent=2) + "\n").encode())
+    for row in done.federation:
+        group = f" ({row['group']})" if row["group"] else ""
+        flower_log.info("%s%s: %s +- %s", row["figure"], group, row["value"], row["error"])
+
+
+def record(done: Asked, plan: RunPlan, figures: Iterable[Figure] | None = None) -> None:
+    """Put what was asked into the run store, where pages find it: a run of one round, whose metrics are the answers.
+
+    It is for people: where it cannot be written, the answers stand all the same.
+
+    Args:
+        done: what asking came to.
+        plan: of the run that asked.
+        figures: of the answers, those that people want to see; None: all of them.
+    """
+    if not done.spent:
+        return
+    if figures is None:
+        figures = (figure for number, _ in enumerate(done.asked.questions) for figure in done.figures(number))
+    metrics = {_metric(figure): figure.value for figure in figures if figure.value is not None}
+    facts = RunFacts(
+        run_id=done.run_id,
+        name="; ".join(question.sentence for question in done.asked.questions),
+        settings=plan.config.public(),
+        noise_multiplier=done.event.noise_multiplier if done.event else 0.0,
+        relation=plan.relation,
+        metric=next(iter(metrics), ""),
+    )
+    answered = tuple(sorted(done.told.keys() & done.spent.keys() - set(done.reread)))
+    try:
+        recording = RunRecording(done.ledger, facts)
+        recording.add(RoundResult(0, {}, done.before, (), {}))
+        recording.add(RoundResult(1, metrics, done.spent, answered, done.failures))
+        recording.end(RunStatus.FINISHED)
+        recording.flush()
+        recording.close()
+    except LedgerError as error:
+        log.warning("The run store cannot be written; the answers are kept. %s", error)
+
+
+def _metric(figure: Figure) -> str:
+    """A figure's name among metrics."""
+    return f"{figure.name} ({figure.group})" if figure.group else figure.name

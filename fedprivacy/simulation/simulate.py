@@ -1,0 +1,271 @@
+"""A simulation from its settings to its results, its progress as a bar: for `fedprivacy.simulate` and for commands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedprivacy._support.console import console_of
+from fedprivacy._support.settings import without_folder
+from fedprivacy._support.signing import server_key
+from fedprivacy._support.spans import span, spanned
+from fedprivacy.flower import private_client, simulation
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.baseline.client import baseline_client
+from fedprivacy.flower.client.trial import machine_for, opened_shard, try_task
+from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
+from fedprivacy.flower.server.strategy import Books
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.database import check_folder
+from fedprivacy.runs.callbacks import Callback, Callbacks
+from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
+from fedprivacy.runs.folder import new_run_folder, plan_of
+from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
+from fedprivacy.runs.participation import participation_of
+from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.run import Run
+from fedprivacy.server.app import going_on, server_app
+from fedprivacy.server.recorder import how_to_go_on
+from fedprivacy.server.strategies import build_strategy
+from fedprivacy.simulation.profile import profiled
+from fedprivacy.tasks import Task, TaskError
+from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.tasks.loader import OBJECT
+from fedprivacy.trackers import build_trackers
+from fedprivacy.training.machine import Machine
+from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, time_text
+
+
+@takes_settings
+def simulate(
+    task: GivenTask = None,
+    *,
+    engine: Engine | str = Engine.IN_PROCESS,
+    workers: int | None = None,
+    ray_address: str = "",
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+    profile: bool = False,
+    **settings: Given,
+) -> Run:
+    """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped.
+
+    Formal guarantee: see `fedprivacy.runs.accountant`. A run that is given a `seed` protects nobody from whoever knows
+    it. A built-in task, which is on public records, has the seed 0 unless another is given.
+
+    >>> import fedprivacy as fp
+    >>> run = fp.simulate("cancer", clients=3, rounds=2, epsilon=1.0, progress=False)
+    >>> max(client["epsilon"] for client in run.clients) <= 1.0
+    True
+    >>> fp.simulate("cancer", round=2, learning_rate="fast")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    fedprivacy._support.settings.ConfigError: round is not a setting; the settings are task, ... Did you mean rounds?
+    learning_rate is 'fast'; give a number.
+
+    Args:
+        task: an object of a `Task`, its class, a built-in task's name, or "path/to/file.py:Name"; None: "digits", or
+            the task of the run that goes on.
+        engine: where simulated clients run: "in-process", one after another in this process, or "ray", several at once
+            in other processes.
+        workers: processes in which the in-process engine trains populations of 100 clients and more, each with one
+            thread. No result depends on it, and a run that goes on may have another number. None: this process alone,
+            or, on a cluster, one for each of its GPUs or, without, CPUs.
+        ray_address: of a Ray cluster that runs already, and on which these processes are: "host:port", or "auto" for
+            the one that runs on this machine.
+        callbacks: objects that hear of every round, measure the model or end the run early: see `fedprivacy.Callback`.
+        progress: whether a bar shows the rounds, in the terminal or the notebook.
+        profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
+        settings: of the run, see below.
+
+    Returns:
+        What the run has recorded in its folder, which is `out`, or the first of runs/NAME-1, runs/NAME-2, ... that does
+        not exist.
+
+    Raises:
+        ConfigError: lists everything that is wrong with the settings, or says which method of the task fails, and for
+            which client, or what keeps the workers from coming; nothing has been spent.
+        RunFolderError: `out` holds a run already, or cannot be written, or `resume` names a folder that holds none.
+        CallbackError: a callback gives what a run cannot take.
+        BudgetSpentError: no client's budget allows one step.
+        RoundFailedError: a round without one usable update.
+        WorkerError: a worker died, and so did the one that took its clients.
+        LedgerError: the ledger contradicts the run, or cannot be written.
+        SigningKeyError: the key that is named cannot be read or made.
+        RuntimeError: another run of this process is being profiled.
+        KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
+    """
+    engines = ", ".join(Engine)
+    with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
+        plan = prepared(*by_key(task, settings))
+    placement, console = Placement(Engine(engine), workers, ray_address), console_of(shown=progress)
+    return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each)
+
+
+def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+    """The plan of a simulation, with a folder for its results.
+
+    Args:
+        given: settings by hyphenated key; None and "" mean "left open".
+        task: None: the one that the settings name.
+
+    Raises:
+        ConfigError: lists everything that is wrong with the settings.
+        RunFolderError: the folder to go on in holds no run.
+    """
+    plan = plan_of(of_simulation(given, task), task)
+    plan.client_terms.check_names(plan.simulated_clients)
+    return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
+
+
+def run(
+    plan: RunPlan, placement: Placement, console: Console, *, profile: bool = False, callbacks: Sequence[Callback] = ()
+) -> Run:
+    """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
+    placement.check()
+    config = plan.config
+    simulation.check_rounds(config, placement.engine)
+    checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
+    finished = checkpoint.round if checkpoint else 0
+    with profiled(Path(config.out), placement, finished) if profile else nullcontext():
+        return _run(plan, placement, console, finished, callbacks)
+
+
+def _run(plan: RunPlan, placement: Placement, console: Console, finished: int, callbacks: Sequence[Callback]) -> Run:
+    config = plan.config
+    with span("set-up"):
+        _check(config, placement)
+        _try_task(plan, placement)
+        _find_noise(plan, placement)
+        machine = _machine(plan, placement)
+    if config.resume:
+        console.print(going_on(finished, config.rounds))
+    own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
+    with RoundProgress(console, plan, finished) as progress:
+        accounts: Books = RunAccounts if config.privacy else BaselineAccounts
+        server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks)
+        client = private_client(own, config) if config.privacy else baseline_client(own, config)
+        try:
+            history = simulation.simulate(server, client, config, placement)
+        except KeyboardInterrupt as stopped:
+            if (Path(config.out) / CONFIG).exists():
+                stopped.add_note(how_to_go_on(config, placement))
+            raise
+        finally:
+            if (Path(config.out) / CONFIG).exists():
+                with suppress(OSError):  # a full disk has ended the run with an error of its own, or leaves it whole
+                    machine.keep(Path(config.out))
+    return Run(Path(config.out), history, plan.task)
+
+
+@spanned("trying the task")
+def _try_task(plan: RunPlan, placement: Placement) -> None:
+    """In this process every client's shard is opened, and stays open; for Ray's workers the first and the last."""
+    clients, config = range(plan.config.clients), plan.config
+    if placement.ray_address:
+        config = replace(config, device="cpu")  # the cluster's GPUs are not this machine's
+    if placement.ray_address or placement.engine is Engine.RAY:
+        clients = range(0, len(clients), max(1, len(clients) - 1))
+    try:
+        try_task(plan.task, config, clients)
+    except TaskError as error:
+        problem = ConfigError([str(error)])
+        for note in getattr(error, "__notes__", []):
+            problem.add_note(note)
+        raise problem from error
+
+
+@spanned("choosing how gradients are computed")
+def _machine(plan: RunPlan, placement: Placement) -> Machine:
+    """This machine, and how it computes the run's gradients, where they are private and computed here."""
+    config = plan.config
+    if not config.privacy or placement.ray_address:
+        return Machine.here()
+    return machine_for(plan.task, config, stacked=simulation.trains_together(config, placement))
+
+
+@spanned("finding each client's noise")
+def _find_noise(plan: RunPlan, placement: Placement) -> None:
+    """Raise, before there is a folder, that no noise meets the budget of a client that has its own; Ray's come later.
+
+    What is found is remembered for when the client enrols.
+    """
+    config = plan.config
+    if not plan.noise_by_rate or config.resume or placement.ray_address or placement.engine is Engine.RAY:
+        return
+    parts = enumerate(plan.simulated_clients)
+    plan.events({client_id: len(opened_shard(plan.task, config, number)) for number, client_id in parts})
+
+
+@spanned("checking the settings")
+def _check(config: RunConfig, placement: Placement) -> None:
+    """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
+    simulation.check_machine(config, placement)
+    with simulation.quiet_flower():
+        build_strategy(config)
+    build_trackers(config.trackers)
+    _check_participation(config)
+    if config.ledger:
+        check_folder(config.ledger)
+        Ledger(config.ledger).close()
+    if config.signing_key:
+        key = Path(config.signing_key)
+        if problem := without_folder("signing-key", key):
+            raise ConfigError([problem])
+        server_key(key)
+
+
+def _check_participation(config: RunConfig) -> None:
+    """Raise what is wrong with a trace or a deadline, as far as it is known: without a seed, who is fast is not yet."""
+    client_ids = [simulated_client_id(number, config.clients) for number in range(config.clients)]
+    known = config if config.seed is not None else replace(config, deadline=None)
+    participation_of(known, run_id="").check(client_ids, config.local_steps)
+
+
+class RoundProgress:
+    """A live bar: round, the task's first metric, the largest epsilon spent. An observer of rounds.
+
+    A run that goes on has so many finished rounds behind it.
+    """
+
+    def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
+        self._metric = plan.task.metric
+        self._budget, self._private = plan.common_budget, plan.config.privacy
+        self._bar = Progress(
+            TextColumn("[bold]round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        state = "waiting for clients" if finished < plan.config.rounds else "finished"
+        self._rounds = self._bar.add_task(state, total=plan.config.rounds, completed=finished)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def __call__(self, record: RoundResult) -> None:
+        """Show a finished round."""
+        value = record.metrics.get(self._metric)
+        measured = "" if value is None else f"{self._metric} {value:.3f}  "
+        measured += "" if record.clock is None else f"clock {time_text(record.clock)}  "
+        limit = f" of {budget_text(self._budget)}" if math.isfinite(self._budget) else ""
+        spent = (
+            f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{limit}" if self._private else NO_PRIVACY
+        )
+        self._bar.update(self._rounds, completed=record.round, description=f"{measured}[cyan]{spent}")

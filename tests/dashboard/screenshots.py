@@ -1,0 +1,58 @@
+"""Takes the documentation's pictures, of real runs: `python -m tests.dashboard.screenshots docs/images`."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.dashboard.browser import chromium, opened, shown
+from tests.dashboard.shown import serving
+
+UNEQUAL = "--clients 30 --batch-size 24 --noise-multiplier 5.5 --epsilon 3 --fraction-train 0.6 --rounds 100 --seed 1"
+
+RUNS = {"digits-alike": ["--seed", "0"], "digits-unequal": UNEQUAL.split()}
+
+
+def simulate(folder):
+    """Ten clients that are alike, and forty that are not."""
+    for name, options in RUNS.items():
+        out = ["--out", str(folder / name)]
+        subprocess.run([sys.executable, "-m", "fedprivacy", "simulate", "--json", *options, *out], check=True)
+
+
+def take(images, folder):
+    """The top of the page, light, dark and on a phone, and the table of clients."""
+    with serving(folder) as address, chromium() as browser:
+        for name, options in {
+            "dashboard": {"viewport": {"width": 1360, "height": 1180}},
+            "dashboard-dark": {"viewport": {"width": 1360, "height": 1180}, "color_scheme": "dark"},
+            "dashboard-phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True},
+        }.items():
+            with opened(browser, **options) as page:
+                page.goto(address)
+                draw_all(page)
+                page.screenshot(path=images / f"{name}.png")
+                if name == "dashboard":
+                    page.locator("#clients").screenshot(path=images / "dashboard-clients.png")
+
+
+def draw_all(page):
+    """Every figure; they are drawn when somebody comes near."""
+    shown(page)
+    for place in ("#client-table", "#failures", "#whatif-section", "footer"):
+        page.locator(place).scroll_into_view_if_needed()
+        page.wait_for_timeout(1500)
+    page.evaluate("window.scrollTo(0, 0)")
+    page.wait_for_timeout(500)
+
+
+def main():
+    """Write the pictures into the folder that is named."""
+    images = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as name:
+        simulate(Path(name))
+        take(images, Path(name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""The API says what the store holds, in pages, and refuses what it cannot answer."""
+
+import csv
+import datetime
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from fedprivacy.ledger import Ledger
+from fedprivacy.runs.store.writer import record_audits
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.nulls import plain
+from fedprivacy.values.runs import AuditResult
+from tests.dashboard.shown import asking, record
+from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
+
+API = "/api/v1"
+
+
+def get(ask, path, code=200, **query):
+    answer = ask.get(f"{API}/{path}", params=query)
+    assert answer.status_code == code, answer.text
+    return answer.json()
+
+
+def test_runs_are_listed_the_newest_first_and_found_by_name(ask):
+    listed = get(ask, "runs")
+    assert [run["name"] for run in listed["runs"]] == ["begun", "troubled", "done"]
+    assert (listed["total"], listed["problems"]) == (3, [])
+    assert [run["name"] for run in get(ask, "runs", search="DON")["runs"]] == ["done"]
+    assert [run["name"] for run in get(ask, "runs", status="running", limit=1, offset=1)["runs"]] == ["troubled"]
+    assert get(ask, "runs", search="no such run") == {"total": 0, "runs": [], "problems": []}
+
+
+def test_a_run_says_where_it_stands_and_what_its_epsilon_means(ask):
+    run = get(ask, "runs/troubled")
+    assert (run["status"], run["rounds"], run["rounds_planned"], run["clients"]) == ("running", 3, 8, 6)
+    assert (run["view"], run["accountant"], run["delta_text"], run["relation"]) == ("server", "PLD", "1e-5", "zero-out")
+    assert run["states"] == {"active": 2, "exhausted": 1, "failed": 1, "refused": 1, "unreconciled": 1}
+    assert run["failures"] == 6
+    assert run["metrics"] == ["accuracy", "loss"]
+    assert run["last"]["metric_texts"] == {"accuracy": "70.0 %".replace(" ", "\N{NO-BREAK SPACE}"), "loss": "1.25"}
+    assert run["worst"]["epsilon_text"] == "0.80" and run["worst"]["budget_text"] == "3"
+    for part in ("server", "1e-5", "PLD", "odometer", "what one record of a client says"):
+        assert part in run["guarantee"]
+    assert run["seconds_left"] is not None and not run["seeded"]
+    assert get(ask, "runs/done")["seeded"] and get(ask, "runs/done")["phase"] is None
+    begun = get(ask, "runs/begun")
+    assert (begun["last"], begun["worst"], begun["phase"]["name"]) == (None, None, "starting")
+
+
+def test_what_clients_measured_some_rounds_ago_is_still_offered(tmp_path):
+    rounds = growing(["a"], 5)
+    rounds[4] = replace(rounds[4], metrics={"accuracy": 0.5, "clients_accuracy": 0.4})
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("evaluated", local_evaluation=2), rounds)
+    ask = asking(tmp_path)
+    assert get(ask, "runs/evaluated")["metrics"] == ["accuracy", "clients_accuracy"]
+    drawn = get(ask, "runs/evaluated/figures/metric", metric="clients_accuracy")
+    assert "After 4 rounds: clients accuracy 40.0" in json.dumps(drawn)
+
+
+def test_rounds_come_in_pages(ask):
+    first = get(ask, "runs/done/rounds", limit=5)
+    assert (first["total"], [r["round"] for r in first["rounds"]]) == (12, [1, 2, 3, 4, 5])
+    rest = get(ask, "runs/done/rounds", after=5)
+    assert [r["round"] for r in rest["rounds"]] == list(range(6, 13))
+    records = growing([f"client-{n:02d}" for n in range(30)], 12)
+    assert rest["rounds"][-1]["epsilon"]["most"] == records[-1].point.epsilons.most
+    assert get(ask, "runs/begun/rounds") == {"total": 0, "rounds": []}
+
+
+def test_clients_come_sorted_searched_and_in_pages(ask):
+    page = get(ask, "runs/done/clients", sort="client_id", order="asc", limit=4, offset=2)
+    assert (page["total"], [c["client_id"] for c in page["clients"]]) == (30, [f"client-0{n}" for n in range(2, 6)])
+    worst = get(ask, "runs/done/clients", limit=1)["clients"][0]
+    assert (worst["epsilon"], worst["share"], worst["share_left"], worst["rounds_left"]) == (3.0, 1.0, 0.0, 0)
+    assert worst["state"] == "exhausted"
+    soonest = get(ask, "runs/done/clients", sort="rounds_left", order="asc", state="active")
+    assert soonest["clients"][0]["rounds_left"] <= soonest["clients"][-1]["rounds_left"]
+    (failing,) = get(ask, "runs/troubled/clients", search="fail")["clients"]
+    assert failing["reason_words"] == "a parameter of the update has another shape than the model's"
+    assert failing["noise_multiplier"] == 1.5
+
+
+def test_what_is_answered_bears_the_names_of_the_values(ask):
+    last = growing([f"client-{n:02d}" for n in range(30)], 12)[-1]
+    (told,) = get(ask, "runs/done/rounds", after=11)["rounds"]
+    point = plain(last.point)
+    assert told["epsilon"] == point["epsilons"]
+    same = {name: value for name, value in point.items() if name not in ("at", "epsilons")}
+    assert {name: told[name] for name in same} == same
+    for client in get(ask, "runs/done/clients")["clients"]:
+        account = plain(last.spent[client["client_id"]])
+        assert client["budget"] == account.pop("budget_epsilon")
+        assert {name: client[name] for name in account} == account
+
+
+@pytest.mark.parametrize("sort", ["client_id", "rounds", "averaged", "failed", "epsilon", "budget", "share", "state"])
+def test_every_column_sorts_both_ways(ask, sort):
+    values = [c[sort] for c in get(ask, "runs/troubled/clients", sort=sort, order="asc")["clients"]]
+    assert values == sorted(values)
+    values = [c[sort] for c in get(ask, "runs/troubled/clients", sort=sort, order="desc")["clients"]]
+    assert values == sorted(values, reverse=True)
+
+
+def test_a_client_s_rounds_and_charges(ask):
+    one = get(ask, "runs/done/clients/client-03/rounds")
+    assert one["client"]["client_id"] == "client-03"
+    records = growing([f"client-{n:02d}" for n in range(30)], 12)
+    assert [r["epsilon"] for r in one["rounds"]] == [r.spent["client-03"].epsilon for r in records[1:]]
+    charges = get(ask, "runs/done/charges", client_id="client-03")
+    assert [(c["round"], c["state"], c["steps"]) for c in charges["charges"]] == [
+        (3, "reserved", 2),
+        (2, "committed", 2),
+        (1, "committed", 2),
+    ]
+    assert get(ask, "runs/done/charges", state="reserved")["total"] == 30
+    assert get(ask, "runs/done/charges", round=1, limit=1)["charges"][0]["client_id"] == "client-29"
+
+
+def test_failures_say_what_they_mean_and_what_became_of_the_charge(ask):
+    failures = {f["code"]: f for f in get(ask, "runs/troubled/failures")["failures"]}
+    assert {code: (f["charge"], f["times"], f["detail"]) for code, f in failures.items()} == {
+        "guard-unusable": ("returned", 2, ""),
+        "wrong-shape": ("stands", 2, "0.weight"),
+        "no-reply": ("stands", 2, ""),
+    }
+    assert failures["no-reply"]["client_ids"] == ["silent"] and failures["no-reply"]["last_round"] == 3
+
+
+def test_audits_stand_beside_the_guarantee(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    record(url, facts("audited"), growing(["a"], 2))
+    ask = asking(tmp_path)
+    assert get(ask, "runs/audited/audits") == {"audits": []}
+    get(ask, "runs/audited/figures/audit", 409)
+    found = AuditResult(0.0, "canaries", "a", 0.7, 0.95, math.inf, DELTA, "PLD", "server")
+    violated = AuditResult(0.0, "replay", "a", 0.7, 0.95, 0.5, DELTA, "PLD", "server")
+    record_audits(url, "audited", [found, violated])
+    audits = get(ask, "runs/audited/audits")["audits"]
+    assert [(a["upper"], a["verdict"]) for a in audits] == [(None, "consistent"), (0.5, "violated")]
+    assert "canaries" in json.dumps(get(ask, "runs/audited/figures/audit"))
+
+
+def test_what_if_tells_rounds_left_at_another_noise_multiplier(ask):
+    low, high = (get(ask, "runs/done/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 6.0))
+    assert 0 < low["rounds_left"] < high["rounds_left"] and low["allowed"] and high["allowed"]
+    assert get(ask, "runs/done/forecast", noise_multiplier=6.0)["client_id"] == "client-01"  # it runs out next
+    numbers = ask.get(f"{API}/runs/done/figures/forecast.csv").text.splitlines()
+    left = [int(line.split(",")[-1]) for line in numbers[1:]]
+    assert left == sorted(left) and left[0] < left[-1] and len(left) == 13
+    assert left[6] == low["rounds_left"]
+
+
+def test_what_if_says_when_the_filter_would_refuse(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    record(url, facts("fixed"), growing(["a"], 3), charged=3, filter="fixed-mechanism")
+    ask = asking(tmp_path)
+    own, other = (get(ask, "runs/fixed/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 3.0))
+    assert own["allowed"] and not other["allowed"] and "filter = adaptive" in other["words"]
+    assert other["rounds_left"] > own["rounds_left"]
+
+
+def test_what_if_leaves_nothing_of_a_budget_that_has_expired(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    record(url, facts("over"), growing(["a", "b"], 3), charged=3)
+    ask = asking(tmp_path)
+    assert get(ask, "runs/over/forecast", noise_multiplier=3.0, client_id="a")["asked"]["rounds_left"] > 0
+    long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    Ledger(url).set_budget("digits/a", PrivacyBudget(3.0, DELTA), long_ago, "the study is over")
+    for sigma in (1.5, 3.0):
+        asked, own = (get(ask, "runs/over/forecast", noise_multiplier=sigma, client_id=c)["asked"] for c in "ab")
+        assert (asked["steps_left"], asked["rounds_left"]) == (0, 0) and "expired" in asked["words"]
+        assert own["rounds_left"] > 0
+    rows = ask.get(f"{API}/runs/over/figures/forecast.csv", params={"client_id": "a"}).text.splitlines()[1:]
+    assert len(rows) == 13 and {row.split(",")[-1] for row in rows} == {"0"}
+
+
+def test_what_if_without_a_budget_or_an_account(ask, tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    record(url, facts("free"), [finished(0, [spent("a", 0.1, budget=math.inf)])], charged=1)
+    free = asking(tmp_path)
+    answer = get(free, "runs/free/forecast", noise_multiplier=2.0)
+    assert (answer["budget"], answer["asked"]["rounds_left"], answer["rounds_left"]) == (None, None, None)
+    assert "no budget" in get(free, "runs/free/figures/forecast", 409)["detail"]
+    assert "account" in get(ask, "runs/begun/forecast", 409, noise_multiplier=2.0)["detail"]
+
+
+@pytest.mark.parametrize("name", ["metric", "epsilon", "tradeoff", "cost"])
+def test_every_figure_is_vega_lite_and_csv(ask, name):
+    light = get(ask, f"runs/done/figures/{name}", clients=["client-03"], width=700)
+    dark = get(ask, f"runs/done/figures/{name}", theme="dark", clients=["client-03"], width=700)
+    assert light["$schema"].startswith("https://vega.github.io/schema/vega-lite/")
+    assert light["config"]["background"] != dark["config"]["background"]
+    answer = ask.get(f"{API}/runs/done/figures/{name}.csv")
+    assert answer.headers["content-disposition"] == f'attachment; filename="done-{name}.csv"'
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len(rows) >= 12 and all(None not in row.values() for row in rows)
+    assert get(ask, f"runs/begun/figures/{name}", 409)["detail"]
+
+
+@pytest.mark.parametrize("name", ["metric", "epsilon", "tradeoff", "cost"])
+def test_a_run_before_its_first_round_has_nothing_to_draw(tmp_path, name):
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("early"), growing(["a"], 0))
+    ask = asking(tmp_path)
+    assert "no finished round" in get(ask, f"runs/early/figures/{name}", 409)["detail"]
+    assert "no numbers" in get(ask, f"runs/early/figures/{name}.csv", 409)["detail"]
+
+
+def test_clients_that_are_chosen_are_drawn(ask):
+    chosen = json.dumps(get(ask, "runs/done/figures/epsilon", clients=["client-07"]))
+    assert "client-07" in chosen and "client-07" not in json.dumps(get(ask, "runs/done/figures/epsilon"))
+    rows = json.dumps(get(ask, "runs/done/figures/cost", clients=["client-07", "client-08"]))
+    assert "client-08" in rows and "client-09" not in rows
+
+
+def test_another_metric_can_be_drawn(ask):
+    assert "1.25" in ask.get(f"{API}/runs/troubled/figures/metric.csv", params={"metric": "loss"}).text
+    assert "loss 1.25" in json.dumps(get(ask, "runs/troubled/figures/metric", metric="loss"))
+
+
+def test_no_cell_of_a_csv_is_a_formula(ask):
+    text = ask.get(f"{API}/runs/troubled/figures/cost.csv").text
+    assert "'=cmd()" in text and "\n=cmd()" not in text
+
+
+def test_runs_are_compared(ask):
+    for name in ("metric", "epsilon", "tradeoff"):
+        spec = json.dumps(get(ask, f"compare/figures/{name}", runs=["done", "troubled"]))
+        assert "done" in spec and "troubled" in spec
+        rows = ask.get(f"{API}/compare/figures/{name}.csv", params={"runs": ["done", "troubled"]}).text
+        assert len(rows.splitlines()) == 1 + 12 + 3
+    assert "two different" in get(ask, "compare/figures/metric", 409, runs=["done", "done"])["detail"]
+    get(ask, "compare/figures/metric", 404, runs=["done", "none"])
+
+
+def test_what_is_unknown_or_out_of_bounds_is_refused(ask):
+    for path in ("runs/none", "runs/none/clients", "runs/done/clients/nobody/rounds", "runs/none/figures/metric"):
+        assert get(ask, path, 404)["detail"]
+    for path, query in (
+        ("runs", {"limit": 501}),
+        ("runs", {"offset": -1}),
+        ("runs", {"search": "x" * 201}),
+        ("runs/done/clients", {"sort": "reason; DROP TABLE runs"}),
+        ("runs/done/clients", {"state": "unknown"}),
+        ("runs/done/figures/metric", {"width": 10_000}),
+        ("runs/done/figures/unknown", {}),
+        ("runs/done/figures/epsilon", {"clients": ["a"] * 11}),
+        ("runs/done/forecast", {"noise_multiplier": 0.0}),
+        ("runs/done/forecast", {"noise_multiplier": "nan"}),
+        ("compare/figures/metric", {"runs": ["done"]}),
+        ("compare/figures/metric", {"runs": ["done"] * 9}),
+    ):
+        get(ask, path, 422, **query)
+
+
+@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
+def test_nothing_can_be_changed(ask, method):
+    for path in ("runs", "runs/done", "runs/done/clients", "runs/done/charges"):
+        assert getattr(ask, method)(f"{API}/{path}").status_code == 405

@@ -1,0 +1,292 @@
+"""The page in a real browser: live, with very many clients, behind its door, and for everybody."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from fedprivacy.runs.store import RunRecording, RunStore
+from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.runs import RunStatus
+from tests.dashboard.browser import opened, shown
+from tests.dashboard.shown import TOKEN, record, serving
+from tests.runs.store.made_up import facts, finished, growing, spent
+
+LATE = """
+const fetched = window.fetch;
+window.fetch = async (address, options) => {
+  if (window.late && String(address).endsWith(window.late)) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+  return fetched(address, options);
+};
+"""
+
+ROUNDS_SEEN = """
+() => {
+  window.roundsSeen = new Set();
+  const note = () => {
+    const found = document.querySelector("#progress-words").textContent.match(/[0-9,]+/);
+    if (found) window.roundsSeen.add(Number(found[0].replaceAll(",", "")));
+    if (window.roundsSeen.size > 3) document.documentElement.dataset.severalRounds = "yes";
+  };
+  new MutationObserver(note).observe(document.body, {subtree: true, childList: true, characterData: true});
+  note();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def address(runs):
+    with serving(runs) as url:
+        yield url
+
+
+def choose(page, name):
+    """Another run, by the picker alone."""
+    page.locator("#run-picker button").first.click()
+    page.keyboard.type(name)
+    page.get_by_role("option", name=re.compile(name)).first.click()
+    expect(page.locator("#kicker")).to_contain_text(name)
+
+
+@pytest.fixture
+def done(browser, address):
+    """The page of a run that is done."""
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "done")
+        yield page
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(20_000, marks=pytest.mark.exhaustive), pytest.param(100_000, marks=pytest.mark.soak)],
+)
+def crowd(request, tmp_path_factory):
+    """The address of a run of very many clients, and their number."""
+    folder = tmp_path_factory.mktemp("crowd")
+    names = [f"client-{n:06d}" for n in range(request.param)]
+    rounds = [
+        finished(r, [spent(name, 0.3 * r + 1e-6 * n, rounds=r) for n, name in enumerate(names)]) for r in range(2)
+    ]
+    record(f"sqlite:///{folder / 'crowd' / 'ledger.db'}", facts("crowd"), rounds, charged=0)
+    with serving(folder) as url:
+        yield url, request.param
+
+
+@pytest.mark.exhaustive
+def test_a_live_simulation_appears_round_by_round(browser, tmp_path):
+    """Without a reload, each as it was recorded; the dashboard does not outlive a run that is killed."""
+    command = [sys.executable, "-m", "fedprivacy", "simulate", "--dashboard", "--rounds", "2000"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = next(line for line in process.stderr if "Dashboard:" in line)
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the run
+        with opened(browser, "ERR_CONNECTION") as page:
+            page.goto(line.split()[-1])
+            page.locator("#progress-words").wait_for()
+            page.evaluate(ROUNDS_SEEN)
+            page.locator("html[data-several-rounds]").wait_for(timeout=300_000)
+            process.kill()
+            expect(page.locator("#unreachable")).to_be_visible()
+            seen = set(page.evaluate("[...window.roundsSeen]"))
+            assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
+    finally:
+        process.kill()
+        process.wait()
+    store = RunStore(f"sqlite:///{tmp_path / 'runs' / 'digits-1' / 'ledger.db'}")
+    assert seen <= {one.round for one in store.run(store.runs()[0].facts.run_id).points(range(2001))}
+
+
+def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
+    url = f"sqlite:///{tmp_path / 'live' / 'ledger.db'}"
+    records = growing([f"client-{n}" for n in range(5)], 9)
+    record(url, facts("live", rounds=9), records[:4], charged=0)
+    # The second recording begins anew, and so there is nothing to draw for a moment: who asks then is told so.
+    with serving(tmp_path) as address, opened(browser, expected="409 (Conflict)") as page:
+        page.goto(address)
+        shown(page)
+        expect(page.locator("#progress-words")).to_have_text(re.compile("3 of 9"))
+        title = page.locator("#charts svg.marks").first
+        expect(title).to_contain_text("After 3 rounds")
+        recording = RunRecording(url, facts("live", rounds=9))
+        for one in records[:9]:
+            recording.add(one)
+        recording.enter(Phase(Stage.TRAINING, 9, 5))
+        recording.flush()
+        expect(page.locator("#progress-words")).to_have_text(re.compile("8 of 9"))
+        expect(title).to_contain_text("After 8 rounds")  # it rests as long as drawing is work
+        expect(page.locator("#phase")).to_contain_text("5 clients")
+        page.locator("#client-table").scroll_into_view_if_needed()
+        expect(page.locator("#client-table tbody tr").first).to_contain_text("3.00")
+        recording.add(records[9])
+        recording.end(RunStatus.FINISHED)
+        recording.flush()
+        recording.close()
+        expect(page.locator("#status")).to_contain_text("Finished")
+
+
+def test_very_many_clients_are_sorted_and_paged(browser, crowd):
+    address, clients = crowd
+    with opened(browser) as page:
+        page.goto(address)
+        rows = page.locator("#client-table tbody tr")
+        expect(rows.first).to_contain_text(f"client-{clients - 1:06d}")
+        name = page.get_by_role("columnheader", name="Client")
+        name.get_by_role("button").click()
+        expect(rows.first).to_contain_text("client-000000")
+        expect(name).to_have_attribute("aria-sort", "ascending")
+        pages = page.locator("#client-pages")
+        pages.get_by_role("button", name="Next").click()
+        expect(rows.first).not_to_contain_text("client-000000")
+        pages.get_by_role("button", name="Last").click()
+        expect(rows.last).to_contain_text(f"client-{clients - 1:06d}")
+        expect(pages).to_contain_text(f"{clients:,}")
+        page.keyboard.press("/")
+        page.keyboard.type("01234")
+        expect(rows.first).to_contain_text("client-001234")
+        expect(rows).to_have_count(11)  # client-001234, and client-012340 to 012349
+
+
+@pytest.mark.exhaustive
+def test_clients_that_are_chosen_are_drawn_on_the_figure(done):
+    shown(done)
+    done.get_by_label("client-07").first.check()
+    done.locator("#charts").scroll_into_view_if_needed()
+    drawn = done.locator("#charts svg.marks", has_text="Largest privacy loss").first
+    expect(drawn).to_contain_text("client-07")
+
+
+@pytest.mark.exhaustive
+def test_a_late_answer_does_not_replace_the_run_that_was_chosen_since(browser, address):
+    with opened(browser, expected="409 (Conflict)") as page:  # of a run without rounds nothing is drawn
+        page.add_init_script(LATE)
+        page.goto(address)
+        choose(page, "done")
+        page.evaluate("window.late = '/runs/troubled'")
+        page.locator("#run-picker button").first.click()
+        page.get_by_role("option", name=re.compile("troubled")).first.click()
+        choose(page, "begun")
+        page.wait_for_timeout(1500)
+        expect(page.locator("#kicker")).to_contain_text("begun")
+
+
+@pytest.mark.exhaustive
+def test_failures_are_listed_with_their_reasons(browser, address):
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "troubled")
+        listed = page.locator("#failure-list")
+        expect(listed).to_contain_text("the client did not answer in time")
+        expect(listed).to_contain_text("0.weight")
+        expect(page.locator("#client-table")).to_contain_text("=cmd()")
+        for state in ("active", "exhausted", "refused", "failed", "unreconciled"):
+            expect(page.locator("#client-table tbody")).to_contain_text(state)
+
+
+@pytest.mark.exhaustive
+def test_what_if_answers_for_another_noise_multiplier(done):
+    done.locator("#sigma").fill("6")
+    expect(done.locator("#forecast")).to_contain_text("round")
+    expect(done.locator("#forecast-figure svg.marks, #forecast-figure canvas").first).to_be_visible()
+
+
+@pytest.mark.exhaustive
+def test_runs_are_compared_side_by_side(done):
+    done.locator("#compare-picker button").first.click()
+    done.get_by_role("option", name=re.compile("troubled")).first.click()
+    done.keyboard.press("Escape")
+    table = done.locator("#comparison-table tbody tr")
+    expect(table).to_have_count(2)
+    done.locator("#comparison-figures").scroll_into_view_if_needed()
+    expect(done.locator("#comparison-figures svg.marks, #comparison-figures canvas")).to_have_count(3)
+
+
+@pytest.mark.exhaustive
+def test_a_chart_is_downloaded_as_png_and_csv(done):
+    card = done.locator("#charts > *").first
+    card.locator("svg.marks").wait_for()
+    with done.expect_download() as png:
+        card.get_by_role("button", name="PNG").click()
+    assert png.value.path().read_bytes().startswith(b"\x89PNG\r\n")
+    with done.expect_download() as csv:
+        card.get_by_role("link", name="CSV").click()
+    assert csv.value.path().read_text().startswith("round,metric,value")
+
+
+@pytest.mark.exhaustive
+def test_a_link_shows_the_same(browser, done):
+    done.locator("#client-search").fill("client-1")
+    expect(done.locator("#client-table tbody tr")).to_have_count(10)
+    expect(done).to_have_url(re.compile("client-1"))
+    with opened(browser) as page:
+        page.goto(done.url)
+        expect(page.locator("#kicker")).to_contain_text("done")
+        expect(page.locator("#client-search")).to_have_value("client-1")
+        expect(page.locator("#client-table tbody tr")).to_have_count(10)
+
+
+@pytest.mark.exhaustive
+def test_the_token_is_asked_for_and_opens(browser, runs):
+    with serving(runs, token=TOKEN) as address, opened(browser, "401") as page:
+        page.goto(address)
+        expect(page).to_have_url(f"{address}/login")
+        page.get_by_label("Token").fill("not the token, but as long")
+        page.keyboard.press("Enter")
+        page.get_by_label("Token").wait_for()
+        page.get_by_label("Token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.locator("#kicker")).to_be_visible()
+        assert TOKEN not in page.url
+
+
+@pytest.mark.exhaustive
+def test_a_page_without_a_run_says_how_to_begin_and_notices_the_first(browser, tmp_path):
+    with serving(tmp_path) as address, opened(browser) as page:
+        page.goto(address)
+        expect(page.locator("#no-run")).to_contain_text("fedprivacy simulate --dashboard")
+        record(f"sqlite:///{tmp_path / 'first' / 'ledger.db'}", facts("first"), growing(["a"], 2), charged=0)
+        expect(page.locator("#kicker")).to_contain_text("first")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        pytest.param("dark", 390),
+        pytest.param("light", 390, marks=pytest.mark.exhaustive),
+        pytest.param("dark", 1440, marks=pytest.mark.exhaustive),
+        pytest.param("light", 1440, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
+    with opened(browser, color_scheme=scheme, viewport={"width": width, "height": 900}) as page:
+        page.goto(address)
+        choose(page, "troubled")
+        shown(page)
+        found = Axe().run(page).response["violations"]
+        serious = [v for v in found if v["impact"] in ("serious", "critical")]
+        assert not serious, json.dumps(serious, indent=1)[:4000]
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, "the page scrolls sideways"
+
+
+@pytest.mark.exhaustive
+def test_a_hostile_name_stays_a_text(browser, tmp_path):
+    name = "<img src=x onerror=alert(1)>\"'&"
+    record(
+        f"sqlite:///{tmp_path / 'x' / 'ledger.db'}",
+        facts("x", name=name, task=f"a.py:{name}"),
+        growing([name], 2),
+        charged=0,
+    )
+    with serving(tmp_path) as address, opened(browser) as page:
+        page.goto(address)
+        shown(page)
+        expect(page.locator("#client-table tbody tr").first).to_contain_text(name)
+        assert page.locator("img[src=x]").count() == 0

@@ -1,0 +1,399 @@
+"""Prometheus is told what the store holds, in few and true numbers; Grafana asks for nothing else."""
+
+import dataclasses
+import json
+import math
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parsed
+from prometheus_client.samples import Sample
+
+from fedprivacy.dashboard import catalogue as catalogues
+from fedprivacy.dashboard.collector import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.store import RunRecording, StoredRun
+from fedprivacy.values.runs import RunStanding, RunStatus
+from fedprivacy.values.spent import REASONS, ClientState
+from tests.dashboard.promql import labels_of, selected, selectors
+from tests.dashboard.shown import asking, record, troubled
+from tests.ledger import conftest
+from tests.runs.store.made_up import facts, finished, growing, spent
+
+url = conftest.url
+
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
+BOARD = json.loads((HOW_TO / "grafana-dashboard.json").read_text())
+GUIDE = (HOW_TO / "grafana.md").read_text()
+QUERIES = [(panel, target) for panel in BOARD["panels"] for target in panel["targets"]]
+HOSTILE = [
+    'say "no"',
+    "two\nlines",
+    "back\\slash",
+    "ends in \\",
+    "not a\\nbreak",
+    "a\rreturn",
+    '"} 1\nforged{x="',
+    "ε,δ={}",
+]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """A listing is made anew each time."""
+    monkeypatch.setattr(catalogues, "_FRESH", 0.0)
+
+
+def scraped(ask):
+    """The families of a scrape, none of whose series comes twice."""
+    answer = ask.get("/metrics")
+    assert answer.status_code == 200, answer.text
+    families = list(parsed(answer.text))
+    series = [(s.name, *sorted(s.labels.items())) for family in families for s in family.samples]
+    assert len(series) == len(set(series))
+    return families
+
+
+def samples_of(ask):
+    return [sample for family in scraped(ask) for sample in family.samples]
+
+
+def told(samples, name, *labels):
+    """The values of a metric by the values of some labels; without labels, by run."""
+    found = [sample for sample in samples if sample.name == f"fedprivacy_{name}"]
+    return {tuple(s.labels[label] for label in labels) or s.labels["run"]: s.value for s in found}
+
+
+def at(folder, name):
+    return f"sqlite:///{folder / name / 'ledger.db'}"
+
+
+@pytest.fixture(scope="module")
+def in_trouble(tmp_path_factory):
+    """Samples of a run with failures, budgets and several states, and one that Prometheus adds."""
+    folder = tmp_path_factory.mktemp("runs")
+    record(at(folder, "troubled"), facts("run-7", name="troubled", rounds=8), troubled())
+    return [*samples_of(asking(folder)), Sample("up", {"job": "fedprivacy", "instance": "fl.example.org:8050"}, 1.0)]
+
+
+def test_a_run_is_told_of_as_it_stands(url):
+    before = time.time()
+    record(url, facts("run-7", name="troubled", task="tasks.py:Wards", rounds=8), troubled())
+    samples = samples_of(asking(url))
+    run = {"run": "run-7", "name": "troubled", "task": "Wards"}
+    assert all(s.labels.items() >= run.items() for s in samples if s.name != "fedprivacy_databases_unreadable")
+    (info,) = [s for s in samples if s.name == "fedprivacy_run_info"]
+    assert info.value == 1.0
+    assert info.labels == run | {
+        "status": "running",
+        "relation": "zero-out",
+        "view": "server",
+        "accountant": "PLD",
+        "delta": "1e-5",
+        "privacy": "true",
+        "seeded": "false",
+        "strategy": "fedavg",
+    }
+    assert told(samples, "run_round") == {"run-7": 3.0}
+    assert told(samples, "run_rounds_planned") == {"run-7": 8.0}
+    assert told(samples, "run_noise_multiplier") == {"run-7": 1.5}
+    assert before <= told(samples, "run_last_sign_of_life_seconds")["run-7"] <= time.time()
+    assert told(samples, "run_metric", "metric") == {("accuracy",): 0.7, ("loss",): 1.25}
+    states = {"active": 2, "exhausted": 1, "refused": 1, "failed": 1, "unreconciled": 1}
+    assert told(samples, "clients", "state") == {(state,): n for state, n in states.items()}
+    assert told(samples, "updates_averaged") == {"run-7": 3.0}
+    assert told(samples, "epsilon_budget") == {"run-7": 3.0}
+    assert told(samples, "epsilon_budget_share_max") == {"run-7": 0.8 / 3}
+    left = dict.fromkeys(("well", "refusing", "failing", "silent", "=cmd()"), 3.0) | {"spent": 0.0}
+    assert told(samples, "client_rounds_left", "client_id") == {(name,): n for name, n in left.items()}
+    assert told(samples, "client_epsilon", "client_id", "delta") == {(name, "1e-5"): 0.8 for name in left}
+
+
+def test_quantiles_are_those_of_the_last_round(tmp_path):
+    rounds = [finished(0, []), finished(1, [spent(f"client-{n}", 0.1 * n) for n in range(7)])]
+    record(at(tmp_path, "one"), facts(), rounds)
+    quantiles = {
+        number: value for (number,), value in told(samples_of(asking(tmp_path)), "epsilon", "quantile").items()
+    }
+    points = dataclasses.asdict(rounds[-1].point.epsilons)
+    assert quantiles == dict(zip(("0", "0.25", "0.5", "0.75", "1"), points.values(), strict=True))
+    assert quantiles["0"] == 0.0 and quantiles["1"] == pytest.approx(0.6)
+
+
+def test_failures_count_by_code_from_zero_on(tmp_path):
+    shapes = {"a": "wrong-shape:0.weight", "b": "wrong-shape:1.bias"}
+    record(at(tmp_path, "one"), facts("before"), growing(["a", "b"], 1))
+    accounts = [spent(name, 0.1) for name in "ab"]
+    rounds = [
+        finished(0, accounts),
+        finished(1, accounts, failures=shapes),
+        finished(2, accounts, failures={"a": "no-reply", "b": "of-a-newer-version"}),
+    ]
+    record(at(tmp_path, "one"), facts("after"), rounds)
+    counts = told(samples_of(asking(tmp_path)), "updates_failed_total", "run", "reason")
+    assert {reason for run, reason in counts if run == "before"} == set(REASONS)
+    assert not any(n for (run, _), n in counts.items() if run == "before")
+    assert {reason: n for (run, reason), n in counts.items() if run == "after" and n} == {
+        "wrong-shape": 2.0,
+        "no-reply": 1.0,
+        "of-a-newer-version": 1.0,
+    }
+
+
+def test_what_has_no_bound_is_infinite_and_what_has_no_budget_is_missing(url):
+    accounts = [spent("bounded", 0.4, budget=4.0), spent("free", 0.4, budget=math.inf)]
+    record(url, facts("some"), [finished(0, accounts), finished(1, accounts, loss=math.nan)])
+    lost = [spent("lost", math.inf, budget=2.0), spent("bounded", 0.4, budget=4.0)]
+    record(url, facts("lost"), [finished(0, lost)])
+    record(url, facts("free"), [finished(0, [spent("free", math.inf, budget=math.inf)])])
+    samples = samples_of(asking(url))
+    assert told(samples, "epsilon_budget") == {"some": 4.0, "lost": 2.0}
+    assert told(samples, "epsilon_budget_share_max") == {"some": pytest.approx(0.1), "lost": math.inf}
+    assert told(samples, "epsilon", "run", "quantile")["lost", "1"] == math.inf
+    assert told(samples, "client_epsilon", "run", "client_id")["free", "free"] == math.inf
+    assert set(told(samples, "client_rounds_left", "run", "client_id")) == {
+        ("some", "bounded"),
+        ("lost", "bounded"),
+        ("lost", "lost"),
+    }
+    assert math.isnan(told(samples, "run_metric", "run", "metric")["some", "loss"])
+
+
+def test_a_run_that_has_not_begun_claims_no_epsilon(tmp_path):
+    record(at(tmp_path, "begun"), facts("begun", rounds=5), [])
+    record(at(tmp_path, "empty"), facts("empty"), [finished(0, [])])
+    samples = samples_of(asking(tmp_path))
+    assert told(samples, "run_round") == {"begun": 0.0, "empty": 0.0}
+    assert told(samples, "run_rounds_planned")["begun"] == 5.0
+    assert told(samples, "clients", "run", "state") == {
+        (run, state): 0.0 for run in ("begun", "empty") for state in ClientState
+    }
+    assert not told(samples, "epsilon") and not told(samples, "epsilon_budget_share_max")
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type", "parse"),
+    [
+        ("", "text/plain", parsed),
+        ("application/openmetrics-text; version=of no number", "text/plain", parsed),
+        ("application/openmetrics-text;version=1.0.0,*/*;q=0.1", "application/openmetrics-text", parsed_openmetrics),
+    ],
+)
+def test_names_that_would_break_the_format_arrive_as_they_are(tmp_path, accept, content_type, parse):
+    accounts = [spent(name, 0.1 * (n + 1)) for n, name in enumerate(HOSTILE)]
+    failures = dict.fromkeys(HOSTILE, "no-reply")
+    task = 'tasks.py:"Wards"\n\\'
+    rounds = [finished(0, accounts), finished(1, accounts, failures=failures, **{'F1 "macro"\n': 0.5})]
+    record(at(tmp_path, "one"), facts("run-1", name='a "run"\\\n', task=task, strategy="x\ny"), rounds)
+    answer = asking(tmp_path).get("/metrics", headers={"accept": accept})
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith(f"{content_type}; version=")
+    samples = [sample for family in parse(answer.text) for sample in family.samples]
+    epsilons = told(samples, "client_epsilon", "name", "task", "client_id")
+    expected = {('a "run"\\\n', '"Wards"\n\\', name): 0.1 * (n + 1) for n, name in enumerate(HOSTILE)}
+    assert epsilons == pytest.approx(expected)
+    assert told(samples, "run_metric", "metric") == {('F1 "macro"\n',): 0.5}
+    assert not any("forged" in sample.name for sample in samples)
+
+
+def test_every_epsilon_says_whose_view_by_which_accountant_at_which_delta(tmp_path):
+    record(at(tmp_path, "one"), facts(), growing(["a"], 1))
+    words = {family.name: family.documentation for family in scraped(asking(tmp_path))}
+    assert all(words.values())
+    for name in ("epsilon", "client_epsilon", "epsilon_budget_share_max"):
+        for part in ("server's view", "PLD accountant", "elta"):
+            assert part in words[f"fedprivacy_{name}"]
+
+
+@pytest.mark.exhaustive
+def test_without_the_library_the_dashboard_opens_and_metrics_says_what_to_install():
+    script = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from tests.dashboard.shown import asking\n"
+        "answer = asking(token=None).get('/metrics')\n"
+        "print(answer.status_code, answer.json()['detail'])"
+    )
+    said = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("501 ") and "install 'fedprivacy[prometheus]'" in said.stdout
+
+
+def a_run(name, ago, status=RunStatus.RUNNING):
+    now = time.time()
+    return RunStanding(facts(name), status, None, now - ago - 100, now - ago, 1, None)
+
+
+def test_of_runs_that_ended_the_newest_of_the_last_day_are_told_of():
+    running = [a_run(f"running-{n}", 60.0 * n) for n in range(MOST_ENDED + 10)]
+    ended = [a_run(f"ended-{n}", 60.0 * n, RunStatus.FINISHED) for n in range(MOST_ENDED + 10)]
+    names = [run.facts.name for run in told_of([*ended, *running])]
+    assert names == [run.facts.name for run in running + ended[:MOST_ENDED]]
+    old = [a_run("yesterday", DAY + 60, status) for status in (RunStatus.FINISHED, RunStatus.STOPPED, RunStatus.FAILED)]
+    assert not list(told_of(old))
+    silent = [a_run("since yesterday", DAY + 60), a_run("for a week", WEEK + 60)]
+    assert [run.facts.name for run in told_of(silent)] == ["since yesterday"]
+
+
+def test_a_run_drops_out_a_day_after_its_end(tmp_path):
+    for name in ("old", "new"):
+        record(at(tmp_path, name), facts(name, seed=0), growing(["a"], 1), RunStatus.FINISHED)
+    with sqlite3.connect(tmp_path / "old" / "ledger.db") as connection:
+        connection.execute("UPDATE recorded_runs SET updated = updated - 90000")
+    connection.close()
+    samples = samples_of(asking(tmp_path))
+    assert told(samples, "run_info", "run", "status", "seeded") == {("new", "finished", "true"): 1.0}
+    assert set(told(samples, "epsilon_budget")) == {"new"}
+
+
+@pytest.mark.parametrize("clients", [MOST_CLIENTS, MOST_CLIENTS + 1])
+def test_a_run_of_many_clients_has_no_series_for_each(tmp_path, clients):
+    accounts = [spent(f"client-{n}", 0.1) for n in range(clients)]
+    record(at(tmp_path, "one"), facts(), [finished(0, accounts), finished(1, accounts)])
+    samples = samples_of(asking(tmp_path))
+    alone = clients if clients <= MOST_CLIENTS else 0
+    assert len(told(samples, "client_epsilon", "client_id")) == alone
+    assert len(told(samples, "client_rounds_left", "client_id")) == alone
+    assert told(samples, "clients", "state")[("active",)] == clients
+    assert told(samples, "epsilon_budget_share_max")["run-1"] == pytest.approx(0.1 / 3)
+
+
+def test_a_copy_of_a_run_s_folder_tells_nothing_twice(tmp_path):
+    record(at(tmp_path, "one"), facts(), growing(["a", "b"], 2), RunStatus.FINISHED)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    samples = samples_of(asking(tmp_path))  # which looks for series that come twice
+    assert told(samples, "run_round") == {"run-1": 2.0}
+
+
+@pytest.mark.exhaustive
+def test_a_run_is_read_again_only_when_it_has_changed(tmp_path, monkeypatch):
+    read, tally = [], StoredRun.tally
+    monkeypatch.setattr(StoredRun, "tally", lambda run: read.append(run.facts.run_id) or tally(run))
+    record(at(tmp_path, "ended"), facts("ended"), growing(["a"], 1), RunStatus.FINISHED)
+    record(at(tmp_path, "running"), facts("running"), [])
+    recording = RunRecording(at(tmp_path, "running"), facts("running"))
+    rounds, ask = growing(["a"], 3), asking(tmp_path)
+    for one in rounds:
+        recording.add(one)
+        recording.flush()
+        for _ in range(2):
+            samples = samples_of(ask)
+            assert told(samples, "client_epsilon", "run", "client_id")["running", "a"] == one.spent["a"].epsilon
+            assert told(samples, "epsilon_budget") == {"ended": 3.0, "running": 3.0}
+    recording.close()
+    assert sorted(read) == ["ended"] + ["running"] * len(rounds)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists the files that a process has open")
+def test_the_files_of_ended_runs_are_not_kept_open(tmp_path):
+    for name, status in (("ended", RunStatus.FINISHED), ("running", None)):
+        record(at(tmp_path, name), facts(name), growing(["a"], 1), status)
+    assert set(told(samples_of(asking(tmp_path)), "epsilon_budget")) == {"ended", "running"}
+    opened = [link.resolve() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    mine = [file for file in opened if file.is_relative_to(tmp_path) and file.name == "ledger.db"]
+    assert {file.parent.name for file in mine} == {"running"}
+
+
+def test_a_store_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
+    for name in ("one", "two", "broken"):
+        record(at(tmp_path, name), facts(name), growing(["a"], 1))
+    (tmp_path / "broken" / "ledger.db").write_bytes(b"no database" * 1000)
+    tally = StoredRun.tally
+
+    def away(run):
+        if run.facts.run_id == "one":
+            raise LedgerError("it is away")
+        return tally(run)
+
+    monkeypatch.setattr(StoredRun, "tally", away)
+    samples = samples_of(asking(tmp_path))
+    assert [s.value for s in samples if s.name == "fedprivacy_databases_unreadable"] == [1.0]
+    assert set(told(samples, "run_round")) == {"one", "two"}
+    assert set(told(samples, "epsilon_budget")) == {"two"}
+
+
+def filled_in(query, *, run="run-7", name="troubled"):
+    """A query as Grafana sends it for one run."""
+    return query.replace("$__rate_interval", "1m").replace("$run", run).replace("$name", name)
+
+
+@pytest.mark.parametrize(
+    ("panel", "target"), QUERIES, ids=[f"{panel['title']} {target['refId']}" for panel, target in QUERIES]
+)
+def test_every_query_of_the_grafana_dashboard_finds_what_it_asks_for(panel, target, in_trouble):
+    query = filled_in(target["expr"])
+    assert "$" not in query
+    labels = labels_of(query, in_trouble)
+    shown = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
+    assert shown <= labels
+    assert shown or target.get("format") == "table"
+    every_run = filled_in(target["expr"], run="(no-such-run|run-7)", name="(troubled)")
+    assert all(selected(selector, in_trouble) for selector in selectors(every_run))
+
+
+def test_the_grafana_dashboard_asks_the_chosen_data_source_alone():
+    source, *variables = BOARD["templating"]["list"]
+    assert (source["type"], source["query"], source["name"]) == ("datasource", "prometheus", "datasource")
+    asking_for = [part["datasource"]["uid"] for panel, target in QUERIES for part in (panel, target)]
+    assert set(asking_for) | {v["datasource"]["uid"] for v in variables} == {"${datasource}"}
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+
+
+def test_the_grafana_dashboard_s_variables_offer_runs(in_trouble):
+    offered = {}
+    for variable in BOARD["templating"]["list"][1:]:
+        assert variable["query"]["query"] == variable["definition"]
+        selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", filled_in(variable["definition"])).groups()
+        offered[variable["name"]] = {s.labels[label] for one in selectors(selector) for s in selected(one, in_trouble)}
+    assert offered == {"name": {"troubled"}, "run": {"run-7"}}
+
+
+def test_the_grafana_dashboard_says_what_its_epsilons_mean():
+    spoken_for = [panel for panel, target in QUERIES if re.search("epsilon|rounds_left", target["expr"])]
+    assert len(spoken_for) >= 4
+    for panel in spoken_for:
+        assert "(server's view, PLD)" in panel["title"]
+        for part in ("erver's view", "by the PLD accountant", "at the delta"):
+            assert part in panel["description"], panel["title"]
+    assert all(panel["description"] for panel in BOARD["panels"])
+
+
+def test_no_epsilon_is_rounded_down_in_grafana():
+    """Grafana rounds to the nearest number of so many decimals; what comes out of the query has no more."""
+    rounded = [(p, t) for p, t in QUERIES if re.search(r"fedprivacy_(client_)?epsilon(?!_budget\b)", t["expr"])]
+    assert len(rounded) == 4
+    for panel, target in rounded:
+        assert re.match(r"ceil\(1000 \* [^/]+\) / 1000", target["expr"]), target["expr"]
+        settings = panel["fieldConfig"]["defaults"]
+        if target.get("format") == "table":
+            names = panel["transformations"][-1]["options"]["renameByName"]
+            column = names[f"Value #{target['refId']}"]
+            (of_column,) = (o for o in panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == column)
+            settings = {part["id"]: part["value"] for part in of_column["properties"]}
+        percent = settings.get("unit") == "percentunit"
+        assert percent is ("share" in target["expr"])
+        assert settings["decimals"] == (1 if percent else 3)
+
+
+def test_the_alerts_of_the_guide_look_at_what_is_there(in_trouble):
+    rules, scrape = (yaml.safe_load(part) for part in reversed(re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)))
+    assert scrape["scrape_configs"][0]["authorization"]["credentials_file"]
+    (group,) = rules["groups"]
+    assert [rule["alert"] for rule in group["rules"]] == ["BudgetNearlySpent", "RunSilent", "RunUnwatched"]
+    for rule in group["rules"]:
+        labels = labels_of(rule["expr"], in_trouble)
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= labels
+        assert selectors(rule["expr"])
+
+
+def test_the_guide_lists_every_metric_with_its_labels(in_trouble):
+    common = {"run", "name", "task"}
+    known = {s.name: set(s.labels) - common for s in in_trouble if s.name != "up"}
+    table = re.findall(r"^\| (`fedprivacy_[^|]*) \|([^|]*)\|", GUIDE, re.MULTILINE)
+    listed = {name: set(re.findall(r"\w+", labels)) for row, labels in table for name in re.findall(r"`(\w+)`", row)}
+    assert listed == known

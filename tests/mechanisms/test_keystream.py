@@ -1,0 +1,109 @@
+"""Draws are a function of key and position, and nothing else."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+
+from fedprivacy.mechanisms.gaussian_sum import poisson_sample
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose, Readers
+
+KEY = Keystream.from_seed(1, "client-0")
+HERE = Position(round=3, step=2)
+
+
+def test_a_record_s_draw_does_not_depend_on_how_many_records_there_are():
+    assert np.array_equal(KEY.bits(Purpose.SAMPLING, HERE, 1000)[:10], KEY.bits(Purpose.SAMPLING, HERE, 10))
+
+
+@pytest.mark.parametrize("pieces", [[10], [1, 2, 0, 3], [3 * 2**14 + 5, 7]])
+def test_a_reader_reads_the_same_words_piece_by_piece_into_the_arrays_that_it_is_given(pieces):
+    read, arrays = KEY.reader(Purpose.SAMPLING, HERE), [np.zeros(piece, dtype=np.uint64) for piece in pieces]
+    assert all(read(words) is words for words in arrays)
+    assert np.array_equal(np.concatenate(arrays), KEY.bits(Purpose.SAMPLING, HERE, sum(pieces)))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 7, 2**14, 2**14 + 1])
+def test_a_reader_starts_at_any_word(first):
+    read = KEY.reader(Purpose.SAMPLING, HERE)
+    read(np.empty(3, dtype=np.uint64))
+    rest = read.starting_at(first)(np.empty(100, dtype=np.uint64))
+    assert np.array_equal(rest, KEY.bits(Purpose.SAMPLING, HERE, first + 100)[first:])
+
+
+def test_words_are_an_aes_keystream_in_counter_mode():
+    """Block i of stream s is the encrypted number 2^64 s + i, under a key for this draw alone (NIST SP 800-38A)."""
+    subkey = hashlib.blake2b(b"sampling/3/2", key=KEY.key, digest_size=32).digest()
+    numbers = b"".join((KEY.stream << 64 | i).to_bytes(16, "big") for i in range(4))
+    blocks = Cipher(algorithms.AES(subkey), modes.ECB()).encryptor().update(numbers)
+    assert KEY.bits(Purpose.SAMPLING, HERE, 8).tobytes() == blocks
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Keystream.from_seed(1, "client-1").bits(Purpose.SAMPLING, HERE, 8),
+        Keystream.from_seed(2, "client-0").bits(Purpose.SAMPLING, HERE, 8),
+        Keystream.from_seed(1, "client-0", earlier_runs=1).bits(Purpose.SAMPLING, HERE, 8),
+        Keystream.from_seed(1, "client-0", attempt=2).bits(Purpose.SAMPLING, HERE, 8),
+        KEY.bits(Purpose.NOISE, HERE, 8),
+        KEY.bits(Purpose.SAMPLING, Position(3, 3), 8),
+        KEY.bits(Purpose.SAMPLING, Position(2, 3), 8),
+    ],
+)
+def test_client_seed_purpose_round_and_step_each_change_every_draw(other):
+    assert not np.any(KEY.bits(Purpose.SAMPLING, HERE, 8) == other)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8])
+def test_many_streams_are_read_at_once_as_each_alone(count):
+    keystreams = [KEY.of(f"client-{number}") for number in range(5)]
+    words = Readers(keystreams, Purpose.NOISE, HERE).words(slice(1, 4), count)
+    assert words.shape == (3, count)
+    for row, keystream in zip(words, keystreams[1:4], strict=True):
+        assert np.array_equal(row, keystream.bits(Purpose.NOISE, HERE, count))
+
+
+def test_blocks_are_the_words_at_their_places():
+    words, numbers = KEY.bits(Purpose.NOISE, HERE, 40), np.array([[3, 0], [19, 7]], dtype=np.uint64)
+    expected = words.reshape(-1, 2)[numbers.astype(int)]
+    assert np.array_equal(KEY.reader(Purpose.NOISE, HERE).blocks(numbers), expected)
+    readers = Readers([KEY.of("another"), KEY], Purpose.NOISE, HERE)
+    assert np.array_equal(readers.blocks(np.array([1, 1]), numbers), expected)
+    last = np.array([2**64 - 1], dtype=np.uint64)
+    assert not np.array_equal(KEY.reader(Purpose.NOISE, HERE).blocks(last), readers.blocks(np.array([0]), last))
+
+
+def test_streams_of_several_keys_are_not_read_at_once():
+    with pytest.raises(ValueError, match="several keys"):
+        Readers([KEY, Keystream.secret()], Purpose.NOISE, HERE)
+
+
+def test_secret_keystreams_differ_and_hide_their_key():
+    one, two = Keystream.secret(), Keystream.secret()
+    assert one != two
+    assert one.key.hex() not in repr(one) and str(one.key) not in repr(one)
+
+
+def test_a_key_of_the_wrong_length_is_refused():
+    with pytest.raises(ValueError, match="16 bytes; give 32"):
+        Keystream(bytes(16))
+
+
+def test_poisson_sampling_is_binomial_and_independent_between_records():
+    sizes = np.array([len(poisson_sample(0.3, 200, KEY, Position(r, 1))) for r in range(1, 2001)])
+    # Dispersion index of a binomial(200, .3): variance / mean = .7; chi-square with 1999 degrees of freedom.
+    dispersion = ((sizes - 60.0) ** 2).sum() / (200 * 0.3 * 0.7)
+    assert 5e-5 < stats.chi2.cdf(dispersion, 2000) < 1 - 5e-5
+    joined = np.zeros((2000, 200))
+    for r in range(2000):
+        joined[r, poisson_sample(0.3, 200, KEY, Position(r + 1, 1))] = 1
+    per_record = stats.chi2.cdf((((joined.sum(0) - 600) ** 2) / (2000 * 0.21)).sum(), 200)
+    assert 5e-5 < per_record < 1 - 5e-5
+
+
+def test_every_record_joins_at_rate_one_and_a_tiny_shard_can_be_empty():
+    assert sorted(poisson_sample(1.0, 5, KEY, HERE)) == [0, 1, 2, 3, 4]
+    assert len(poisson_sample(0.5, 0, KEY, HERE)) == 0

@@ -1,0 +1,111 @@
+"""Conditions and groups: who meets them, and what is no level."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fedprivacy as fp
+from fedprivacy.questions.conditions import LONGEST_LEVEL, MOST_LEVELS, OneOf, Rows, Within, as_levels, groups_of
+from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.errors import QuestionError
+
+TABLE = fp.Table({"age": [39.9, 40, 59.9, 60, None, "?", " 50 "], "sex": ["f", "m", "f", "m", "f", "f", "x"]})
+
+
+def met(**where):
+    (rows,) = groups_of(TABLE, Questions.count(where=where).where, None)
+    return rows.chosen.tolist()
+
+
+def test_a_number_is_from_the_least_on_and_below_the_other():
+    assert met(age=(40, 60)) == [1, 2, 6]
+
+
+def test_a_level_a_list_of_levels_and_all_conditions_at_once():
+    assert met(sex="f") == [0, 2, 4, 5] and met(sex=["m", "x"]) == [1, 3, 6]
+    assert met(sex="f", age=(40, 60)) == [2] and met(age=60.0) == [3]
+
+
+def test_groups_hold_those_who_meet_the_conditions_in_the_order_of_the_levels():
+    (within,) = Questions.count(where={"age": (40, 60)}).where
+    groups = list(groups_of(TABLE, [within], OneOf("sex", ("x", "none", "m", "f"))))
+    assert [rows.chosen.tolist() for rows in groups] == [[6], [], [1], [2]]
+    assert [len(rows) for rows in groups] == [1, 0, 1, 1]
+
+
+def test_rows_are_read_from_the_whole_table_and_only_theirs():
+    rows = Rows(TABLE, np.array([1, 4, 6]))
+    assert np.array_equal(rows.numbers("age"), [40, np.nan, 50], equal_nan=True)
+    assert rows.codes("sex", ("f", "m")).tolist() == [1, 0, -1] and rows.empty("age").tolist() == [False, True, False]
+
+
+def test_a_level_is_kept_as_the_text_that_names_the_same_cells():
+    given = ["f", " m ", 3, 4.0, -0.0, 0.5, 1e22, np.int64(7), np.float64(8), np.str_("n"), True]
+    assert as_levels("a", given) == ("f", "m", "3", "4", "0", "0.5", "1e+22", "7", "8", "n", True)
+
+
+CELLS = st.sampled_from([0, 1, 7, 0.5, -0.0, 1e22, 2**53 + 1, 2**60, "0", "7.0", "0.50", True, False, "True", None])
+LEVELS = st.sampled_from([0, 1, 7, 0.5, -0.0, 1e22, 2.0**60, 2**53 + 1, 2**60 + 1, True, False]) | st.floats(
+    allow_nan=False, allow_infinity=False
+)
+
+
+@given(st.lists(CELLS, max_size=5), LEVELS)
+def test_the_kept_level_is_that_of_the_same_cells(cells, level):
+    try:
+        (kept,) = as_levels("a", [level])
+    except QuestionError:
+        assert len(repr(level)) > LONGEST_LEVEL
+        return
+    table = fp.Table({"a": cells})
+    assert np.array_equal(table.codes("a", [level]), table.codes("a", [kept]))
+
+
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [
+        ([], "has 0 levels; name 1 to"),
+        (["a"] * (MOST_LEVELS + 1), f"has {MOST_LEVELS + 1} levels"),
+        (["f", " f "], "two levels of a are the same"),
+        ([1, "1.0"], "two levels of a are the same"),
+        ([1, True], "two levels of a are the same"),
+        ([0.0, -0.0], "two levels of a are the same"),
+        (["", "f"], "stands for nothing"),
+        (["  "], "stands for nothing"),
+        (["NaN"], "stands for nothing"),
+        (["-nan"], "stands for nothing"),
+        (["\ud800"], "stands for nothing"),
+        ([math.nan], "give a text"),
+        ([math.inf], "give a text"),
+        ([10**5000], "give a text"),
+        (["x" * (LONGEST_LEVEL + 1)], "characters"),
+        ([None], "is a NoneType"),
+        ([["f"]], "is a list"),
+        ([b"f"], "is a bytes"),
+        ("fm", "levels of a is a str; give a list"),
+        (5, "is a int; give a list"),
+        (None, "is a NoneType; give a list"),
+    ],
+)
+def test_what_is_no_level_is_refused(levels, words):
+    with pytest.raises(QuestionError, match=words):
+        OneOf("a", levels)
+
+
+@pytest.mark.parametrize(("least", "below"), [(1, 1), (2, 1), (math.nan, 1), (0, math.inf), ("0", 1), (True, 2)])
+def test_a_condition_lies_between_two_numbers(least, below):
+    with pytest.raises(QuestionError):
+        Within("a", least, below)
+
+
+CONDITIONS = [5, ["sex"], {"sex": None}, {"sex": {"f"}}, {"age": (1,)}, {"age": (1, 2, 3)}, {1: "f"}]
+GROUPS = [5, "sex", ["sex"], {}, {"a": ["x"], "b": ["y"]}, {"sex": "fm"}, {"sex": None}, {1: ["f"]}]
+
+
+@pytest.mark.parametrize("clause", [{"where": where} for where in CONDITIONS] + [{"by": by} for by in GROUPS], ids=str)
+def test_conditions_and_groups_of_no_form_are_refused(clause):
+    with pytest.raises(QuestionError):
+        Questions.count(**clause)
