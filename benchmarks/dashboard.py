@@ -40,7 +40,7 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.folder import RunWriter
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder
@@ -295,7 +295,7 @@ def _train(folder: Path, clock: _Clock | None = None) -> float:
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         server_app(note, config=config)(grid, context)
     else:
-        plan = RunPlan(config, load_task(config.task))
+        plan = TrainingPlan(config, load_task(config.task))
         observers: list[Observer] = [RunWriter(folder, plan), note]
         PrivateStrategy(build_strategy(config), plan, observers=observers, checkpoints=folder).start(grid)
     return at[-1] - at[1]

@@ -20,7 +20,7 @@ from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.configuration import FIELDS, OF_TRAINING, resolve
 from fedprivacy.runs.folder import RunFolderError, read_history
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.report import draw
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
@@ -125,7 +125,7 @@ def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anythin
 
 
 def test_microbatches_are_refused_with_what_they_would_cost():
-    plan = RunPlan.of({"task": "cancer", "clients": 3})
+    plan = TrainingPlan.of({"task": "cancer", "clients": 3})
     event = plan.event()
     half = fp.epsilon(
         sampling_rate=event.sampling_rate,
@@ -214,7 +214,7 @@ def test_an_object_and_a_configuration_that_names_another_task_are_refused():
     digits = resolve({"task": "digits"})
     for refused in (
         lambda: resolve({"task": "digits"}, Coins()),
-        lambda: RunPlan(digits, Coins()),
+        lambda: TrainingPlan(digits, Coins()),
         lambda: fp.PrivateStrategy(FedAvg(), Coins(), {"task": "digits"}),
         lambda: fp.private_client(Coins(), digits),
     ):

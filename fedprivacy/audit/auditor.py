@@ -33,7 +33,7 @@ from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.silence import silence
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.folder import MODEL, RunFolderError
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, Task
 
 GATES: dict[str, Check] = {
@@ -75,7 +75,7 @@ class NodeAuditError(RuntimeError):
 
 
 def audit(
-    plan: RunPlan,
+    plan: TrainingPlan,
     run: Path | None = None,
     *,
     effort: Effort = Effort.QUICK,
@@ -106,7 +106,7 @@ def audit(
 
 def audit_node(
     node: Node,
-    plan: RunPlan,
+    plan: TrainingPlan,
     *,
     effort: Effort = Effort.QUICK,
     seed: int | None = None,

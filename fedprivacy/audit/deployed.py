@@ -52,7 +52,7 @@ def costliest(audited: Audited, node: Node) -> Grant:
     """One step that everybody joins, with the least noise that the configuration takes; sums can be read from it."""
     worst = node.worst()
     clipping = audited.grant.clipping if audited.grant.adaptive is None else "flat"
-    return audited.asking(sampling_rate=1.0, noise_multiplier=worst.noise_multiplier, clipping=clipping)
+    return audited.asking(sampling_rate=1.0, noise_multiplier=worst.noise.of(), clipping=clipping)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.runs.client_terms import client_terms_of
 from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.device import choose_device
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, Task, TaskError, load_task
 
 TRAINING = (
@@ -82,7 +82,7 @@ class Node:
             raise ConfigError([_unreadable(file, given, error)]) from None
         return cls(file, given, settings, word, found, not settings.tasks, shard)
 
-    def worst(self) -> RunPlan:
+    def worst(self) -> TrainingPlan:
         """The costliest step that the configuration allows: everybody joins, with the least noise that it takes.
 
         Raises:
@@ -91,10 +91,10 @@ class Node:
         one: dict[str, Value] = {"rounds": 1, "local-steps": 1, "sampling-rate": 1.0}
         least = min(max(self.settings.least_noise_multiplier, _LEAST_CONFIGURED), _MOST_CONFIGURED)
         if self.settings.budget.enforced:
-            least = max(least, self._plan(one).noise_multiplier)
+            least = max(least, self._plan(one).noise.of())
         return self._plan(one | {"noise-multiplier": least})
 
-    def planned(self, run: Mapping[str, Value]) -> RunPlan:
+    def planned(self, run: Mapping[str, Value]) -> TrainingPlan:
         """A run with these settings, as far as this client's own budget allows it.
 
         Args:
@@ -107,7 +107,7 @@ class Node:
         own = client_terms_of(str(run.get("client-terms") or "")).of(self.settings.client_id).settings
         without = {"batch-size"} if "sampling-rate" in own else set()
         training = {key: value for key, value in run.items() if key in TRAINING and key not in without} | own
-        asked = RunPlan.of(training, self.task)
+        asked = TrainingPlan.of(training, self.task)
         noise = asked.event(len(self.shard)).noise_multiplier
         settings, schedule = self.settings, asked.config.schedule
         steps = schedule.steps_in(schedule.local_evaluation)  # of the costliest round
@@ -133,11 +133,11 @@ class Node:
             )
         return plan
 
-    def _plan(self, run: Mapping[str, Value]) -> RunPlan:
+    def _plan(self, run: Mapping[str, Value]) -> TrainingPlan:
         """A run within this client's budget, on its device."""
         budget = self.settings.budget
         own: dict[str, Value] = {"epsilon": budget.epsilon, "delta": budget.delta, "device": self.settings.device}
-        return RunPlan.of({**run, **own, "filter": self.settings.filter or self.settings.usual_filter}, self.task)
+        return TrainingPlan.of({**run, **own, "filter": self.settings.filter or self.settings.usual_filter}, self.task)
 
 
 def run_settings(file: Path) -> dict[str, Value]:

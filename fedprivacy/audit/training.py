@@ -21,7 +21,7 @@ from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.device import choose_device, is_device
 from fedprivacy.runs.folder import ledger_of, plan_of, read_config, read_history, read_run_id
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.runs.store.writer import record_audits
 from fedprivacy.tasks import Task, TaskError, load_task
@@ -84,7 +84,7 @@ def audit_training(
     return found
 
 
-def plan_to_audit(given: Mapping[str, Value], run: Path | None, task: Task | None = None) -> RunPlan:
+def plan_to_audit(given: Mapping[str, Value], run: Path | None, task: Task | None = None) -> TrainingPlan:
     """The plan of a training that settings ask for, or that a finished run had; its task has been tried.
 
     Args:
@@ -109,7 +109,7 @@ def plan_to_audit(given: Mapping[str, Value], run: Path | None, task: Task | Non
 
 
 def audit_plan(
-    plan: RunPlan, run: Path | None, *, effort: Effort, seed: int | None, tell: Callable[[str], None]
+    plan: TrainingPlan, run: Path | None, *, effort: Effort, seed: int | None, tell: Callable[[str], None]
 ) -> Findings:
     """Audit a plan, see `auditor.audit`; of a finished run, the run's dashboard shows what attacks found."""
     began = time.time()
@@ -124,7 +124,7 @@ def seed_of(given: Mapping[str, Value]) -> int | None:
     return None if (seed := given.get("seed")) is None else int(seed)
 
 
-def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> RunPlan:
+def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> TrainingPlan:
     """What a finished run was asked for.
 
     Raises:
@@ -142,6 +142,6 @@ def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> Ru
         raise ConfigError([f"device is '{device}'; choose auto, cpu, cuda or cuda:N."])
     try:
         named = load_task(str(given["task"])) if "task" in given else task
-        return RunPlan(replace(config, device=device), agreed(config.task, named))
+        return TrainingPlan(replace(config, device=device), agreed(config.task, named))
     except TaskError as error:
         raise ConfigError([str(error)]) from error

@@ -21,7 +21,7 @@ from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
 from fedprivacy.runs.configuration import LEDGER, Engine
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire
 from fedprivacy.values.nulls import finite_or_none, plain
@@ -74,8 +74,8 @@ def as_data(done: Asked) -> dict[str, Any]:
     )
 
 
-def _show_plan(plan: RunPlan, asked: Questionnaire, *, as_json: bool) -> None:
-    sigmas = asked.noise_multipliers(plan.noise_multiplier)
+def _show_plan(plan: QuestionPlan, asked: Questionnaire, *, as_json: bool) -> None:
+    sigmas = asked.noise_multipliers(plan.noise.of())
     rows = [
         {
             "question": question.sentence,
@@ -96,7 +96,7 @@ def _show_plan(plan: RunPlan, asked: Questionnaire, *, as_json: bool) -> None:
     OUT.print(f"{_price(plan)} Nothing was asked.", highlight=False, soft_wrap=True)
 
 
-def _price(plan: RunPlan) -> str:
+def _price(plan: QuestionPlan) -> str:
     """What asking costs, in a sentence."""
     worst = max(spending(plan), key=lambda outlook: outlook.by_round[-1])
     budget = worst.group.allowance.budget
@@ -142,7 +142,7 @@ def _numbers(figure: Figure) -> tuple[str, str, str]:
     return value, error, f"{low} to {high}"
 
 
-def _outcome(done: Asked, plan: RunPlan) -> str:
+def _outcome(done: Asked, plan: QuestionPlan) -> str:
     lines = []
     for reason, clients in sorted(Counter(done.failures.values()).items()):
         lines.append(f"[yellow]{count_text(clients, 'client')} did not answer: {escape(reason)}[/]")

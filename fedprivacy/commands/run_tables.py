@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.values.held_out import spread_of
 from fedprivacy.values.spent import ClientSpent
@@ -99,7 +99,7 @@ def failures(history: RunHistory) -> list[str]:
     ]
 
 
-def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
+def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
     """Epsilon by round, for every group of clients with one past; of many for three: least, middling and most spent."""
     chosen, noises = "", [outlook.group.event.noise_multiplier for outlook in outlooks]
     if len(outlooks) > _MOST_GROUPS:
@@ -140,14 +140,14 @@ def _loss(outlook: Outlook) -> float:
     return outlook.by_round[-1]
 
 
-def _noise_text(plan: RunPlan, noises: Sequence[float]) -> str:
+def _noise_text(plan: TrainingPlan, noises: Sequence[float]) -> str:
     """The run's noise multiplier, or those of its clients."""
-    if (common := plan.common_noise_multiplier) is None:
+    if (common := plan.noise.shared) is None:
         return f"each client's own noise multiplier ({noise_text(min(noises), max(noises))})"
     return f"noise multiplier {common:.4f}"
 
 
-def _user_level_text(plan: RunPlan) -> list[str]:
+def _user_level_text(plan: TrainingPlan) -> list[str]:
     """What the server's own noise makes of all rounds, for those who see the models; one line, or none."""
     if (user_level := plan.user_level) is None:
         return []
@@ -159,7 +159,7 @@ def _user_level_text(plan: RunPlan) -> list[str]:
     ]
 
 
-def _question_text(plan: RunPlan, outlooks: Sequence[Outlook]) -> str:
+def _question_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
     """What the task asks before it is trained."""
     words = plan.standardise.words if plan.standardise else ""
     most = epsilon_text(max(outlook.question for outlook in outlooks))
@@ -182,7 +182,7 @@ def _budget(epsilon: float) -> str:
     return budget_text(epsilon) if math.isfinite(epsilon) else "none"
 
 
-def _budget_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
+def _budget_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
     """What the run takes of each budget, what is left of it, and for how many such runs."""
     table = Table()
     table.add_column("", overflow="fold")

@@ -33,7 +33,7 @@ from fedprivacy.deploy.party import Party
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.database import database_file
 from fedprivacy.runs.folder import RunFolderError, plan_of
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks.loader import public_name
 from fedprivacy.values.wording import count_text
 
@@ -84,7 +84,7 @@ def _server_key(file: Path, certificate: Path) -> str:
     return f"{file} is this account's alone"
 
 
-def _plan(folder: Path) -> RunPlan:
+def _plan(folder: Path) -> TrainingPlan:
     try:
         return plan_of(tomllib.loads((folder / RUN_CONFIG).read_text()))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RunFolderError) as error:
@@ -106,7 +106,7 @@ def _run(folder: Path, party: Party) -> str:
     return f"task {named}, epsilon {budget.epsilon:g} at delta {budget.delta:g}{but}, {plan.config.rounds} rounds"
 
 
-def _signing_key(plan: RunPlan, party: Party) -> str:
+def _signing_key(plan: TrainingPlan, party: Party) -> str:
     file = plan.config.signing_key_file
     readable_by_owner_alone(file)
     try:
@@ -120,7 +120,7 @@ def _signing_key(plan: RunPlan, party: Party) -> str:
     return f"{file} is this account's alone; the clients heed it"
 
 
-def _ledger(plan: RunPlan) -> str:
+def _ledger(plan: TrainingPlan) -> str:
     url = plan.config.ledger_url(deployed=True)
     try:
         if Ledger.exists(url):
@@ -136,7 +136,7 @@ def _ledger(plan: RunPlan) -> str:
     return f"{url} will be made by the first run"
 
 
-def _clients(folder: Path, plan: RunPlan) -> str:
+def _clients(folder: Path, plan: TrainingPlan) -> str:
     names = []
     for file in sorted(folder.glob("*.pub")):
         try:

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from fedprivacy.flower.server import strategy as wrapper
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.runs.configuration import Value
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Task
 
 
@@ -53,5 +53,5 @@ class PrivateStrategy(wrapper.PrivateStrategy):
         **options: Any,
     ) -> None:
         checkpoint = load_checkpoint(Path(resume)) if resume else None
-        plan = RunPlan.of(run_config, task, goes_on=checkpoint.run_id if checkpoint else "")
+        plan = TrainingPlan.of(run_config, task, run_id=checkpoint.run_id if checkpoint else "")
         super().__init__(strategy, plan, resume=checkpoint, **options)

@@ -8,13 +8,13 @@ from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.configuration import OF_ASKING, USUAL_SPEND, ConfigError, Value
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import QuestionPlan
 from fedprivacy.tasks import Task
 
 _ONE_STEP: Mapping[str, Value] = {"rounds": 1, "local-steps": 1, "sampling-rate": 1.0}
 
 
-def question_plan(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+def question_plan(given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
     """The plan of a run that asks.
 
     Args:
@@ -24,14 +24,14 @@ def question_plan(given: Mapping[str, Value | None], task: Task | None = None) -
 
     Raises:
         ConfigError: lists everything that is wrong with the settings. That no noise meets the budget is said by the
-            plan's `noise_multiplier`: what was answered before may be read all the same.
+            plan's `noise`: what was answered before may be read all the same.
     """
     named = {key: value for key, value in given.items() if value not in (None, "")}
     if others := sorted(named.keys() - set(OF_ASKING) - {"questions"}):
         raise ConfigError([f"{', '.join(others)} is of training; a run that asks has {', '.join(OF_ASKING)}."])
     if not {"spend", "noise-multiplier"} & named.keys():
         named["spend"] = USUAL_SPEND
-    return RunPlan.of({**named, **_ONE_STEP}, task, asks=True)
+    return QuestionPlan.of({**named, **_ONE_STEP}, task)
 
 
 def questions_in(text: str) -> Questionnaire:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedprivacy.runs.configuration import ConfigError
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import count_text, less_is_better
 
@@ -47,7 +47,7 @@ class Callback:
 
     stop_because: str = ""
 
-    def begin(self, plan: RunPlan) -> None:
+    def begin(self, plan: TrainingPlan) -> None:
         """The run begins, or goes on, in which case what the callback remembers follows.
 
         Args:
@@ -109,7 +109,7 @@ class EarlyStopping(Callback):
         self.patience = patience
         self.least_change = least_change
 
-    def begin(self, plan: RunPlan) -> None:
+    def begin(self, plan: TrainingPlan) -> None:
         """Forget another run, and take the task's metric, where none is named."""
         metric, less = self._asked
         self.metric = metric or plan.task.metric
@@ -197,7 +197,7 @@ class Callbacks:
         return "; ".join(filter(None, (callback.stop_because for callback in self.each)))
 
     @contextmanager
-    def during(self, plan: RunPlan, remind: Callable[[], None]) -> Iterator[None]:
+    def during(self, plan: TrainingPlan, remind: Callable[[], None]) -> Iterator[None]:
         """A run, from its beginning to whatever ends it: who has heard of the one hears of the other.
 
         Args:

@@ -27,7 +27,7 @@ from fedprivacy.runs import microbatches
 from fedprivacy.runs.client_terms import client_terms_of
 from fedprivacy.runs.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.evaluation import Evaluation
@@ -79,7 +79,7 @@ class RunWriter:
             Nothing is overwritten: its ledger says what was spent.
     """
 
-    def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None, run_id: str = "") -> None:
+    def __init__(self, folder: Path, plan: TrainingPlan, resume_from: int | None = None, run_id: str = "") -> None:
         self.folder = folder
         self._privacy = plan.config.privacy
         self._last: RoundResult | None = None
@@ -130,17 +130,17 @@ class RunWriter:
         """Let the run go: another process, or this one, may go on with it."""
         self._let_go()
 
-    def _begin(self, plan: RunPlan, run_id: str) -> None:
+    def _begin(self, plan: TrainingPlan, run_id: str) -> None:
         check_unused(self.folder)
         config = {
             "run_id": run_id,
             "settings": plan.config.public(),
-            "noise_multiplier": plan.common_noise_multiplier,
+            "noise_multiplier": plan.noise.shared,
             "relation": plan.relation,
             "metric": plan.task.metric,
             "task": plan.task.name,
         }
-        terms = plan.client_terms.with_noise(plan.own_noise_multipliers)
+        terms = plan.client_terms.with_noise(plan.noise.own)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             if terms:
@@ -245,7 +245,7 @@ def _number(line: bytes) -> int | None:
         return None
 
 
-def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> TrainingPlan:
     """The plan of a new run, or, where `given` says `resume`, of the one that goes on; see `resolve`.
 
     Raises:
@@ -259,13 +259,13 @@ def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> RunP
         raise ConfigError(["questions are given to a run that trains; leave them open, or ask them: fedprivacy ask."])
     folder = given.get("resume")
     if not folder:
-        return RunPlan.of(given, task)
+        return TrainingPlan.of(given, task)
     recorded = read_config(Path(str(folder)))
     recorded.check_same({key: value for key, value in given.items() if key not in ("resume", "client-terms")})
     if problem := _other_terms(given.get("client-terms"), recorded):
         raise ConfigError([problem])
     try:
-        return RunPlan(replace(recorded, resume=str(folder), out=str(folder)), agreed(recorded.task, task))
+        return TrainingPlan(replace(recorded, resume=str(folder), out=str(folder)), agreed(recorded.task, task))
     except TaskError as error:
         raise ConfigError([str(error)]) from error
 
@@ -284,7 +284,7 @@ def _other_terms(given: Value | None, recorded: RunConfig) -> str:
     )
 
 
-def has_terms_of(folder: Path, plan: RunPlan) -> bool:
+def has_terms_of(folder: Path, plan: TrainingPlan) -> bool:
     """Whether the run in a folder has the terms of a plan."""
     return plan.client_terms.became(client_terms_of(read_config(folder).client_terms))
 

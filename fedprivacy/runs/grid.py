@@ -20,7 +20,7 @@ from fedprivacy.figures.sweep import EpsilonLine, Spread, spread_of, sweep_figur
 from fedprivacy.runs.comparison import final_of
 from fedprivacy.runs.configuration import CONFIG, FIELDS, Value
 from fedprivacy.runs.folder import has_terms_of, read_history
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
 
@@ -106,7 +106,7 @@ class Grid:
             for seed in range(self.seeds)
         )
 
-    def check(self) -> list[RunPlan]:
+    def check(self) -> list[TrainingPlan]:
         """Check every combination, and that finished runs are of this sweep; nothing is run. A plan for each of them.
 
         Raises:
@@ -116,7 +116,7 @@ class Grid:
         plans = []
         for run in self.runs[:: self.seeds]:
             try:
-                plans.append(plan := RunPlan.of(run.given))
+                plans.append(plan := TrainingPlan.of(run.given))
                 plan.client_terms.check_names(plan.simulated_clients)
             except ConfigError as error:
                 problems |= dict.fromkeys(error.problems)
@@ -171,7 +171,7 @@ def _short(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
-def _differences(plan: RunPlan, run: SweptRun) -> list[str]:
+def _differences(plan: TrainingPlan, run: SweptRun) -> list[str]:
     """Why a folder cannot be taken for this run: it holds one with other settings."""
     try:
         recorded = json.loads((run.folder / CONFIG).read_text())["settings"]

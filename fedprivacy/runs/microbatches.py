@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedprivacy.accounting import pld
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.values.wording import epsilon_text
 
 NAMES = frozenset({"microbatches", "num-microbatches", "microbatch-size", "num_microbatches", "microbatch_size"})
 """What the setting is called elsewhere."""
 
 
-def refusal(plan: RunPlan) -> str:
+def refusal(plan: TrainingPlan) -> str:
     """Why there is no such setting, with what the run would cost if there were.
 
     To clip the mean gradient of a group to C bounds what the group says, not what one record does: without the record

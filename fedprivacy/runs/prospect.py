@@ -9,10 +9,11 @@ from fedprivacy.accounting import runs_left
 from fedprivacy.accounting.histories import without
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.advice import about_delta, simulated_sizes
+from fedprivacy.runs.client_groups import ClientGroup, client_groups
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
-from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
+from fedprivacy.runs.plan import RunPlan
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
@@ -60,7 +61,7 @@ class Prospect:
             for outlook in spending(plan)
             for client_id in outlook.group.client_ids
         )
-        return cls(plan.common_noise_multiplier, plan.config.delta, plan.relation, clients)
+        return cls(plan.noise.shared, plan.config.delta, plan.relation, clients)
 
 
 @takes_settings

@@ -36,7 +36,7 @@ from fedprivacy.runs.advice import about_delta, simulated_sizes
 from fedprivacy.runs.configuration import ConfigError, Value
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.loader import OBJECT, shard_of
 from fedprivacy.values.budget import PrivacyBudget
@@ -188,21 +188,21 @@ def recommended(
 ) -> Recommendation:
     """The recommendation for settings by hyphenated key, of which clients, epsilon and delta count; see `recommend`."""
     asked = plan_of({**given, "sampling-rate": 1.0, "rounds": STEPS, "local-steps": 1}, task)
-    budget, least = asked.config.budget, asked.noise_multiplier
+    budget, least = asked.config.budget, asked.noise.of()
     if not budget.enforced:
         raise ConfigError(["epsilon is infinite, and without a budget nothing follows; give a number, for example 3."])
     facts = _facts(asked, shard_size)
     rate = sampling_rate(budget, asked.relation, least)
     plan = plan_of({**given, "sampling-rate": rate, "rounds": STEPS, "local-steps": 1}, task)
-    spread = plan.noise_multiplier / (rate * math.sqrt(STEPS)) * math.sqrt(facts.clients) / facts.records
+    spread = plan.noise.of() / (rate * math.sqrt(STEPS)) * math.sqrt(facts.clients) / facts.records
     stride = min(DRIFT / spread / STEPS, LONGEST_STRIDES["number" if facts.outputs == 1 else "scores"])
     loudness = spread * math.sqrt(facts.parameters)
     return Recommendation(
         task="" if plan.config.task.startswith(OBJECT) else plan.config.task,
         facts=facts,
         budget=budget,
-        choices=_choices(facts, rate, stride, spread * stride * STEPS, plan.noise_multiplier / (rate * least)),
-        noise_multiplier=plan.noise_multiplier,
+        choices=_choices(facts, rate, stride, spread * stride * STEPS, plan.noise.of() / (rate * least)),
+        noise_multiplier=plan.noise.of(),
         loudness=loudness,
         advice=_advice(plan, facts, loudness),
     )
@@ -216,7 +216,7 @@ def sampling_rate(budget: PrivacyBudget, relation: NeighbouringRelation, least: 
     return 1.0
 
 
-def _facts(plan: RunPlan, shard_size: float | None) -> Facts:
+def _facts(plan: TrainingPlan, shard_size: float | None) -> Facts:
     clients, model = plan.config.clients, plan.task.model()
     known = list(simulated_sizes(plan).values()) if plan.task.shard_sizes_public else []
     guess = shard_size or plan.task.nominal_shard_size
@@ -229,7 +229,7 @@ def _facts(plan: RunPlan, shard_size: float | None) -> Facts:
     return Facts(clients, records, not known, parameters, _outputs(model, _example(plan, model, opened=bool(known))))
 
 
-def _example(plan: RunPlan, model: nn.Module, *, opened: bool) -> Tensor | None:
+def _example(plan: TrainingPlan, model: nn.Module, *, opened: bool) -> Tensor | None:
     """A made-up record of zeros; None: nothing public tells its shape."""
     if opened:
         shard = shard_of(plan.task, ShardSource(partition_id=0, num_partitions=plan.config.clients))
@@ -284,7 +284,7 @@ def _choices(facts: Facts, rate: float, stride: float, drift: float, noise: floa
     )
 
 
-def _advice(plan: RunPlan, facts: Facts, loudness: float) -> tuple[str, ...]:
+def _advice(plan: TrainingPlan, facts: Facts, loudness: float) -> tuple[str, ...]:
     sizes = dict.fromkeys(plan.simulated_clients, facts.records / facts.clients)
     loud = (
         f"The noise of all steps is {loudness:.0%} as long as the whole path: too much for so many parameters. A "

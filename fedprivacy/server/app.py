@@ -21,7 +21,7 @@ from fedprivacy.flower.server.strategy import Books
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import plan_of, read_run_id
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.server.question_run import answer_run_config
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
@@ -84,7 +84,7 @@ def server_app(
 class RunStart:
     """A run that is about to begin, or to go on from a checkpoint; the configuration of its plan names its folder."""
 
-    plan: RunPlan
+    plan: TrainingPlan
     run_id: str
     checkpoint: Checkpoint | None
 
@@ -120,7 +120,7 @@ class RunStart:
         if config.seed is not None:  # Flower's strategies draw clients from `random`, a model its weights from torch
             random.seed(config.seed)
             torch.manual_seed(config.seed)
-        return cls(RunPlan(config, task or load_task(config.task), goes_on=run_id), run_id, checkpoint)
+        return cls(TrainingPlan(config, task or load_task(config.task), run_id=run_id), run_id, checkpoint)
 
     @property
     def folder(self) -> Path:

@@ -17,7 +17,7 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.questions.figures import Figure
 from fedprivacy.runs.asking import question_plan, questions_in
 from fedprivacy.runs.configuration import OF_ASKING, RUNS, Value
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import QuestionPlan
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.tasks import Task
 from fedprivacy.values.nulls import plain
@@ -55,7 +55,7 @@ def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | 
         flower_log.info("%s%s: %s +- %s", row["figure"], group, row["value"], row["error"])
 
 
-def record(done: Asked, plan: RunPlan, figures: Iterable[Figure] | None = None) -> None:
+def record(done: Asked, plan: QuestionPlan, figures: Iterable[Figure] | None = None) -> None:
     """Put what was asked into the run store, where pages find it: a run of one round, whose metrics are the answers.
 
     It is for people: where it cannot be written, the answers stand all the same.

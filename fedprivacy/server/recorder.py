@@ -24,7 +24,7 @@ from fedprivacy.runs.callbacks import CallbackError
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing
 from fedprivacy.runs.placement import HERE, Placement
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.report import draw
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.tasks import TaskError
@@ -65,7 +65,7 @@ class Recorder:
     def __init__(
         self,
         folder: Path,
-        plan: RunPlan,
+        plan: TrainingPlan,
         run_id: str,
         *,
         trackers: Mapping[str, Tracker] | None = None,
@@ -73,7 +73,7 @@ class Recorder:
     ) -> None:
         self.folder = folder
         self._config = plan.config
-        least, largest = plan.noise_multipliers or (0.0, 0.0)  # the store finds out as clients come
+        least, largest = plan.noise.bounds(plan.simulated_clients) or (0.0, 0.0)  # the store finds out as clients come
         self._write = RunWriter(folder, plan, resume_from, run_id)
         self._facts = RunFacts(
             run_id=run_id,

@@ -24,7 +24,7 @@ from fedprivacy.runs.asking import question_plan
 from fedprivacy.runs.configuration import LEDGER, RUNS, ConfigError, Engine, Value, of_simulation
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.runs.placement import Placement
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import QuestionPlan
 from fedprivacy.server.question_run import record
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.built_in import DEFAULT_TASK
@@ -172,7 +172,7 @@ def _made(given: Questioned) -> Sequence[Question]:
     return (given,) if isinstance(given, Question) else given
 
 
-def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
     """The plan of a simulation that asks; its ledger is the same for every one of a task, unless another is named.
 
     Raises:
@@ -189,7 +189,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 
 
 def asked_of_simulation(
-    plan: RunPlan, asked: Questionnaire, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
+    plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
 ) -> Asked:
     """Ask simulated clients. Raises what `Ask` does."""
     done = _simulated(plan, asked.columns, lambda grid: ask_clients(grid, plan, asked, anew=anew), engine)
@@ -198,7 +198,7 @@ def asked_of_simulation(
 
 
 def frequent_in_simulation(
-    plan: RunPlan, search: Search, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
+    plan: QuestionPlan, search: Search, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
 ) -> Frequent[Asked]:
     """Look for frequent texts among simulated clients. Raises what `Ask.frequent` does."""
     columns = search.question().columns
@@ -208,12 +208,14 @@ def frequent_in_simulation(
     return found
 
 
-def frequent_among(grid: Grid, plan: RunPlan, search: Search, *, anew: bool = False) -> Frequent[Asked]:
+def frequent_among(grid: Grid, plan: QuestionPlan, search: Search, *, anew: bool = False) -> Frequent[Asked]:
     """Look for frequent texts among a grid's clients. Raises what `Ask.frequent` does."""
     return frequent(search, InTurn(grid, plan, search.length, anew=anew).ask, stops=(BudgetSpentError,))
 
 
-def _simulated(plan: RunPlan, columns: Collection[str], talk: Callable[[Grid], Outcome], engine: Engine) -> Outcome:
+def _simulated(
+    plan: QuestionPlan, columns: Collection[str], talk: Callable[[Grid], Outcome], engine: Engine
+) -> Outcome:
     """Talk to simulated clients, once the first one's table is known to have these columns."""
     simulation.check_machine(plan.config)
     check_folder(plan.config.ledger)

@@ -32,7 +32,7 @@ from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.participation import participation_of
 from fedprivacy.runs.placement import Placement
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
@@ -112,7 +112,7 @@ def simulate(
     return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each)
 
 
-def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> TrainingPlan:
     """The plan of a simulation, with a folder for its results.
 
     Args:
@@ -129,7 +129,12 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 
 
 def run(
-    plan: RunPlan, placement: Placement, console: Console, *, profile: bool = False, callbacks: Sequence[Callback] = ()
+    plan: TrainingPlan,
+    placement: Placement,
+    console: Console,
+    *,
+    profile: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     placement.check()
@@ -141,7 +146,9 @@ def run(
         return _run(plan, placement, console, finished, callbacks)
 
 
-def _run(plan: RunPlan, placement: Placement, console: Console, finished: int, callbacks: Sequence[Callback]) -> Run:
+def _run(
+    plan: TrainingPlan, placement: Placement, console: Console, finished: int, callbacks: Sequence[Callback]
+) -> Run:
     config = plan.config
     with span("set-up"):
         _check(config, placement)
@@ -169,7 +176,7 @@ def _run(plan: RunPlan, placement: Placement, console: Console, finished: int, c
 
 
 @spanned("trying the task")
-def _try_task(plan: RunPlan, placement: Placement) -> None:
+def _try_task(plan: TrainingPlan, placement: Placement) -> None:
     """In this process every client's shard is opened, and stays open; for Ray's workers the first and the last."""
     clients, config = range(plan.config.clients), plan.config
     if placement.ray_address:
@@ -186,7 +193,7 @@ def _try_task(plan: RunPlan, placement: Placement) -> None:
 
 
 @spanned("choosing how gradients are computed")
-def _machine(plan: RunPlan, placement: Placement) -> Machine:
+def _machine(plan: TrainingPlan, placement: Placement) -> Machine:
     """This machine, and how it computes the run's gradients, where they are private and computed here."""
     config = plan.config
     if not config.privacy or placement.ray_address:
@@ -195,7 +202,7 @@ def _machine(plan: RunPlan, placement: Placement) -> Machine:
 
 
 @spanned("finding each client's noise")
-def _find_noise(plan: RunPlan, placement: Placement) -> None:
+def _find_noise(plan: TrainingPlan, placement: Placement) -> None:
     """Raise, before there is a folder, that no noise meets the budget of a client that has its own; Ray's come later.
 
     What is found is remembered for when the client enrols.
@@ -238,7 +245,7 @@ class RoundProgress:
     A run that goes on has so many finished rounds behind it.
     """
 
-    def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
+    def __init__(self, console: Console, plan: TrainingPlan, finished: int = 0) -> None:
         self._metric = plan.task.metric
         self._budget, self._private = plan.common_budget, plan.config.privacy
         self._bar = Progress(

@@ -31,7 +31,7 @@ from fedprivacy.flower.wire.messages import (
 )
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.asking import question_plan
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.asked import ANSWERS_ALL, TABLED, a_question
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
@@ -49,7 +49,7 @@ def ledger_of(folder: Path) -> str:
 
 
 @cache
-def plan(folder: Path, steps: int) -> RunPlan:
+def plan(folder: Path, steps: int) -> TrainingPlan:
     """A deployment of two clients that train so many steps in each round."""
     return plan_of(
         Blobs(),
@@ -65,7 +65,7 @@ def plan(folder: Path, steps: int) -> RunPlan:
     )
 
 
-def witnessed(run: RunPlan, folder: Path, **node: object) -> DeployedGrid:
+def witnessed(run: TrainingPlan, folder: Path, **node: object) -> DeployedGrid:
     """Clients with these settings; what they release is written down: the truth that no book may fall below."""
     client = private_client(run.task, run.config)
 
@@ -102,7 +102,7 @@ def answer(folder: Path, steps: int) -> None:
 
 
 @cache
-def question_plan_of(folder: Path) -> RunPlan:
+def question_plan_of(folder: Path) -> TrainingPlan:
     """Questions to the clients of a deployment."""
     settings = {"clients": 2, "noise-multiplier": 4.0, "epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
     places = {"node-timeout": 1.0, "ledger": ledger_of(folder), "signing-key": str(folder / "server.key")}
@@ -149,7 +149,7 @@ def inquire(folder: Path, steps: int) -> None:
     _append(folder / RECORDED, {"reread": len(done.reread), "federation": list(done.federation)})
 
 
-def _grant(run: RunPlan, round: int, attempt: int) -> Message:
+def _grant(run: TrainingPlan, round: int, attempt: int) -> Message:
     key = server_key(Path(run.config.signing_key))
     usual = {"noise_multiplier": 2.0, "clipping_norm": 1.0, "server_key": server_public_key(key)}
     grant = replace(A_GRANT, round=round, attempt=attempt, steps=run.config.local_steps, **usual)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import fedprivacy as fp
 from fedprivacy.flower.wire.messages import Grant, Receipt
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
 from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation
@@ -110,10 +110,10 @@ BLOBS = Blobs()
 """The same task for many tests: what computes its gradients is prepared once."""
 
 
-def plan_of(task: Any, **settings: Any) -> RunPlan:
+def plan_of(task: Any, **settings: Any) -> TrainingPlan:
     """A plan with `settings`, whose keys are spelt with underscores."""
     given = {"clients": 4, "seed": 1, "node-timeout": 1.0} | {k.replace("_", "-"): v for k, v in settings.items()}
-    return RunPlan.of(given, task)
+    return TrainingPlan.of(given, task)
 
 
 A_GRANT = Grant(

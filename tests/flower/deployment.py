@@ -15,7 +15,7 @@ from fedprivacy.deploy.keys import ClientKeys, write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.guard import Guard
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.runs import history_of, run
 
@@ -36,7 +36,7 @@ class DeployedGrid(InProcessGrid):
         own: what each data owner's node configuration says besides, by its keys.
     """
 
-    def __init__(self, plan: RunPlan, folder: Path, client_app=None, **own: Any) -> None:
+    def __init__(self, plan: TrainingPlan, folder: Path, client_app=None, **own: Any) -> None:
         super().__init__(client_app or private_client(plan.task, plan.config), plan.config.clients, {})
         self.folder = folder
         self.names = {node_id: f"hospital-{i}" for i, node_id in enumerate(self.get_node_ids())}
@@ -55,12 +55,12 @@ class DeployedGrid(InProcessGrid):
         """A client's own node configuration, which may be changed."""
         return next(self._contexts[i].node_config for i, its in self.names.items() if its == name)
 
-    def guard(self, plan: RunPlan, name: str) -> Guard:
+    def guard(self, plan: TrainingPlan, name: str) -> Guard:
         """A client's own book."""
         return Guard(self.folder / name / GUARD, plan.config.budget)
 
 
-def deployed_plan(folder: Path, task=None, **settings: Any) -> RunPlan:
+def deployed_plan(folder: Path, task=None, **settings: Any) -> TrainingPlan:
     """A plan for three clients, whose ledger and signing key lie in a folder."""
     given = {"clients": 3, "seed": None, "rounds": 3, "ledger": f"sqlite:///{folder}/ledger.db"}
     return plan_of(task or BLOBS, **given | {"signing_key": str(folder / "server.key")} | settings)
@@ -71,7 +71,7 @@ def start(plan, grid, **kwargs):
     return run(plan, grid=grid, **kwargs)
 
 
-def charged(plan: RunPlan, grid: DeployedGrid, name: str):
+def charged(plan: TrainingPlan, grid: DeployedGrid, name: str):
     """A client's charge, the same in both books."""
     history = history_of(plan.config.ledger, name, plan.task.dataset)
     assert history == grid.guard(plan, name).history()

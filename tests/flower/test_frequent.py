@@ -82,7 +82,7 @@ def test_to_look_for_the_same_again_costs_nothing_when_nothing_is_left_either(tm
     first = frequent_among(grid, plan_of(tmp_path, **everything), short)
     before = charges(plan := plan_of(tmp_path, **everything), grid)
     with pytest.raises(fp.ConfigError, match=r"has spent .* not one more step"):
-        _ = plan.noise_multiplier
+        _ = plan.noise
     again = frequent_among(grid, plan, short)
     assert first.texts and again.texts == first.texts and again.by_depth == first.by_depth
     assert all(answers.reread == tuple(sorted(grid.names.values())) and not answers.spent for answers in again.answers)

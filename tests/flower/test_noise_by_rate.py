@@ -14,9 +14,10 @@ from fedprivacy.audit.node import Node
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.ledger import Ledger
+from fedprivacy.runs.client_groups import client_groups
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import RunWriter, read_history
-from fedprivacy.runs.plan import RunPlan, client_groups
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.store import RunStore
 from fedprivacy.trackers.tracker import settings as tracked
@@ -72,11 +73,11 @@ def test_private_sizes_make_one_rate_and_one_noise_and_public_ones_none_of_the_r
     plan = uneven(Private())
     noise = fp.noise_multiplier(epsilon=3.0, delta=1e-3, sampling_rate=0.12, steps=6)
     assert {plan.event(size) for size in SIZES} == {PoissonSampledGaussian(0.12, noise, plan.relation)}
-    assert plan.noise_multiplier == plan.common_noise_multiplier == noise
+    assert plan.noise.of() == plan.noise.shared == noise
     plan = uneven()
-    assert plan.common_noise_multiplier is None and plan.noise_multipliers is None
+    assert plan.noise.shared is None and plan.noise.bounds(plan.simulated_clients) is None
     with pytest.raises(ValueError, match="each client has the least noise for its own sampling rate"):
-        _ = plan.noise_multiplier
+        _ = plan.noise.of()
 
 
 @pytest.mark.exhaustive
@@ -136,7 +137,7 @@ def test_terms_of_a_client_s_own_come_before():
 )
 def test_what_a_batch_size_does_not_go_with(settings, message):
     with pytest.raises(ConfigError, match=message):
-        RunPlan.of(settings, Blobs())
+        TrainingPlan.of(settings, Blobs())
 
 
 def test_a_budget_that_no_noise_meets_is_refused_before_there_is_a_folder():
@@ -308,5 +309,5 @@ def test_the_audit_of_a_host_finds_the_noise_of_its_own_rate(tmp_path):
     node = Node.read(home_of(tmp_path / "host"))
     run = {"batch-size": 5.0, "epsilon": 0.5, "rounds": 4, "local-steps": 1}
     planned = node.planned(run)
-    own = RunPlan.of(run, node.task).event(len(node.shard))
+    own = TrainingPlan.of(run, node.task).event(len(node.shard))
     assert planned.config.noise_multiplier == own.noise_multiplier

@@ -14,7 +14,7 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.asking import question_plan
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks.standardising import Standardise
 from tests.flower.deployment import DeployedGrid, charged, start
 from tests.flower.runs import SAMPLING, history_of, stop_once_in_round_two
@@ -36,7 +36,7 @@ def test_both_books_and_the_calculator_agree_on_what_everything_cost(given, tmp_
     asking = question_plan({**given, "spend": 0.4}, Wards())
     grid = DeployedGrid(asking, tmp_path, **ALLOWED)
     asked = ask_clients(grid, asking, Questionnaire(TABLE_ONE))
-    plan = RunPlan.of(given, Wards())
+    plan = TrainingPlan.of(given, Wards())
     last = start(plan, grid).records[-1]
     ledger = Ledger(given["ledger"])
     for name in grid.names.values():
@@ -62,11 +62,11 @@ def test_both_books_and_the_calculator_agree_on_what_everything_cost(given, tmp_
 
 @pytest.mark.exhaustive
 def test_a_second_run_pays_for_the_training_alone(given, tmp_path):
-    plan = RunPlan.of({**given, "spend": 1.0}, Wards())
+    plan = TrainingPlan.of({**given, "spend": 1.0}, Wards())
     grid = DeployedGrid(plan, tmp_path, **ALLOWED)
     start(plan, grid)
     first = grid.guard(plan, "hospital-0").history()
-    again = RunPlan.of({**given, "spend": 1.0}, Wards())
+    again = TrainingPlan.of({**given, "spend": 1.0}, Wards())
     result = start(again, grid).result
     second = grid.guard(plan, "hospital-0").history()
     assert {event for event in first if event.sampling_rate == 1.0} == {e for e in second if e.sampling_rate == 1.0}
@@ -140,7 +140,7 @@ class PrivateSizes(Wards):
 
 @pytest.mark.exhaustive
 def test_who_answers_weighs_as_much_as_the_answer_says_where_sizes_are_private(given, tmp_path):
-    plan = RunPlan.of({**given, "question-spend": 1.5}, PrivateSizes())
+    plan = TrainingPlan.of({**given, "question-spend": 1.5}, PrivateSizes())
     grid, weights = DeployedGrid(plan, tmp_path, **ALLOWED), {}
 
     class Weighed(FedAvg):

@@ -15,14 +15,14 @@ from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Audited, Effort
 from fedprivacy.gradients import apart
 from fedprivacy.gradients.methods import admission
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, Task
 
 
 def audited(seed: int, task: type[Task] | None = None, effort: Effort = Effort.QUICK, **settings: Any) -> Audited:
     """Settings of a run of a new task, `Small` unless another one is given, whose training is audited."""
     given = {"noise-multiplier": 1.0, "device": "cpu"} | {name.replace("_", "-"): v for name, v in settings.items()}
-    return Audited.of(RunPlan.of(given, (task or Small)()), effort=effort, seed=seed)
+    return Audited.of(TrainingPlan.of(given, (task or Small)()), effort=effort, seed=seed)
 
 
 def judged(

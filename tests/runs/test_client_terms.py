@@ -10,11 +10,11 @@ from fedprivacy.accounting import pld
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.runs import client_terms
+from fedprivacy.runs.client_groups import client_groups
 from fedprivacy.runs.client_terms import COLUMNS, Terms, check_form, client_terms_of
 from fedprivacy.runs.configuration import FIELDS, ConfigError
 from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.grid import Grid
-from fedprivacy.runs.plan import client_groups
 from fedprivacy.runs.prospect import spending
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -162,16 +162,16 @@ def test_open_noise_is_the_least_that_each_budget_allows(tmp_path):
         less = pld.epsilon({type(event)(event.sampling_rate, 0.97 * event.noise_multiplier, event.relation): 6}, 1e-3)
         assert spent <= budget and (client_id == "client-3" or less > budget)
     assert plan.event(30, "client-0") == plan.event(30, "client-2")
-    assert plan.noise_multiplier == plan.event(30, "client-5").noise_multiplier
+    assert plan.noise.shared == plan.event(30, "client-5").noise_multiplier
     assert plan.event(30, "client-1").sampling_rate == 0.1 and plan.event(30).sampling_rate == 0.5
-    assert plan.noise_multipliers == (plan.event(30, "client-1").noise_multiplier, 5.0)
+    assert plan.noise.bounds(plan.simulated_clients) == (plan.event(30, "client-1").noise_multiplier, 5.0)
 
 
 def test_noise_that_the_run_gives_is_everybody_s_but_for_who_has_its_own(tmp_path):
     plan = plan_with(
         tmp_path, "client,epsilon,noise_multiplier", "client-0,1,", "client-1,,9", noise_multiplier=4.0, clients=3
     )
-    assert [plan.noise_multiplier_of(f"client-{n}") for n in range(3)] == [4.0, 9.0, 4.0]
+    assert [plan.noise.of(f"client-{n}") for n in range(3)] == [4.0, 9.0, 4.0]
 
 
 def test_terms_with_which_not_one_step_fits_are_refused_each_with_what_would_do(tmp_path):
@@ -201,10 +201,10 @@ def test_what_a_client_has_spent_counts_for_its_own_noise_alone(tmp_path):
     ledger.open_budgets(dict.fromkeys(datasets, Allowance(PrivacyBudget(2.0, 1e-3), "adaptive")))
     ledger.reserve(Attempt("before", 1), event, {datasets[0]: 2, datasets[1]: 1000}, lambda *_: 1000)
     later = plan_with(tmp_path, *lines, ledger=url, filter="adaptive")
-    noises = [later.noise_multiplier_of(f"client-{n}") for n in range(4)]
-    assert noises[0] == fresh.noise_multiplier_of("client-0") < noises[1]
+    noises = [later.noise.of(f"client-{n}") for n in range(4)]
+    assert noises[0] == fresh.noise.of("client-0") < noises[1]
     assert noises[2] == noises[0]  # nothing is left, whatever the noise: it takes no part
-    assert noises[3] == fresh.noise_multiplier
+    assert noises[3] == fresh.noise.shared
 
 
 def test_the_clients_of_a_deployment_are_planned_by_their_names(tmp_path):

@@ -108,7 +108,7 @@ def test_a_run_that_was_killed_before_its_first_round_goes_on_from_nothing(tmp_p
 def test_a_run_s_configuration_is_read_back_with_the_noise_that_was_used(tmp_path):
     plan = stopped(tmp_path)
     assert plan.config.noise_multiplier is None
-    assert read_config(tmp_path) == replace(plan.config, noise_multiplier=plan.noise_multiplier)
+    assert read_config(tmp_path) == replace(plan.config, noise_multiplier=plan.noise.of())
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}"])

@@ -13,7 +13,7 @@ from fedprivacy.flower import private_client, simulation
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.store import ClientQuery, RunStore
 from fedprivacy.runs.store import writer as run_store_writing
 from fedprivacy.server.app import server_app
@@ -193,7 +193,7 @@ def test_a_round_is_put_into_few_numbers_once_and_not_by_the_training_unless_it_
     counted, by = Spread.of, []
     monkeypatch.setattr(Spread, "of", lambda epsilons: (by.append(threading.current_thread()), counted(epsilons))[1])
     tracker = Mock(spec=Tracker)
-    plan = RunPlan.of(SMALL | {"out": str(tmp_path / "run")})
+    plan = TrainingPlan.of(SMALL | {"out": str(tmp_path / "run")})
     trackers = {"mock": tracker} if tracked else {}
     recorder = Recorder(tmp_path / "run", plan, "run-1", trackers=trackers)
     recorder.on_open(url)

@@ -18,7 +18,7 @@ from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, RealClie
 from fedprivacy.audit.findings import Gate
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
@@ -93,7 +93,9 @@ class Audited:
     confidential: bool = False
 
     @classmethod
-    def of(cls, plan: RunPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0) -> Audited:
+    def of(
+        cls, plan: TrainingPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0
+    ) -> Audited:
         """What a planned run will ask of its first client, whose records are taken unless others are given."""
         config, schedule = plan.config, plan.config.schedule
         if shard is None:

@@ -26,7 +26,7 @@ from fedprivacy.flower.server.rounds import RoundFailedError
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.runs.configuration import Value
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
@@ -69,7 +69,7 @@ class _Sized(Known):
 class _Recording(InProcessGrid):
     """Notes what crosses, when it does: the server takes apart what it receives."""
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: TrainingPlan) -> None:
         super().__init__(private_client(plan.task, plan.config), _CLIENTS, {})
         self.asked: set[str] = set()
         self.metrics: list[str] = []
@@ -125,7 +125,7 @@ class _Rehearsal:
             "seed": self._audited.seed,
             "device": "cpu",
         }
-        plan = RunPlan.of(settings, self._task)
+        plan = TrainingPlan.of(settings, self._task)
         grid, finished = _Recording(plan), list[RoundResult]()
         before = self._histories()
         eager = FedAvg(fraction_evaluate=1.0, min_evaluate_nodes=1, min_train_nodes=1, min_available_nodes=1)

@@ -18,7 +18,7 @@ from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.spent import ClientSpent
@@ -33,7 +33,7 @@ class BaselineAccounts:
 
     def __init__(
         self,
-        plan: RunPlan,
+        plan: TrainingPlan,
         run_id: str,
         clients: Iterable[EnrolledClient],
         *,

@@ -26,7 +26,7 @@ from fedprivacy.flower.kept import KeptInState
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.tasks.standardising import STANDARDISE
@@ -47,14 +47,14 @@ def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:
     @refusing
     def train(message: Message, context: Context) -> Message:
         client = simulated_client(context, task, config)
-        parameters = _trained(client, RunPlan(config, client.task), message, KeptInState(context.state))
+        parameters = _trained(client, TrainingPlan(config, client.task), message, KeptInState(context.state))
         arrays = ArrayRecord({name: Array(values.cpu().numpy()) for name, values in parameters.items()})
         return Message(RecordDict({ARRAYS: arrays}), reply_to=message)
 
     return app
 
 
-def _trained(client: LocalClient, plan: RunPlan, message: Message, store: KeptInState) -> dict[str, Tensor]:
+def _trained(client: LocalClient, plan: TrainingPlan, message: Message, store: KeptInState) -> dict[str, Tensor]:
     """The parameters after the round's local steps from the model that the server sends: not private."""
     assignment, config = Assignment.of(message), plan.config
     client = client.standardised(client.standardising(message.content.get(STANDARDISE)))

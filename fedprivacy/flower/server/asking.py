@@ -29,7 +29,7 @@ from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals
 from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import QuestionPlan
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -44,7 +44,9 @@ ByClient = dict[str, tuple[Told, ...]]
 class QuestionAccounts(Accounts[QuestionGrant]):
     """The books of a run that asks: one step of a plan whose local steps read every record."""
 
-    def __init__(self, plan: RunPlan, run_id: str, clients: Sequence[EnrolledClient], asked: Questionnaire) -> None:
+    def __init__(
+        self, plan: QuestionPlan, run_id: str, clients: Sequence[EnrolledClient], asked: Questionnaire
+    ) -> None:
         super().__init__(plan, run_id, clients)
         self._asked = asked
 
@@ -98,7 +100,7 @@ class Asked(Answers):
 
 
 def ask_clients(
-    grid: Grid, plan: RunPlan, asked: Questionnaire, *, anew: bool = False, registry: ClientRegistry | None = None
+    grid: Grid, plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False, registry: ClientRegistry | None = None
 ) -> Asked:
     """Ask the clients that have not answered these questions before.
 
@@ -157,7 +159,7 @@ class InTurn:
         TooFewClientsError: the configured number of clients did not come in time.
     """
 
-    def __init__(self, grid: Grid, plan: RunPlan, most: int, *, anew: bool = False) -> None:
+    def __init__(self, grid: Grid, plan: QuestionPlan, most: int, *, anew: bool = False) -> None:
         self._grid = grid
         self._plan = plan
         self._left = most
@@ -175,7 +177,7 @@ class InTurn:
         return done
 
 
-def answered_before(plan: RunPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
+def answered_before(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
     """The newest answers of clients that have answered every question before, as the ledger keeps them."""
     if not Ledger.exists(plan.config.ledger):
         return {}
@@ -194,7 +196,7 @@ def answered_before(plan: RunPlan, asked: Questionnaire, client_ids: Sequence[st
 
 def _asked_now(
     correspondence: Correspondence,
-    plan: RunPlan,
+    plan: QuestionPlan,
     asked: Questionnaire,
     clients: Mapping[int, EnrolledClient],
     known: ByClient,
@@ -240,10 +242,10 @@ def _opened(
     return OpenRound(attempt, forms, len(eligible), messages, grants, eligible)
 
 
-def _told(reply: Message, asked: Questionnaire, plan: RunPlan) -> tuple[Told, ...]:
+def _told(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Told, ...]:
     arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
     answers: list[NoisyTotals] = of_arrays(asked, arrays)
-    sigmas = asked.noise_multipliers(plan.noise_multiplier)
+    sigmas = asked.noise_multipliers(plan.noise.of())
     return tuple(Told(sigma, answer) for sigma, answer in zip(sigmas, answers, strict=True))
 
 

@@ -19,7 +19,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.control import flat
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import held_out_of, offers_held_out, scores_of
@@ -40,7 +40,7 @@ class ClientModels:
         arrays: the global model.
     """
 
-    plan: RunPlan
+    plan: TrainingPlan
     kept: KeptModels
     number: int
     arrays: ArrayRecord
@@ -79,7 +79,7 @@ class HeldOutEvaluation:
         kept: what its clients keep.
     """
 
-    plan: RunPlan
+    plan: TrainingPlan
     kept: KeptModels
 
     def due(self, number: int) -> bool:

@@ -34,7 +34,7 @@ from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.participation import TOO_LATE, Participation, Turnout
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks.loader import scores_of
 from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 from fedprivacy.training.evaluation import NoisySums
@@ -84,7 +84,7 @@ class Rounds:
     """The rounds of one run by messages, once its clients are there."""
 
     strategy: Strategy  # samples and averages
-    plan: RunPlan
+    plan: TrainingPlan
     registry: ClientRegistry  # knows who is behind a node
     accounts: RunAccounts | BaselineAccounts  # grant and settle
     correspondence: Correspondence

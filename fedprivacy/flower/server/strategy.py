@@ -49,7 +49,7 @@ from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise
@@ -129,7 +129,7 @@ class PrivateStrategy(Strategy):
     def __init__(
         self,
         strategy: Strategy,
-        plan: RunPlan,
+        plan: TrainingPlan,
         *,
         run_id: str | None = None,
         accounts: Books = RunAccounts,

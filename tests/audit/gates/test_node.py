@@ -336,7 +336,7 @@ def test_a_run_is_planned_with_the_client_s_own_line_of_the_table(home):
     own = {"noise_multiplier": 2.5, "sampling_rate": 0.125, "epsilon": 50.0}
     run = {"rounds": 4, "local-steps": 2, "batch-size": 8.0, "noise-multiplier": 1.0, "clients": 3}
     plan = node.planned(run | {"client-terms": json.dumps({node.settings.client_id: own, "another": {"epsilon": 1}})})
-    assert (plan.noise_multiplier, plan.config.sampling_rate, plan.config.batch_size) == (2.5, 0.125, None)
+    assert (plan.noise.of(), plan.config.sampling_rate, plan.config.batch_size) == (2.5, 0.125, None)
     assert plan.config.epsilon == 3.0  # the owner's, whatever the table says
 
 

@@ -136,8 +136,8 @@ BUGS = (
     Bug(
         meaning="questions that are asked together are shown, and kept, with the noise of all of them",
         place="fedprivacy.flower.server.asking:_told",
-        old="asked.noise_multipliers(plan.noise_multiplier)",
-        new="[plan.noise_multiplier] * len(asked.questions)",
+        old="asked.noise_multipliers(plan.noise.of())",
+        new="[plan.noise.of()] * len(asked.questions)",
         breaks=guarantees.FIGURE,
         tests=(
             "tests/flower/test_questions.py"

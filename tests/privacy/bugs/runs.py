@@ -95,7 +95,7 @@ BUGS = (
     ),
     Bug(
         meaning="all clients of a batch size add the noise that the largest shard needs",
-        place="fedprivacy.runs.plan:_found",
+        place="fedprivacy.runs.plan:RunPlan.least_noise",
         old="disclosed.get(client_id, 0)",
         new="max(disclosed.values(), default=0)",
         breaks=guarantees.SAMPLED,
@@ -106,17 +106,17 @@ BUGS = (
     ),
     Bug(
         meaning="the noise for a client's own rate forgets what the client has spent before",
-        place="fedprivacy.runs.plan:_found",
-        old="frozenset(standing.past.items())",
+        place="fedprivacy.runs.standing:Standing.alike",
+        old="frozenset(self.past.items())",
         new="frozenset()",
         breaks=guarantees.BUDGET,
         tests=("tests/flower/test_noise_by_rate.py::test_who_has_spent_before_adds_the_least_noise_after_that",),
     ),
     Bug(
         meaning="a run that goes on finds each client's noise anew, and not the one that it has charged",
-        place="fedprivacy.runs.plan:_found_by_rate",
-        old="charged | _found(plan, {c: s for c, s in seeking.items() if c not in charged}, disclosed)",
-        new="_found(plan, seeking, disclosed)",
+        place="fedprivacy.runs.plan:RunPlan.events_of",
+        old="{c: noise for c, s in seeking.items() if (noise := s.charged_at(rates[c])) is not None}",
+        new="{}",
         breaks=guarantees.SAMPLED,
         tests=(
             "tests/flower/test_noise_by_rate.py"
