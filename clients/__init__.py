@@ -1,1 +1,1 @@
-"""What a data owner runs."""
+"""The ClientApp that a data owner deploys."""

@@ -1,1 +1,1 @@
-"""What a server runs."""
+"""The ServerApp that a coordinator deploys."""

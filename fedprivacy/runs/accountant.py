@@ -111,7 +111,7 @@ class CentralAccountant:
         return {client_id: steps for client_id, steps in claimed.items() if steps}
 
     def event(self, client_id: str) -> PoissonSampledGaussian:
-        """What one local step of this run is charged to a client, and what it may be granted for that."""
+        """The event that a local step of this run charges a client, and the account that it is charged to."""
         return self._events[self._datasets[client_id]]
 
     def grant(self, attempt: Attempt, wanted: Mapping[str, int], *, resumed: bool = False) -> dict[str, int]:
@@ -156,7 +156,7 @@ class CentralAccountant:
         }
 
     def histories(self, client_ids: Collection[str]) -> dict[str, History]:
-        """What each client was charged, over all runs on the ledger."""
+        """Each client's charges, over all runs on the ledger."""
         accounts = self._ledger.accounts([self._datasets[client_id] for client_id in client_ids])
         return {c: accounts.get(self._datasets[c], NOTHING_SPENT).history for c in client_ids}
 
@@ -165,7 +165,7 @@ class CentralAccountant:
         return self._odometer.read()
 
     def _allowances(self, datasets: Mapping[str, str], budgets: Mapping[str, PrivacyBudget]) -> dict[str, Allowance]:
-        """What the run asks for on each dataset."""
+        """The allowance that the run asks for on each dataset."""
         known = self._ledger.allowances(datasets.values()) if self._keep_filter else {}
         kept = {filter: replace(self._asked, filter=filter) for filter in {each.filter for each in known.values()}}
         asked = {

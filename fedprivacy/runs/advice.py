@@ -1,4 +1,4 @@
-"""What to think about before a run: advice, which refuses nothing."""
+"""Advice before a run. It refuses nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedprivacy.values.wording import delta_text
 
 
 def about_delta(plan: RunPlan, sizes: Mapping[str, float]) -> str:
-    """What is wrong with a run's delta, if it is above 1 / records of a client; else empty.
+    """Say that a run's delta is too large if it is above 1 / records of a client; else return an empty text.
 
     Whoever publishes each record with probability delta keeps (0, delta)-differential privacy.
 

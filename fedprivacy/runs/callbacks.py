@@ -122,7 +122,7 @@ class EarlyStopping(Callback):
         self._due = max(self.patience, config.local_evaluation or 0, config.held_out_evaluation or 0)
 
     def state_dict(self) -> dict[str, float | str | None]:
-        """What it has seen; what it was asked for is its own."""
+        """The figures that it has seen. Its own settings are not part of the state."""
         return {name: getattr(self, name) for name in ("stop_because", "best", "best_round", "waited")}
 
     def load_state_dict(self, state: Mapping[str, float | str | None]) -> None:
@@ -193,7 +193,7 @@ class Callbacks:
 
     @property
     def stop_because(self) -> str:
-        """Why the run is to end; empty: it goes on."""
+        """The reason to end the run; empty: it goes on."""
         return "; ".join(filter(None, (callback.stop_because for callback in self.each)))
 
     @contextmanager
@@ -213,7 +213,7 @@ class Callbacks:
             yield
 
     def measure(self, round: int, model: Callable[[], nn.Module], known: Mapping[str, float]) -> dict[str, float]:
-        """What all of them measure.
+        """The metrics of all callbacks together.
 
         Args:
             round: the finished round.

@@ -49,7 +49,7 @@ def client_groups(plan: RunPlan, disclosed: Mapping[str, int] | None = None) -> 
 
 
 def _simulated_sizes(plan: RunPlan, client_ids: Collection[str]) -> dict[str, int]:
-    """How many records simulated clients would disclose, by client_id; 0 where that does not count."""
+    """Number of records that simulated clients would disclose, by client_id; 0 where it does not matter."""
     if not plan.rates_differ:  # then no shard is loaded
         return dict.fromkeys(client_ids, 0)
     parts = plan.config.clients

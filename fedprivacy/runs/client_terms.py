@@ -40,7 +40,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What one client has of its own; None: as the run has it."""
+    """One client's own terms; None: those of the run."""
 
     epsilon: float | None = setting("Its budget over all runs on its shard.", None, bounds=EPSILONS)
     noise_multiplier: float | None = setting("Sigma of its local steps.", None, bounds=NOISE_MULTIPLIERS)
@@ -57,15 +57,15 @@ class Terms:
 
     @property
     def asks_for_noise(self) -> bool:
-        """Whether the noise that suits the run's other clients, where it is open, is not meant for this one."""
+        """Tell whether this client needs noise of its own where the run leaves noise open."""
         return self.noise_multiplier is None and self != THE_RUNS
 
 
 THE_RUNS = Terms()
-"""Of a client that has nothing of its own."""
+"""Terms of a client that has none of its own."""
 
 COLUMNS = ("client", *(each.name for each in fields(Terms)))
-"""Of a table."""
+"""Columns of a table."""
 
 TABLE_FORMS = f"FILE.csv with the column client and any of {', '.join(COLUMNS[1:])}; or the same as JSON"
 
@@ -73,7 +73,7 @@ _FIELDS = fields_of(Terms)
 
 _Cells = tuple[tuple[str, Value | None], ...]
 _Line = tuple[str, str, _Cells]
-"""Where it stands, the client that it names, and its cells by hyphenated key."""
+"""A line: its place in the table, the client that it names, and its cells by hyphenated key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class ClientTerms:
         return self.by_client.get(client_id, THE_RUNS)
 
     def place(self, client_id: str) -> str:
-        """Where a client's terms are from, to begin an error with."""
+        """The place of a client's terms in the table, with which an error begins."""
         return f"client-terms: {self.places.get(client_id, 'the table')} ({client_id})"
 
     @property
@@ -108,7 +108,7 @@ class ClientTerms:
         return replace(self, by_client={**self.by_client, **found})
 
     def became(self, used: ClientTerms) -> bool:
-        """Whether `used` is this table, but for noise that was open here and was found."""
+        """Tell whether `used` is this table, except for noise that was open here and was found since."""
         return self.by_client.keys() == used.by_client.keys() and all(
             own in {then, replace(then, noise_multiplier=None)}
             for own, then in ((own, used.of(client_id)) for client_id, own in self.by_client.items())
@@ -193,7 +193,7 @@ def _is_json(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _terms(cells: _Cells) -> tuple[Terms, tuple[str, ...]]:
-    """What a line says, and what is wrong with it; most lines of a long table are alike."""
+    """The terms of a line, and what is wrong with it. Most lines of a long table are alike, so each is read once."""
     given, wrong = parse(_FIELDS, dict(cells))
     wrong |= not_allowed(_FIELDS, given)
     return Terms(**{name: float(value) for name, value in given.items() if name not in wrong}), tuple(wrong.values())

@@ -35,7 +35,7 @@ from fedprivacy.values.wording import (
 COMPARED, COMPARED_FIGURE = "compare.html", "compare.png"
 
 _FIGURE_WIDTH = 560
-"""Of the plot in px; with its labels it is as wide as the page."""
+"""Width of the plot in px; with its labels it is as wide as the page."""
 
 _OF_PRIVACY = frozenset(
     {"privacy", "epsilon", "delta", "noise-multiplier", "clipping", "clipping-norm", "filter", "seed", "out"}
@@ -73,7 +73,7 @@ class Comparison:
 
     @property
     def percent(self) -> bool:
-        """Whether the metric is a share of the records."""
+        """Tell whether the metric is a share of the records."""
         return all(is_share(self.metric, row["final"]) for row in self.rows if row["final"] is not None)
 
     @cached_property
@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def cautions(self) -> list[str]:
-        """Why a cost is not that of privacy alone: other settings that a run does not share with its baseline."""
+        """Settings that a run does not share with its baseline, so that the cost is not that of privacy alone."""
         found = []
         for row, run in zip(self.rows, self.runs, strict=True):
             baseline = next(iter(self._baselines(run)), None)
@@ -114,11 +114,11 @@ class Comparison:
         return where / COMPARED
 
     def summary(self) -> dict[str, Any]:
-        """What `fedprivacy compare --json` prints."""
+        """The comparison as `fedprivacy compare --json` prints it."""
         return {"metric": self.metric, "runs": list(self.rows), "differing": self.differing, "cautions": self.cautions}
 
     def in_words(self) -> str:
-        """What came out, in a sentence."""
+        """The result in a sentence."""
         finals = [row["final"] for row in self.rows if row["final"] is not None]
         reached = [metric_text(self.metric, value) for value in sorted({min(finals), max(finals)})] if finals else []
         measured = f"{metric_name(self.metric)} {' to '.join(dict.fromkeys(reached)) or 'not measured'}"
@@ -129,7 +129,7 @@ class Comparison:
         return f"{count_text(len(self.runs), 'run')}: {measured}; privacy costs {span}"
 
     def epsilon_text(self, row: Mapping[str, Any]) -> str:
-        """What a row's run spent, for people."""
+        """The text of what a row's run spent."""
         if not row["privacy"]:
             return NO_PRIVACY
         return epsilon_text(or_infinite(row["epsilon"]), or_infinite(row["budget"]))

@@ -49,7 +49,7 @@ FIGURE = "figure.png"
 REPORT = "report.html"
 
 SINCE = "since"
-"""In the line of a round: the round before it, whose clients are still as they were, but for those that the line names.
+"""Key of an earlier round in a line: all clients still stand as after that round, except those that the line names.
 
 A line without it names every client: that of round 0, one after clients have left, and all lines of older versions.
 """
@@ -201,7 +201,7 @@ def check_unused(folder: Path) -> None:
 
 
 def begun_only(folder: Path) -> bool:
-    """Whether a run was stopped there before its first round was finished."""
+    """Tell whether a run was stopped there before it had finished its first round."""
     return (folder / CONFIG).is_file() and not _holds_rounds(folder)
 
 
@@ -238,7 +238,7 @@ def _cut_rounds(rounds: Path, last: int) -> None:
 
 
 def _number(line: bytes) -> int | None:
-    """Of which round a line is; None if it is not whole."""
+    """The round number of a line; None if the line is not whole."""
     try:
         return int(json.loads(line)["round"])
     except (ValueError, KeyError, TypeError):
@@ -271,7 +271,7 @@ def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> Trai
 
 
 def _other_terms(given: Value | None, recorded: RunConfig) -> str:
-    """What is wrong with client terms that are given for a run that goes on; empty: they are its own, or left open."""
+    """The problem with client terms that are given for a resumed run; empty: they are its own, or left open."""
     if given in (None, ""):
         return ""
     used = client_terms_of(recorded.client_terms)
@@ -285,7 +285,7 @@ def _other_terms(given: Value | None, recorded: RunConfig) -> str:
 
 
 def has_terms_of(folder: Path, plan: TrainingPlan) -> bool:
-    """Whether the run in a folder has the terms of a plan."""
+    """Tell whether the run in a folder has the client terms of a plan."""
     return plan.client_terms.became(client_terms_of(read_config(folder).client_terms))
 
 

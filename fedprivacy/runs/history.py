@@ -42,7 +42,7 @@ RunReader: TypeAlias = "RunHistory | StoredRun"
 
 
 def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
-    """What a run's figures are drawn from, with the curves of the chosen clients on top; unknown ones are left out."""
+    """The series of a run's figures, with the curves of the chosen clients on top; unknown ones are left out."""
     rounds = thinned(run.finished)
     if not rounds:
         return RunSeries(run.facts, ())
@@ -62,7 +62,7 @@ def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
 
 
 def costs_of(run: RunReader, most: int = MOST_ROWS, chosen: Sequence[str] = ()) -> CostMap:
-    """How much the rounds of a run cost the clients that spent most, or those that are chosen.
+    """The cost of each round to the clients that spent most, or to those that are chosen.
 
     Many rounds share a column. A client that was enrolled during the run has no known growth before its second one.
     """
@@ -125,7 +125,7 @@ class RunHistory:
 
     @cached_property
     def facts(self) -> RunFacts:
-        """What does not change. A run in memory knows no run_id; without a folder it has its task's name."""
+        """The facts that do not change. A run in memory knows no run_id; without a folder it has its task's name."""
         noises = [client.noise_multiplier for client in self.last.spent.values()] or [self.noise_multiplier or 0.0]
         facts = RunFacts(
             run_id="",
@@ -139,7 +139,7 @@ class RunHistory:
         return facts if facts.name else replace(facts, name=facts.task)
 
     def series(self, chosen: Sequence[str] = ()) -> RunSeries:
-        """What figures are drawn from, with the curves of the chosen clients on top.
+        """The series of the run's figures, with the curves of the chosen clients on top.
 
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
@@ -152,7 +152,7 @@ class RunHistory:
         return series_of(self, chosen)
 
     def costs(self, most: int = MOST_ROWS) -> CostMap:
-        """How much each round cost the clients that spent most, so many at most."""
+        """The cost of each round to at most `most` clients: those that spent most."""
         return costs_of(self, most)
 
     def summary(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class RunHistory:
         return sorted({client.spent.budget_epsilon for client in self._clients.values() if client.spent.limited})
 
     def turns(self, most: int) -> list[tuple[int, float]]:
-        """Where clients were exhausted, each place once."""
+        """Pairs of round and epsilon at which clients were exhausted, each pair once."""
         found = sorted(
             {
                 (client.exhausted_in, client.spent.epsilon)

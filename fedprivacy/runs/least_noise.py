@@ -61,7 +61,7 @@ class Demand:
     relation: NeighbouringRelation
 
     def limit(self, standing: Standing, client_id: str = "") -> RunLimit:
-        """How far the run may go on a dataset that stands so."""
+        """The limit of the run on a dataset with this standing."""
         return RunLimit(filter_of(standing.allowance), standing.past, self.most_spent, client_id)
 
     def shared(self, standings: Mapping[str, Standing], sampling_rate: float) -> float:

@@ -9,11 +9,11 @@ from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.values.wording import epsilon_text
 
 NAMES = frozenset({"microbatches", "num-microbatches", "microbatch-size", "num_microbatches", "microbatch_size"})
-"""What the setting is called elsewhere."""
+"""Names of the setting in other libraries."""
 
 
 def refusal(plan: TrainingPlan) -> str:
-    """Why there is no such setting, with what the run would cost if there were.
+    """Say why there is no such setting, and what the run would cost with it.
 
     To clip the mean gradient of a group to C bounds what the group says, not what one record does: without the record
     the mean may point the other way, so that the sum moves by up to 2 C. That is so if every other record stays in its

@@ -67,7 +67,7 @@ class Odometer:
         self._unread.update(datasets)
 
     def read(self) -> PopulationSpent:
-        """What everybody has spent now, by client_id."""
+        """Everybody's privacy loss so far, by client_id."""
         self._unread |= self._expired()
         reading = self._ledger.read_changed(self._clients.keys(), self._head, self._unread)
         self._spent = self._spent.updated(self._spent_by(reading))
@@ -75,7 +75,7 @@ class Odometer:
         return self._spent
 
     def _spent_by(self, reading: Reading) -> dict[str, ClientSpent]:
-        """What the clients that were read have spent, by client_id."""
+        """The privacy loss of the clients that were read, by client_id."""
         changed = {}
         for dataset, epsilon in self._epsilons(reading).items():
             client, allowance = self._clients[dataset], reading.allowances[dataset]

@@ -128,12 +128,12 @@ class RunPlan:
 
     @property
     def rates_differ(self) -> bool:
-        """Whether a client's sampling rate follows from its public shard size."""
+        """Tell whether a client's sampling rate follows from its public shard size."""
         return self.config.batch_size is not None and self.task.shard_sizes_public
 
     @property
     def noise_by_rate(self) -> bool:
-        """Whether each client has the least noise for its own sampling rate, past and budget.
+        """Tell whether each client has the least noise for its own sampling rate, past and budget.
 
         It is found when the client's shard size is known: when it enrols, however late. A client whose terms name a
         noise multiplier has that one.
@@ -141,7 +141,7 @@ class RunPlan:
         return self.rates_differ and self.config.privacy and self.config.noise_multiplier is None
 
     def finds_noise(self, client_id: str) -> bool:
-        """Whether a client's noise was left open, so that another run would find its own."""
+        """Tell whether a client's noise was left open, so that another run would find its own."""
         return self.config.noise_multiplier is None and self.client_terms.of(client_id).noise_multiplier is None
 
     @property
@@ -150,7 +150,7 @@ class RunPlan:
         return [simulated_client_id(number, self.config.clients) for number in range(self.config.clients)]
 
     def standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
-        """How clients stand on the run's ledger before its first step, by client_id; None: those that may come."""
+        """Clients' standings on the run's ledger before its first step, by client_id; None: of those that may come."""
         come = self._expected() if client_ids is None else client_ids
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
         return standings_on(self.config.ledger, self.run_id, datasets, self.allowance)
@@ -180,7 +180,7 @@ class RunPlan:
         return self.config.most_spent
 
     def budget(self, client_id: str = "") -> PrivacyBudget:
-        """What the run asks for on a client's dataset, over all runs: the client's own budget, or the run's."""
+        """The budget of a client's dataset over all runs: the client's own, or the run's."""
         return self.client_terms.of(client_id).budget(self.config.budget)
 
     @property
@@ -190,19 +190,19 @@ class RunPlan:
         return math.inf if own else self.config.epsilon
 
     def allowance(self, client_id: str = "", known: Allowance | None = None) -> Allowance:
-        """The same with the filter that the run asks for or, left open, the known one's."""
+        """The budget with the filter that the run asks for or, left open, the filter of `known`."""
         return replace(self.config.allowance(known), budget=self.budget(client_id))
 
     def limit(self, past: History, allowance: Allowance | None = None, client_id: str = "") -> RunLimit:
-        """How far the run may go on a dataset with this past and allowance; None: what the run itself asks for."""
+        """The limit of the run on a dataset with this past and allowance; None: the allowance that the run asks for."""
         return self.demand.limit(Standing(past, allowance or self.allowance(client_id)), client_id)
 
     def event(self, disclosed: int = 0, client_id: str = "") -> PoissonSampledGaussian:
-        """What one local step costs a client that disclosed so many records. Raises what `events` does."""
+        """The event of a client's local step, from the number of records it disclosed. Raises what `events` does."""
         return self.events({client_id: disclosed})[client_id]
 
     def events(self, disclosed: Mapping[str, int]) -> dict[str, PoissonSampledGaussian]:
-        """What one local step costs each of some clients, by client_id.
+        """The event of each client's local step, by client_id.
 
         Where noise is found by rate, a client's is the one that this run has charged already, or the least with which
         it can take all steps after what the ledger says that it has spent before this run; a client whose past leaves
@@ -220,7 +220,7 @@ class RunPlan:
     def events_of(
         self, standings: Mapping[str, Standing], disclosed: Mapping[str, int]
     ) -> dict[str, PoissonSampledGaussian]:
-        """The same of clients that stand so; how they stand counts only where noise is found by rate."""
+        """The same for clients with these standings, which matter only where noise is found by rate."""
         rates = {client_id: self.sampling_rate(size, client_id) for client_id, size in disclosed.items()}
         found = dict[str, float]()
         if self.noise_by_rate:
@@ -245,7 +245,7 @@ class RunPlan:
 
     @property
     def total_steps(self) -> int:
-        """What a client that joins every round is charged, in local steps."""
+        """Number of local steps that a client which joins every round is charged."""
         return self.config.schedule.steps_until(self.config.rounds)
 
     def steps_by_round(
@@ -312,7 +312,7 @@ class TrainingPlan(RunPlan):
 
     @cached_property
     def user_level(self) -> UserLevelPlan | None:
-        """What the server's own noise makes of each round; None: it adds none.
+        """The plan of the server's own noise; None: it adds none.
 
         Raises:
             ConfigError: says why no noise meets the user-level budget, or that it does not allow one round.

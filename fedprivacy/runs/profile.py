@@ -1,4 +1,4 @@
-"""Where a simulation's time went: by phase, and as a trace that chrome://tracing and Perfetto open.
+"""A profile of a simulation: its time by phase, and a trace that chrome://tracing and Perfetto open.
 
 `profile.json` is both: a Chrome trace (Trace Event Format, as a JSON object) whose "X" events are stretches of time in
 microseconds, nested by thread, and beside them, under `profile`, what each phase came to over the whole run.
@@ -24,21 +24,21 @@ from fedprivacy.values.runs import Rows
 TRACE = "profile.json"
 
 FIRST, LATER, ROUNDS = "first round", "later rounds", "rounds"
-"""How rounds are marked, and what they are together: the first makes what later ones find made."""
+"""Names of the spans of rounds, and of their group. The first round prepares what later ones reuse."""
 
 OTHER_THREADS = "other threads"
-"""What was marked beside the run's own thread: its time is no part of the run's, and has no share of it."""
+"""Names of spans outside the run's own thread. Their time is no part of the run's time."""
 
 BETWEEN = " > "
 """Between the names of a phase."""
 
 _PID = 1
-"""In a trace; the process's own number would tell nothing."""
+"""Process number in a trace; the real one would say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast some rounds went.
+    """The speed of some rounds.
 
     Attributes:
         rounds: how many were begun.
@@ -57,13 +57,13 @@ class Pace:
 
     @classmethod
     def of(cls, rounds: Totals | None, updates: int) -> Self:
-        """Of rounds that were marked; None: there were none."""
+        """The pace of the rounds that were marked; None: there were none."""
         return cls(rounds.calls, updates, rounds.total / 1e9) if rounds else cls(0, 0, 0.0)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where a simulation's time went.
+    """A simulation's time, by phase.
 
     Attributes:
         phases: a row for each, below the phase that surrounds it: `phase`, the names from the outermost on; `calls`;
@@ -81,7 +81,7 @@ class Profile:
 
     @classmethod
     def of(cls, recording: Recording, updates: Sequence[int], notes: Sequence[str] = ()) -> Self:
-        """What a recording of a run comes to.
+        """Sum up a recording of a run.
 
         Args:
             recording: that has ended.
@@ -183,7 +183,7 @@ def _row(
 
 
 def _milliseconds(totals: Totals | None, pace: Pace) -> float | None:
-    """For each client's update."""
+    """Seconds for each client's update."""
     return totals.total / 1e6 / pace.updates if totals and pace.updates else None
 
 
@@ -196,7 +196,7 @@ def _walk(totals: Totals, around: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
 
 
 def _at(totals: Totals | None, names: tuple[str, ...]) -> Totals | None:
-    """What is inside under these names, the outermost first."""
+    """The phase under these names, the outermost first."""
     for name in names:
         totals = totals.inside.get(name) if totals else None
     return totals

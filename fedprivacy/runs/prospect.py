@@ -1,4 +1,4 @@
-"""What a run would cost every simulated client, as plain rows. Nothing is run."""
+"""The cost of a run for every simulated client, as plain rows. Nothing is run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("fedprivacy.runs")
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What a run would cost.
+    """The cost of a run.
 
     Attributes:
         noise_multiplier: sigma of a local step, in clipping norms, of clients without noise of their own; None: each
@@ -45,7 +45,7 @@ class Prospect:
 
     @classmethod
     def of(cls, plan: RunPlan) -> Prospect:
-        """What the clients of a plan would spend."""
+        """The prospect of a plan's clients."""
         clients = Rows(
             {
                 "client_id": client_id,
@@ -66,7 +66,7 @@ class Prospect:
 
 @takes_settings
 def plan(task: GivenTask = None, **settings: Given) -> Prospect:
-    """What a run would cost every simulated client, and the noise that the budget needs. Runs nothing.
+    """Tell what a run would cost every simulated client, and the noise that the budget needs. Runs nothing.
 
     >>> import fedprivacy as fp
     >>> prospect = fp.plan("digits", epsilon=1.0, rounds=40)
@@ -89,7 +89,7 @@ def plan(task: GivenTask = None, **settings: Given) -> Prospect:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What clients that spend alike have spent, would spend in the run, and would have left after it."""
+    """The privacy loss of clients that spend alike: before the run, in it, and left after it."""
 
     group: ClientGroup
     before: float  # epsilon before the run
@@ -100,7 +100,7 @@ class Outlook:
 
 
 def spending(plan: RunPlan) -> list[Outlook]:
-    """What each group of clients that spend alike would have spent after each round; warns of too large a delta.
+    """Each group of clients that spend alike, with its loss after each round; warns of too large a delta.
 
     Raises:
         ConfigError: the run is without privacy, or terms are for some simulated clients and for others that are none.

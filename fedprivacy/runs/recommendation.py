@@ -60,7 +60,7 @@ EMA_DECAY = 0.9
 
 SAMPLING_RATES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 SLACK = 1.03
-"""How much more noise than with all records in all steps is taken for less work."""
+"""Factor by which noise may exceed that of taking all records in all steps, in exchange for less work."""
 
 LOUD = 0.2
 """Noise of the whole path over its length from which a model suffers visibly."""
@@ -68,7 +68,7 @@ LOUD = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is public of a federation.
+    """The public facts of a federation.
 
     Attributes:
         clients: how many there are.
@@ -85,7 +85,7 @@ class Facts:
     outputs: int | None
 
     def __str__(self) -> str:
-        """In words."""
+        """The recommendation in words."""
         records = f"{'about ' * self.guessed}{self.records:,.0f} records in {count_text(self.clients, 'client')}"
         outputs = "" if self.outputs is None else f" and {count_text(self.outputs, 'output')}"
         return f"{records}, a model with {count_text(self.parameters, 'parameter')}{outputs}"

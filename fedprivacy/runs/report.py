@@ -26,7 +26,7 @@ from fedprivacy.values.spent import reason_of
 TEMPLATE = "report.html.jinja"
 FALSE_POSITIVE_RATES = (0.01, 0.05)
 FIGURE_WIDTH = 335
-"""Of each plot in px: two of them with their labels are as wide as the page."""
+"""Width of each plot in px: two with their labels are as wide as the page."""
 
 
 def draw(history: RunHistory, folder: Path) -> None:

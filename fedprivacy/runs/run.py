@@ -31,7 +31,7 @@ _MOST_SHOWN = 20
 
 
 class Run:
-    """What a run has done so far: read from its folder when this object was made.
+    """A run as far as it has come, read from its folder when this object was made.
 
     In a notebook it shows itself, without a network.
 
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def user_level(self) -> UserLevelSpent | None:
-        """What the run's models tell of any client as a whole, an account of its own; None: there is no such noise."""
+        """The privacy loss of any client as a whole, an account of its own; None: the run has no user-level noise."""
         return self.history.last.user_level
 
     @property
@@ -143,7 +143,7 @@ class Run:
 
     @property
     def profile(self) -> Rows:
-        """Where the time went, a row for each phase: see `fedprivacy.runs.profile.Profile`; the trace is beside it.
+        """The run's time, a row for each phase: see `fedprivacy.runs.profile.Profile`; the trace is beside it.
 
         Raises:
             RunFolderError: the run was not profiled.

@@ -1,4 +1,4 @@
-"""How each client stands on the ledger before a run's first step."""
+"""Standings: each client's past and allowance on the ledger before a run's first step."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class UserLevelBook:
                 self._charged.add((entry["round"], entry["attempt"]))
 
     def allows(self, attempt: Attempt) -> bool:
-        """Whether the budget allows the release that an attempt at a round would end with."""
+        """Tell whether the budget allows the release with which an attempt at a round would end."""
         return self._is_paid(attempt) or self._account.rounds < self._most
 
     def charge(self, attempt: Attempt) -> None:
@@ -85,7 +85,7 @@ class UserLevelBook:
         self._released.add(attempt)
 
     def spent(self, clipping_norm: float) -> UserLevelSpent:
-        """How the account stands; `clipping_norm` is where the clipping has arrived."""
+        """The state of the account; `clipping_norm` is the current one of adaptive clipping."""
         event, budget = self._plan.mechanism.event, self._plan.budget
         return UserLevelSpent(
             epsilon=self._account.epsilon(budget.delta).value,
@@ -98,7 +98,7 @@ class UserLevelBook:
         )
 
     def _is_paid(self, attempt: Attempt) -> bool:
-        """Whether the very same release was charged before the run was stopped."""
+        """Tell whether the very same release was charged before the run was stopped."""
         return self._repeatable and (attempt.round, attempt.attempt) in self._charged
 
     def _whole_lines(self) -> list[bytes]:

@@ -124,7 +124,7 @@ class RunStart:
 
     @property
     def folder(self) -> Path:
-        """Where results and checkpoints go."""
+        """The folder for results and checkpoints."""
         return Path(self.plan.config.out)
 
     @property
@@ -134,7 +134,7 @@ class RunStart:
 
 
 def going_on(finished: int, rounds: int) -> str:
-    """What happens with a run that was stopped."""
+    """Say what happens with a run that was stopped."""
     if finished >= rounds:
         return f"All {rounds} rounds are finished already: nothing is run again."
     return f"Going on after round {finished} of {rounds}."

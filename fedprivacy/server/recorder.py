@@ -42,7 +42,7 @@ INTERVAL = 0.5
 """Seconds between two writes: rounds that come faster are written together, and the ledger is free in between."""
 
 SHARE = 0.02
-"""Of a core, the most that writing may take: the rounds of very many clients are written together, too."""
+"""Maximum share of a core that writing may take; to keep it, rounds of very many clients are written together."""
 
 HEARTBEAT = 10.0
 """Seconds after which a run that has nothing to say gives a sign of life."""
@@ -194,7 +194,7 @@ def saved(arrays: ArrayRecord, standardise: Standardise | None) -> bytes:
 
 
 def how_to_go_on(config: RunConfig, placement: Placement = HERE) -> str:
-    """What to type when a run has ended before its last round: a task that is an object must be given again."""
+    """Say what to type when a run has ended before its last round. A task that is an object must be given again."""
     again = f"fedprivacy simulate --resume {shlex.quote(config.out)}{placement.typed}"
     if config.task.startswith(OBJECT):
         task = config.task.removeprefix(OBJECT)

@@ -1,4 +1,4 @@
-"""From the strategy that a configuration names to one of Flower's, which leaves who is chosen to the budget."""
+"""Build the Flower strategy that a configuration names. The budget decides who can be chosen."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What drives a simulation on this machine: one run, many runs, questions, a profile."""
+"""Simulations on this machine: one run, many runs, questions, a profile."""

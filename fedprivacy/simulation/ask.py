@@ -34,7 +34,7 @@ Questioned = Question | Sequence[Question] | str
 """A question, several, or some as people type them."""
 
 Outcome = TypeVar("Outcome")
-"""What talking to clients comes to."""
+"""Result of a conversation with clients."""
 
 
 class Ask(Questions):
@@ -149,7 +149,7 @@ class Ask(Questions):
 
 
 ask = Ask()
-"""What the front door calls `ask`."""
+"""The function `fedprivacy.ask`, with its methods."""
 
 
 def questionnaire(

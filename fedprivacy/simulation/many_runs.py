@@ -19,7 +19,7 @@ from fedprivacy.runs.placement import HERE
 from fedprivacy.simulation.simulate import prepared, run
 
 LOG = "sweep.log"
-"""What the runs warn of, in the folder of the sweep."""
+"""Name of the file in the sweep's folder that holds the runs' warnings."""
 
 Told = Callable[[SweptRun, str], None]
 """Is told of every run that ended, and why it failed; an empty text: it did not."""
@@ -93,6 +93,6 @@ def _pool(jobs: int, log: Path) -> ProcessPoolExecutor:
 
 
 def _begin(log: Path) -> None:
-    """What each process does first."""
+    """Prepare a process for its runs."""
     torch.set_num_threads(1)
     logging.basicConfig(filename=log, level=logging.WARNING, format="%(asctime)s %(process)d %(message)s")

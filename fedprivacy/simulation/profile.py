@@ -34,7 +34,7 @@ IN_WORKERS = (
 )
 
 _LEAST_SHARE = 0.001
-"""Of the run's time: phases that took less are left out of a terminal's table."""
+"""Share of the run's time below which a phase is left out of a terminal's table."""
 
 _WIDTH = 110
 

@@ -177,7 +177,7 @@ def _run(
 
 @spanned("trying the task")
 def _try_task(plan: TrainingPlan, placement: Placement) -> None:
-    """In this process every client's shard is opened, and stays open; for Ray's workers the first and the last."""
+    """Open every client's shard in this process, where it stays open; for Ray's workers only the first and the last."""
     clients, config = range(plan.config.clients), plan.config
     if placement.ray_address:
         config = replace(config, device="cpu")  # the cluster's GPUs are not this machine's

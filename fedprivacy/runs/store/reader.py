@@ -48,7 +48,7 @@ _FEW_NAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class ClientQuery:
-    """Which clients, by a part of their name and their `ClientState`, empty: any; which part of them; in which order.
+    """A selection of clients: a part of their name and their `ClientState` (empty: any), the page, and the order.
 
     `sort` is a column of `recorded_clients`. Equals stay in the order of enrolment; what has no bound or no budget
     counts as the largest.
@@ -87,7 +87,7 @@ class RunStore:
         return StoredRun(self, standing_of(row)) if row else None
 
     def changes(self) -> dict[str, int]:
-        """How often each run has changed: cheap enough to ask many times a second."""
+        """Number of changes of each run, by run_id: cheap enough to ask for many times a second."""
         wanted = select(recorded_runs.c.run_id, recorded_runs.c.changes)
         return self.database.read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)})
 
@@ -133,18 +133,18 @@ class StoredRun:
         return self._read(work)
 
     def clients(self, query: ClientQuery) -> tuple[int, list[ClientStanding]]:
-        """How many clients a query finds, and those on its page."""
+        """Number of clients that a query finds, and those on its page."""
         total = select(func.count()).select_from(recorded_clients).where(self._matching(query))
         return self._read(lambda connection: (int(connection.scalar(total) or 0), self._page(connection, query)))
 
     def state_counts(self) -> dict[str, int]:
-        """How many clients are in each state; states without a client are missing."""
+        """Number of clients in each state; states without a client are missing."""
         state = recorded_clients.c.state
         wanted = select(state, func.count()).where(self._mine(recorded_clients)).group_by(state)
         return self._read(lambda connection: {name: int(n) for name, n in connection.execute(wanted)})
 
     def failed_updates(self) -> int:
-        """How many updates of a run were asked for and not used: by its rounds, without a look at each failure."""
+        """Number of updates that were asked for and not used, summed over rounds without reading each failure."""
         wanted = select(func.sum(recorded_rounds.c.failed)).where(self._mine(recorded_rounds))
         return self._read(lambda connection: int(connection.scalar(wanted) or 0))
 
@@ -174,7 +174,7 @@ class StoredRun:
         return self._read(lambda connection: sorted(map(float, connection.scalars(wanted).all())))
 
     def turns(self, most: int) -> list[tuple[int, float]]:
-        """In which rounds clients were exhausted, and at which epsilon; of many, evenly spread over the rounds."""
+        """Pairs of round and epsilon at which clients were exhausted; of many, some spread evenly over the rounds."""
         turn, epsilon = recorded_clients.c.exhausted_in, recorded_clients.c.epsilon
         exhausted = and_(self._mine(recorded_clients), turn.is_not(None), epsilon.is_not(None))
         place = (func.row_number().over(order_by=(turn, epsilon)) - 1).label("place")
@@ -214,7 +214,7 @@ class StoredRun:
     def charges(
         self, *, client_id: str = "", round: int | None = None, state: str = "", limit: int, offset: int
     ) -> tuple[int, list[StoredCharge]]:
-        """How many charges of a run the ledger holds, and a page of them, the newest first."""
+        """Number of the run's charges in the ledger, and a page of them, the newest first."""
 
         def work(connection: Connection) -> tuple[int, list[StoredCharge]]:
             prefix = self._dataset_prefix(connection)
@@ -230,7 +230,7 @@ class StoredRun:
         return self._read(work)
 
     def account(self, client_id: str) -> tuple[History, Allowance | None]:
-        """What the ledger holds of a client's dataset, over all runs, and its budget."""
+        """The history of a client's dataset in the ledger, over all runs, and its allowance."""
 
         def work(connection: Connection) -> tuple[History, Allowance | None]:
             dataset = self._dataset_prefix(connection) + client_id
@@ -240,7 +240,7 @@ class StoredRun:
         return self._read(work)
 
     def audits(self) -> list[AuditResult]:
-        """What audits of a run found, in their order."""
+        """Results of the audits of a run, in their order."""
         wanted = select(audits).where(self._mine(audits)).order_by(audits.c.audit_id)
         return self._read(lambda connection: [audit_of(row) for row in connection.execute(wanted).mappings()])
 
@@ -248,7 +248,7 @@ class StoredRun:
         return self.store.database.read(work)
 
     def _mine(self, table: Table) -> ColumnElement[bool]:
-        """Whether a row is of this run."""
+        """The condition that a row belongs to this run."""
         return table.c.run_id == self.facts.run_id
 
     def _page(self, connection: Connection, query: ClientQuery) -> list[ClientStanding]:
@@ -270,7 +270,7 @@ class StoredRun:
         return tuple(connection.scalars(wanted))
 
     def _dataset_prefix(self, connection: Connection) -> str:
-        """What stands before a client's name in the names of a run's datasets (`fedprivacy.tasks.identity`)."""
+        """The prefix of a client's name in the names of a run's datasets (`fedprivacy.tasks.identity`)."""
         dataset = connection.scalar(select(ledger_runs.c.dataset).where(self._mine(ledger_runs)))
         return f"{dataset or ''}/"
 
@@ -289,7 +289,7 @@ _RUNS = _runs()
 
 
 def _of(column: ColumnElement[int], numbers: Collection[int]) -> ColumnElement[bool]:
-    """Whether a column is one of the numbers; a range needs two parameters, whatever its length."""
+    """The condition that a column is one of the numbers; a range needs two parameters, whatever its length."""
     if not isinstance(numbers, range) or not numbers:
         return column.in_(numbers)
     within = column.between(numbers[0], numbers[-1])

@@ -42,7 +42,7 @@ CLIENTS_PER_PART = 256
 """Epsilons in one row of `recorded_epsilons`: two kilobytes, so that a row fits on a page of the database."""
 
 EPSILONS = "<f8"
-"""How epsilons are packed: little-endian, so that infinity needs no null."""
+"""Type of packed epsilons: little-endian floats, so that infinity needs no null."""
 
 
 def _of_run(*, primary_key: bool = True) -> Column[str]:
@@ -156,7 +156,7 @@ def run_row(facts: RunFacts) -> Row:
 
 
 def phase_row(phase: Phase | None) -> Row:
-    """What a run is doing, as columns of its row."""
+    """The phase of a run, as columns of its row."""
     if phase is None:
         return {"stage": "", "stage_round": 0, "stage_clients": 0}
     return {"stage": phase.stage, "stage_round": phase.round, "stage_clients": phase.clients}
@@ -218,15 +218,15 @@ def client_of(row: RowMapping) -> ClientStanding:
 
 
 def audit_row(run_id: str, result: AuditResult) -> Row:
-    """What an audit found."""
+    """An audit's result, as a row."""
     return {"run_id": run_id} | plain(result)
 
 
 def audit_of(row: RowMapping) -> AuditResult:
-    """What an audit found."""
+    """An audit's result, from its row."""
     return AuditResult(**unbounded(_fields(AuditResult, row)))
 
 
 def _fields(kind: type[Any], row: RowMapping) -> Row:
-    """What a row holds of a value, by the names of its fields."""
+    """The fields of a value that a row holds, by name."""
     return {field.name: row[field.name] for field in fields(kind) if field.name in row}

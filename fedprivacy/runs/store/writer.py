@@ -92,7 +92,7 @@ class RunRecording:
         return dict(zip(("noise_multiplier", "largest_noise_multiplier"), self._noises, strict=False))
 
     def _rows(self) -> dict[Table, list[schema.Row]]:
-        """What was added since the last time, by table."""
+        """The rows that were added since the last flush, by table."""
         run_id, clients = self._run_id, self._roster.clients
         changed = sorted((clients[client_id] for client_id in self._roster.changed), key=lambda client: client.number)
         results = [result for result, _ in self._pending]
