@@ -25,7 +25,6 @@ from fedprivacy.runs.report import draw
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.training.adaptive import CLIPPINGS
-from fedprivacy.values.wording import epsilon_text
 from tests.flower.blobs import Blobs
 
 ROOT = Path(__file__).parent.parent
@@ -122,21 +121,6 @@ def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anythin
     assert "noise-multiplier" not in problems and "local-steps" not in problems
     assert len(error.value.problems) == 5
     assert list(tmp_path.iterdir()) == []
-
-
-def test_microbatches_are_refused_with_what_they_would_cost():
-    plan = TrainingPlan.of({"task": "cancer", "clients": 3})
-    event = plan.event()
-    half = fp.epsilon(
-        sampling_rate=event.sampling_rate,
-        noise_multiplier=event.noise_multiplier / 2,
-        steps=plan.total_steps,
-        delta=1e-4,
-        relation=event.relation,
-    )
-    for name in ("microbatches", "num_microbatches", "microbatch_size"):
-        with pytest.raises(fp.ConfigError, match=f"called epsilon 2.00 would be {epsilon_text(half)} at least"):
-            fp.simulate("cancer", clients=3, **{name: 8})
 
 
 @pytest.mark.parametrize("engine", ["abacus", None])

@@ -14,11 +14,6 @@ from typer.models import CommandFunctionType
 _MOST = 3
 """Options that are named."""
 
-_MICROBATCHES = (
-    "A group's clipped mean moves by up to twice the clipping norm when one record leaves it: each record is clipped "
-    "by itself. See docs/how-to/questions.md."
-)
-
 _REMEDIES = {"float": "give a number", "integer": "give a whole number"}
 
 
@@ -30,8 +25,6 @@ class ForgivingCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            if "microbatch" in error.option_name:
-                raise click.NoSuchOption(error.option_name, f"{error.message} {_MICROBATCHES}", ctx=error.ctx) from None
             words: dict[str, Any] = {
                 name.removeprefix("--"): getattr(option, "help", None) or ""
                 for option in self.params

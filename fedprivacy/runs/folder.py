@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
-from fedprivacy.runs import microbatches
 from fedprivacy.runs.client_terms import client_terms_of
 from fedprivacy.runs.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
@@ -252,9 +251,6 @@ def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> Trai
         ConfigError: lists what is wrong with the settings of a new run; or each that is not the stopped run's own.
         RunFolderError: the folder to go on in holds no run.
     """
-    if asked := microbatches.NAMES & given.keys():
-        rest = {key: value for key, value in given.items() if key not in asked}
-        raise ConfigError([microbatches.refusal(plan_of(rest, task))])
     if given.get("questions"):
         raise ConfigError(["questions are given to a run that trains; leave them open, or ask them: fedprivacy ask."])
     folder = given.get("resume")
