@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.runs.accountant import CentralAccountant
-from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import Recipe, ShardSource
 from fedprivacy.tasks.task import Shard

@@ -38,9 +38,9 @@ from flwr.app import Context, RecordDict
 from fedprivacy.dashboard.service import Address, dashboard_beside
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder

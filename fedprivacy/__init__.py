@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from fedprivacy.runs.callbacks import Callback as Callback
     from fedprivacy.runs.callbacks import EarlyStopping as EarlyStopping
     from fedprivacy.runs.comparison import compare as compare
-    from fedprivacy.runs.configuration import ConfigError as ConfigError
     from fedprivacy.runs.prospect import plan as plan
     from fedprivacy.runs.recommendation import recommend as recommend
     from fedprivacy.runs.run import Run as Run
     from fedprivacy.runs.run import open_run as open_run
+    from fedprivacy.runs.settings.configuration import ConfigError as ConfigError
     from fedprivacy.simulation.ask import ask as ask
     from fedprivacy.simulation.simulate import simulate as simulate
     from fedprivacy.tasks import Augmentation as Augmentation
@@ -98,7 +98,7 @@ _HOMES = {
     "PrivacyBudget": "values.budget",
     "NeighbouringRelation": "values.events",
     "PoissonSampledGaussian": "values.events",
-    "ConfigError": "runs.configuration",
+    "ConfigError": "runs.settings.configuration",
 }
 
 ask_for_strict_products()  # whichever door leads here: a command, a notebook, a process of Flower's, a worker, Ray

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from fedprivacy.runs.configuration import FIELDS
+from fedprivacy.runs.settings.configuration import FIELDS
 from tests.house import DOORS, HOUSE, ROOT, imports, module_name, modules, name_of, tree
 
 FLOORS = (

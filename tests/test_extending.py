@@ -17,8 +17,8 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.simulation import simulate
 from fedprivacy.gradients import FlatClipping
 from fedprivacy.participation import COHORTS
-from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.runs.run import open_run
+from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import load_task
 from fedprivacy.tasks.built_in import BUILT_IN
@@ -98,7 +98,7 @@ ENTRIES = """
 import sys
 from fedprivacy.accounting import FILTERS
 from fedprivacy.gradients.clipping import CLIPPINGS
-from fedprivacy.runs.strategies import STRATEGIES, KnownStrategy
+from fedprivacy.runs.settings.strategies import STRATEGIES, KnownStrategy
 from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.optimizers import OPTIMIZERS

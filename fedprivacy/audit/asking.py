@@ -25,7 +25,7 @@ from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.wire.messages import ASK, GRANT, QUESTION_GRANT, RECEIPT, Grant, QuestionGrant, Receipt
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import simulated_client_id

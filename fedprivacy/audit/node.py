@@ -18,9 +18,9 @@ from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.runs.client_terms import client_terms_of
-from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, Value
 from fedprivacy.tasks import Shard, Task, TaskError, load_task
 
 TRAINING = (

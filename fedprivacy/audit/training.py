@@ -17,12 +17,12 @@ from fedprivacy.audit.page import check_place, write_page
 from fedprivacy.audit.progress import progress_on
 from fedprivacy.flower.client.trial import try_task
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.device import choose_device, is_device
 from fedprivacy.runs.folder import ledger_of, plan_of, read_config, read_history, read_run_id
-from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.run import Run
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, Value
+from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.store.writer import record_audits
 from fedprivacy.tasks import Task, TaskError, load_task
 from fedprivacy.tasks.loader import agreed

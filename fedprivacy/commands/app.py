@@ -35,7 +35,7 @@ from fedprivacy.commands.terminal import (
     print_json,
     print_what_the_terminal_lacks_as_ascii,
 )
-from fedprivacy.runs.configuration import FIELDS, OF_ASKING, OF_TRAINING, RUNS, Engine, RunConfig, words_of
+from fedprivacy.runs.settings.configuration import FIELDS, OF_ASKING, OF_TRAINING, RUNS, Engine, RunConfig, words_of
 
 app = Commands(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
@@ -455,8 +455,8 @@ def _checked(*, traceback: bool) -> Iterator[None]:
     from fedprivacy.flower import BudgetSpentError, RoundFailedError, TooFewClientsError, WorkerError
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.replay import BrokenJournalError
-    from fedprivacy.runs.configuration import ConfigError
     from fedprivacy.runs.folder import RunFolderError
+    from fedprivacy.runs.settings.configuration import ConfigError
 
     warnings = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])

@@ -20,9 +20,9 @@ from fedprivacy.questions.figures import Figure
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
-from fedprivacy.runs.configuration import LEDGER, Engine
 from fedprivacy.runs.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
+from fedprivacy.runs.settings.configuration import LEDGER, Engine
 from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text

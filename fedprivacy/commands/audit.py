@@ -70,7 +70,7 @@ def _check_one(*, run_config: Path | None, **subjects: object) -> None:
     Raises:
         ConfigError: names both.
     """
-    from fedprivacy.runs.configuration import ConfigError
+    from fedprivacy.runs.settings.configuration import ConfigError
 
     chosen = [name for name, given in subjects.items() if given is not None]
     if len(chosen) > 1:
@@ -85,7 +85,7 @@ def _check_only(taken: set[str], settings: dict[str, Any], why: str) -> None:
     Raises:
         ConfigError: names one.
     """
-    from fedprivacy.runs.configuration import ConfigError
+    from fedprivacy.runs.settings.configuration import ConfigError
 
     if others := sorted(settings.keys() - taken):
         raise ConfigError([f"{others[0]} is set, and {why}"])

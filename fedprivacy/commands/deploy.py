@@ -247,8 +247,8 @@ def _checked() -> Iterator[None]:
     from fedprivacy.deploy.keys import KeyFileError
     from fedprivacy.deploy.party import PartyError
     from fedprivacy.deploy.processes import ProcessError
-    from fedprivacy.runs.configuration import ConfigError
     from fedprivacy.runs.folder import RunFolderError
+    from fedprivacy.runs.settings.configuration import ConfigError
     from fedprivacy.tasks import TaskError
 
     mistakes = (AppFolderError, ConfigError, DataError, KeyFileError, PartyError, RunFolderError, SigningKeyError)

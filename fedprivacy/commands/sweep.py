@@ -26,11 +26,11 @@ def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: 
     """Run a sweep and show what came out; see the command's help."""
     from fedprivacy.flower.simulation import quiet_flower
     from fedprivacy.runs.device import choose_device
-    from fedprivacy.runs.grid import Grid, Results, SweptRun
+    from fedprivacy.runs.grid import SweepGrid, SweepResults, SweptRun
     from fedprivacy.server.strategies import build_strategy
     from fedprivacy.simulation.many_runs import LOG, run_all
 
-    grid = Grid.of(texts, seeds, out, baseline=baseline)
+    grid = SweepGrid.of(texts, seeds, out, baseline=baseline)
     plans = grid.check()
     for plan in plans:  # what a plan does not need, and a run fails without
         choose_device(plan.config.device)
@@ -55,7 +55,7 @@ def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: 
         except KeyboardInterrupt:
             ERR.print("Stopped. The same command goes on where this one was.")
             raise typer.Exit(130) from None
-    results = Results(grid, metric)
+    results = SweepResults(grid, metric)
     written = results.save()
     if as_json:
         told = {"metric": metric, "combinations": list(results.combinations), "runs": list(results.runs)}

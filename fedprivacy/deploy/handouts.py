@@ -32,7 +32,7 @@ from fedprivacy.deploy.federation import write_toml
 from fedprivacy.deploy.keys import write_client_key, write_keys
 from fedprivacy.deploy.party import Party, PartyError
 from fedprivacy.deploy.templates import rendered
-from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks.loader import public_name
 
 RECORD = "deployment.toml"

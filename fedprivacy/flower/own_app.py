@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedprivacy.flower.server import strategy as wrapper
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.runs.configuration import Value
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import Value
 from fedprivacy.tasks import Task
 
 

@@ -33,11 +33,11 @@ from fedprivacy.flower.client.crew import USELESS, Crew
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.client.workers import Workers
 from fedprivacy.flower.kept import KeptModels
-from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_usable, read_history
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.placement import HERE, Placement
+from fedprivacy.runs.settings.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.tasks.identity import simulated_client_id
 
 log = logging.getLogger("fedprivacy.engine")

@@ -11,7 +11,7 @@ from fedprivacy.reproductions.bench import check_complete, data_folder, finished
 from fedprivacy.reproductions.experiment import Reproduction, ReproductionError
 from fedprivacy.reproductions.results import Results
 from fedprivacy.reproductions.seeds import SeedsLeft, rows_bar
-from fedprivacy.runs.configuration import RUNS
+from fedprivacy.runs.settings.configuration import RUNS
 
 
 def reproduce(

@@ -16,7 +16,7 @@ from fedprivacy.figures.notebook import Figure
 from fedprivacy.figures.tables import FEWEST_RUNS, MOST_RUNS, names_of
 from fedprivacy.runs.folder import RunFolderError
 from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.page import page
+from fedprivacy.runs.html_page import page
 from fedprivacy.runs.run import Run, open_run
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.runs import Rows

@@ -24,9 +24,9 @@ from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
 from fedprivacy.runs.client_terms import client_terms_of
-from fedprivacy.runs.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.evaluation import Evaluation

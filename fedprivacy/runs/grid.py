@@ -18,9 +18,9 @@ from fedprivacy._support.settings import ConfigError, kind_of, names_in
 from fedprivacy.figures import save_png
 from fedprivacy.figures.sweep import EpsilonLine, Spread, spread_of, sweep_figure
 from fedprivacy.runs.comparison import final_of
-from fedprivacy.runs.configuration import CONFIG, FIELDS, Value
 from fedprivacy.runs.folder import has_terms_of, read_history
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, Value
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
 
@@ -49,7 +49,7 @@ class SweptRun:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SweepGrid:
     """What a sweep runs.
 
     Attributes:
@@ -65,7 +65,7 @@ class Grid:
     out: Path
 
     @classmethod
-    def of(cls, texts: Mapping[str, str], seeds: int, out: Path, *, baseline: bool) -> Grid:
+    def of(cls, texts: Mapping[str, str], seeds: int, out: Path, *, baseline: bool) -> SweepGrid:
         """From lists as people write them, with commas.
 
         Raises:
@@ -187,10 +187,10 @@ def _differences(plan: TrainingPlan, run: SweptRun) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Results:
+class SweepResults:
     """What the finished runs of a sweep reached, by the metric that the task shows first."""
 
-    grid: Grid
+    grid: SweepGrid
     metric: str
 
     @cached_property
@@ -265,7 +265,7 @@ class Results:
         }
 
 
-def _told(grid: Grid, combination: Combination) -> dict[str, Value | None]:
+def _told(grid: SweepGrid, combination: Combination) -> dict[str, Value | None]:
     """The swept settings of a combination, None where it does without, and whether it is private."""
     return {key: combination.get(key) for key in grid.swept} | {"privacy": "privacy" not in combination}
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from fedprivacy._support.settings import key_of
 from fedprivacy.participation import ALWAYS, COHORTS, Buffer, Draws, Participation, availability_of, speeds_of
 from fedprivacy.participation.speeds import INSTANT, Equal
-from fedprivacy.runs.configuration import FIELDS, ConfigError, RunConfig
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig
 
 CLOCKED = ("over_selection", "deadline", "speeds", "availability", "concurrency", "buffer_size")
 """Settings that say how time passes. With one of them a simulation has a clock."""

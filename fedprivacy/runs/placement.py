@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from fedprivacy.runs.configuration import ConfigError, Engine
+from fedprivacy.runs.settings.configuration import ConfigError, Engine
 
 NEAREST = "auto"
 """The address of the cluster that runs on this machine, or that the environment variable RAY_ADDRESS names."""

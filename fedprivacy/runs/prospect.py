@@ -10,10 +10,10 @@ from fedprivacy.accounting.histories import without
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.advice import about_delta, simulated_sizes
 from fedprivacy.runs.client_groups import ClientGroup, client_groups
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import plan_of
-from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows

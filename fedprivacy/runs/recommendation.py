@@ -33,10 +33,10 @@ from torch import Tensor, nn
 
 from fedprivacy.accounting.calibration import noise_multiplier
 from fedprivacy.runs.advice import about_delta, simulated_sizes
-from fedprivacy.runs.configuration import ConfigError, Value
 from fedprivacy.runs.folder import plan_of
-from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import ConfigError, Value
+from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.loader import OBJECT, shard_of
 from fedprivacy.values.budget import PrivacyBudget

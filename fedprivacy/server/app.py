@@ -19,9 +19,9 @@ from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
 from fedprivacy.flower.server.strategy import Books
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import plan_of, read_run_id
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.server.question_run import answer_run_config
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy

@@ -15,9 +15,9 @@ from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.asking import Asked, ask_clients
 from fedprivacy.ledger import LedgerError
 from fedprivacy.questions.figures import Figure
-from fedprivacy.runs.asking import question_plan, questions_in
-from fedprivacy.runs.configuration import OF_ASKING, RUNS, Value
 from fedprivacy.runs.plan import QuestionPlan
+from fedprivacy.runs.question_plan import question_plan, questions_in
+from fedprivacy.runs.settings.configuration import OF_ASKING, RUNS, Value
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.tasks import Task
 from fedprivacy.values.nulls import plain

@@ -9,8 +9,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedprivacy._support.settings import ConfigError, key_of
 from fedprivacy._support.sources import SourceError, load
-from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES, KnownStrategy
+from fedprivacy.runs.settings.configuration import RunConfig
+from fedprivacy.runs.settings.strategies import SERVER_SETTINGS, STRATEGIES, KnownStrategy
 
 
 def build_strategy(config: RunConfig) -> Strategy:

@@ -20,11 +20,11 @@ from fedprivacy.questions.frequent import Frequent, Search, frequent
 from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.asking import question_plan
-from fedprivacy.runs.configuration import LEDGER, RUNS, ConfigError, Engine, Value, of_simulation
-from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plan import QuestionPlan
+from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Engine, Value, of_simulation
+from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.server.question_run import record
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.built_in import DEFAULT_TASK

@@ -27,13 +27,13 @@ from fedprivacy.flower.server.strategy import Books
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
 from fedprivacy.runs.folder import new_run_folder, plan_of
-from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.participation import participation_of
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.run import Run
+from fedprivacy.runs.settings.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
+from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.server.strategies import build_strategy

@@ -4,7 +4,7 @@ from tests.additions.addition import Addition, after
 
 SETTING = Addition(
     edits={
-        "fedprivacy/runs/configuration.py": [
+        "fedprivacy/runs/settings/configuration.py": [
             after(
                 '    node_timeout: float = setting("Seconds to wait for enough clients.", 120.0, bounds=(0.0, 1e9))\n',
                 '    evaluate_every: int = setting("Rounds from one evaluation to the next.", 1, bounds=_WHOLE)\n',
@@ -23,7 +23,7 @@ SETTING = Addition(
 
 STRATEGY = Addition(
     edits={
-        "fedprivacy/runs/strategies.py": [
+        "fedprivacy/runs/settings/strategies.py": [
             after(
                 'fixed={"num_malicious_nodes": 1}, fewest_clients=5, averages=False\n    ),\n',
                 '    "fedmedian": KnownStrategy(source="flwr.serverapp.strategy:FedMedian"),  # Yin et al. 2018\n',
@@ -77,7 +77,7 @@ PROGRAM = """
 import inspect, tomllib
 
 import fedprivacy as fp
-from fedprivacy.runs.configuration import FIELDS, ConfigError, RunConfig, resolve
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig, resolve
 from fedprivacy.server.strategies import build_strategy
 from tests.flower.blobs import Blobs
 

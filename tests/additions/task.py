@@ -53,7 +53,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks import ShardSource, load_task
 from fedprivacy.training.single import train
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy.commands.app import app
-from fedprivacy.runs.configuration import FIELDS, OF_TRAINING, words_of
+from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, words_of
 from tests.commands.running import ENVIRONMENT, fedprivacy, unwrapped
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.tasks import load_task
 from tests.commands.running import fedprivacy, summary
 from tests.flower.blobs import Blobs

@@ -12,7 +12,7 @@ import pytest
 from fedprivacy.figures import to_svg
 from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
 from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.grid import FINISHED, Grid, folder_of
+from fedprivacy.runs.grid import FINISHED, SweepGrid, folder_of
 from fedprivacy.simulation.simulate import RoundProgress
 from tests.commands.running import fedprivacy, unwrapped
 
@@ -100,7 +100,7 @@ def _check_tables(home):
 
 def test_a_sweep_is_the_product_of_its_lists_and_a_baseline_of_those_that_are_not_privacy_s():
     texts = {"epsilon": "1,4", "clipping": "flat", "learning-rate": "0.1,0.3,0.1", "rounds": "7"}
-    grid = Grid.of(texts, 3, Path("swept"), baseline=True)
+    grid = SweepGrid.of(texts, 3, Path("swept"), baseline=True)
     private = [{"epsilon": e, "learning-rate": rate} for e in (1.0, 4.0) for rate in (0.1, 0.3)]
     without = [{"learning-rate": rate, "privacy": False} for rate in (0.1, 0.3)]
     assert list(grid.combinations) == private + without

@@ -12,7 +12,7 @@ from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app import AppFolderError, task_of, write_app
 from fedprivacy.deploy.demo import HOSPITALS, DataError, OwnFolders
 from fedprivacy.deploy.federation import DeploymentError
-from fedprivacy.runs.configuration import FIELDS, ConfigError
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.tasks import TaskError
 
 OWN = Path(__file__).with_name("blobs_task.py")

@@ -19,8 +19,8 @@ from fedprivacy.commands.guard import guard_app
 from fedprivacy.flower.client.kept import KeptFor, KeptInFolder
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import flat_parameters
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.evaluation import LocalEvaluation
 from fedprivacy.training.kept import personal_mask

@@ -16,8 +16,8 @@ from fedprivacy.flower import InProcessGrid, private_client, simulation
 from fedprivacy.flower.client import node as node_configuration
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RECEIPT, RefusalCode
-from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.runs.store import RunStore
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks.cancer import Cancer

@@ -21,9 +21,9 @@ from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.simulation import check_rounds
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.configuration import ConfigError, Engine
 from fedprivacy.runs.folder import ROUNDS, START, RunWriter, read_config
 from fedprivacy.runs.placement import HERE
+from fedprivacy.runs.settings.configuration import ConfigError, Engine
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.training import cohort
 from fedprivacy.values.attempt import Attempt

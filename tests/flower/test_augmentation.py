@@ -9,7 +9,7 @@ from fedprivacy.audit.gates.audited import Audited
 from fedprivacy.audit.gates.invariance import check as invariance
 from fedprivacy.audit.gates.replay import check as replay
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.asked import code, spent, train
 from tests.flower.blobs import Blobs, Chain, plan_of
 

@@ -15,7 +15,7 @@ from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.client.cohort import Population
 from fedprivacy.gradients.stacked import Stack
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.blobs import Blobs, _blobs, plan_of
 from tests.flower.runs import model_of, run
 

@@ -26,9 +26,9 @@ from fedprivacy.flower.server.checkpoint import (
     write_state,
 )
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import ROUNDS, START, RunFolderError, RunWriter
-from fedprivacy.runs.strategies import STRATEGIES
+from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.runs.settings.strategies import STRATEGIES
 from fedprivacy.server.strategies import build_strategy
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.runs import SAMPLING

@@ -18,8 +18,8 @@ from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.cohort import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import CLIENT_TERMS
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.store import RunStore
 from fedprivacy.trackers.tracker import settings as tracked
 from fedprivacy.values.budget import PrivacyBudget

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, PerLayerClipping
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.dpsgd import DPSGD
 from tests.flower.blobs import Blobs, plan_of

@@ -22,8 +22,8 @@ from fedprivacy.flower.client.cohort import train_privately
 from fedprivacy.flower.client.crew import WorkerError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.settings.configuration import ConfigError
 from tests.commands.running import ENVIRONMENT
 from tests.flower import watched
 from tests.flower.blobs import Blobs, plan_of

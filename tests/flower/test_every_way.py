@@ -22,9 +22,9 @@ from fedprivacy.flower.client.cohort import Population, train_privately
 from fedprivacy.flower.client.crew import Crew, answer_to
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS

@@ -14,8 +14,8 @@ from fedprivacy.flower.server.replies import RoundOutcome, Verdict
 from fedprivacy.flower.server.rounds import Rounds
 from fedprivacy.flower.wire.messages import MessageError, Receipt, RefusalCode
 from fedprivacy.mechanisms.keystream import Keystream, Purpose
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Score, ShardSource
 from fedprivacy.tasks.loader import scores_of

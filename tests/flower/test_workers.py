@@ -24,8 +24,8 @@ from fedprivacy.flower.client.orders import PrivateOrder, Start
 from fedprivacy.flower.client.workers import Workers
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs, Chain, Convolved, plan_of

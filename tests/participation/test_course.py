@@ -8,7 +8,7 @@ from scipy import stats
 
 from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Draws, Participation, availability_of, speeds_of
 from fedprivacy.participation.availability import DAY
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 
 DRAWS = Draws.of("seed 0")
 STEPS = dict.fromkeys(["client-0", "client-1", "client-2", "client-3"], 10)

@@ -20,7 +20,7 @@ from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, REFUSAL, RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import ShardSource
 from fedprivacy.training.baseline import Baseline

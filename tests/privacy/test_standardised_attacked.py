@@ -14,7 +14,7 @@ import fedprivacy as fp
 from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.tasks import Shard
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.standardising import STANDARDISE, Standardise

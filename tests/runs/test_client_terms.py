@@ -12,10 +12,10 @@ from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.runs import client_terms
 from fedprivacy.runs.client_groups import client_groups
 from fedprivacy.runs.client_terms import COLUMNS, Terms, check_form, client_terms_of
-from fedprivacy.runs.configuration import FIELDS, ConfigError
 from fedprivacy.runs.folder import RunWriter
-from fedprivacy.runs.grid import Grid
+from fedprivacy.runs.grid import SweepGrid
 from fedprivacy.runs.prospect import spending
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import Blobs, plan_of
@@ -222,7 +222,7 @@ def test_the_clients_of_a_deployment_are_planned_by_their_names(tmp_path):
 def test_a_sweep_notices_that_the_table_of_a_run_was_changed(tmp_path):
     file = table(tmp_path, "client,epsilon", "client-0,1")
     settings = {"task": "cancer", "clients": "3", "rounds": "2", "client-terms": file}
-    grid = Grid.of(settings, 1, tmp_path / "sweep", baseline=False)
+    grid = SweepGrid.of(settings, 1, tmp_path / "sweep", baseline=False)
     RunWriter(grid.runs[0].folder, grid.check()[0]).close()
     grid.check()  # the same, with the noise that was found
     table(tmp_path, "client,epsilon", "client-0,1.5")

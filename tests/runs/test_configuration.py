@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.configuration import FIELDS, ConfigError, RunConfig, resolve
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig, resolve
 from tests.flower.blobs import Blobs, PrivateSizes
 
 
@@ -314,5 +314,5 @@ def test_a_trace_is_not_looked_for_before_a_server_needs_it():
 
 def test_neither_torch_nor_flower_nor_a_database_is_needed_to_know_the_settings():
     heavy = "{'torch', 'flwr', 'sqlalchemy', 'mlflow', 'wandb', 'tensorboard'}"
-    code = f"import sys, fedprivacy.runs.configuration; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, fedprivacy.runs.settings.configuration; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedprivacy as fp
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.blobs import Blobs, plan_of
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedprivacy.runs.configuration import ConfigError, Engine
 from fedprivacy.runs.placement import HERE, Placement
+from fedprivacy.runs.settings.configuration import ConfigError, Engine
 
 
 @pytest.mark.parametrize(

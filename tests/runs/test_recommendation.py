@@ -7,8 +7,8 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.accounting.calibration import noise_multiplier
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.recommendation import DRIFT, LONGEST_STRIDES, SLACK, STEPS
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 

@@ -4,8 +4,8 @@ import pytest
 
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.runs.folder import RunFolderError
-from fedprivacy.runs.user_level import UserLevelPlan
 from fedprivacy.runs.user_level_book import BOOK, UserLevelBook
+from fedprivacy.runs.user_level_plan import UserLevelPlan
 from fedprivacy.training.user_level import ClippedClientSum
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget

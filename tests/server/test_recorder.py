@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from fedprivacy.commands.app import app as command_line
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.ledger import Ledger, LedgerError
-from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.runs.store import ClientQuery, RunStore
 from fedprivacy.runs.store import writer as run_store_writing
 from fedprivacy.server.app import server_app

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import FedAvg, FedMedian
 from fedprivacy._support.settings import key_of
 from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.runs.configuration import ConfigError, resolve
-from fedprivacy.runs.strategies import STRATEGIES
+from fedprivacy.runs.settings.configuration import ConfigError, resolve
+from fedprivacy.runs.settings.strategies import STRATEGIES
 from fedprivacy.server.strategies import build_strategy
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import run

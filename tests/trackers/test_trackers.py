@@ -14,7 +14,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from fedprivacy.runs.configuration import ConfigError, resolve
+from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.trackers import TRACKERS, Feed, build_trackers
 from fedprivacy.trackers.tracker import scalars, settings
 from fedprivacy.values.runs import RunStatus

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from fedprivacy.flower import private_client
 from fedprivacy.flower.simulation import simulate
-from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.run import open_run
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import load_task
 from fedprivacy.training.optimizers import OPTIMIZERS, SGD, Adam, AdamW, MovingAverage, build_optimizer

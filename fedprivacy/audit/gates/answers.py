@@ -36,8 +36,8 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.asking import question_plan
-from fedprivacy.runs.configuration import Value
+from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.settings.configuration import Value
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import dataset_id

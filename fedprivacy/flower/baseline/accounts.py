@@ -16,9 +16,9 @@ from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome
-from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.spent import ClientSpent

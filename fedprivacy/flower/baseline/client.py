@@ -25,8 +25,8 @@ from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.kept import KeptInState
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.tasks.standardising import STANDARDISE

@@ -17,7 +17,7 @@ from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.flower.client.orders import Order, Start
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.configuration import ConfigError, RunConfig
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.training.baseline_cohort import BaselineCohort, BaselineTrainee, Unclipped
 from fedprivacy.training.cohort import Portion

@@ -17,8 +17,8 @@ import torch
 
 from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.crew import answer_to
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.settings.configuration import ConfigError
 
 _COMPUTES = ("fedprivacy", "torch", "numpy")
 """Packages on whose versions a run's bits depend."""

@@ -35,7 +35,7 @@ from fedprivacy.guard import (
 )
 from fedprivacy.mechanisms.keystream import Position
 from fedprivacy.questions.release import GaussianAnswers
-from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.tasks.standardising import STANDARDISE

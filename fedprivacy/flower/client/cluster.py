@@ -38,9 +38,9 @@ from fedprivacy.flower.client.crew import Crew, Worker, WorkerError, packed
 from fedprivacy.flower.client.joining import joined
 from fedprivacy.flower.client.orders import Order, Start, TrainTogether
 from fedprivacy.flower.wire.messages import Enrolment
-from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task
 
 log = logging.getLogger("fedprivacy.engine")

@@ -27,8 +27,8 @@ from typing import Any, Protocol, Self
 
 from fedprivacy.flower.client.cohort import CohortUpdate, Population
 from fedprivacy.flower.client.orders import Order, Start, TrainTogether
-from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task, TaskError
 
 log = logging.getLogger("fedprivacy.engine")

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.placement import NEAREST
+from fedprivacy.runs.settings.configuration import ConfigError
 
 _SECONDS = 5.0
 """To wait for a connection."""

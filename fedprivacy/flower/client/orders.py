@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.training.cohort import Portion
 from fedprivacy.values.events import PoissonSampledGaussian
 

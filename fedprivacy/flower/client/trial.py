@@ -17,7 +17,7 @@ from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question, standardiser
-from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Shard, ShardSource, Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import check_scores, method_of, metrics_of, model_of, table_of

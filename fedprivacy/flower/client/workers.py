@@ -21,8 +21,8 @@ from typing import NoReturn
 from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.crew import Crew, Worker, answer_to, packed
 from fedprivacy.flower.client.orders import Start, TrainTogether
-from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
 
 _PROGRAM = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]))"

@@ -31,8 +31,8 @@ from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.advice import about_delta
 from fedprivacy.runs.client_groups import ClientGroup, client_groups
-from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.values.attempt import Attempt

@@ -28,8 +28,8 @@ from fedprivacy.questions.answers import Answers, Told
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals
-from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.plan import QuestionPlan
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -109,7 +109,7 @@ def ask_clients(
 
     Args:
         grid: of Flower's.
-        plan: of one round of one step that reads every record, see `fedprivacy.runs.asking`.
+        plan: of one round of one step that reads every record, see `fedprivacy.runs.question_plan`.
         asked: the questions.
         anew: whether clients that have answered before are asked, and charged, again.
         registry: of the clients that are there already; None: they are waited for.

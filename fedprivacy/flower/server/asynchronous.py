@@ -31,7 +31,7 @@ from fedprivacy.flower.server.replies import RoundOutcome
 from fedprivacy.flower.server.underway import Pending, Underway
 from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.participation import DROPPED_OUT, Buffer, Course, Dispatch, discount
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Buffered

@@ -46,10 +46,10 @@ from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
 from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise

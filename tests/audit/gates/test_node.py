@@ -31,7 +31,7 @@ from fedprivacy.flower.wire.messages import QuestionGrant
 from fedprivacy.guard import AlreadyChargedError, Guard
 from fedprivacy.mechanisms import gaussian_sum
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian

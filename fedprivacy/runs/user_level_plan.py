@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from fedprivacy.accounting.views import UserLevelAccount
-from fedprivacy.runs.configuration import ConfigError, RunConfig
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.training.user_level import ClippedClientSum, count_and_sum
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.settings import Value, key_of, names_in
 from fedprivacy.participation import availability, speeds
 from fedprivacy.runs import client_terms
-from fedprivacy.runs.algorithms import GOES_WITH, OF_ALGORITHMS, algorithm_problems
 from fedprivacy.runs.device import is_device
-from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
+from fedprivacy.runs.settings.algorithms import GOES_WITH, OF_ALGORITHMS, algorithm_problems
+from fedprivacy.runs.settings.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.optimizers import OPTIMIZERS, build_optimizer, settings_of
 

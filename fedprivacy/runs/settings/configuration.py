@@ -22,10 +22,10 @@ from fedprivacy._support.settings import ConfigError, Value, fields_of, key_of, 
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.participation import COHORTS, availability, speeds
-from fedprivacy.runs import combinations
-from fedprivacy.runs.algorithms import keeping
 from fedprivacy.runs.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
-from fedprivacy.runs.strategies import DEFAULT_STRATEGY, STRATEGIES, default_words
+from fedprivacy.runs.settings import combinations
+from fedprivacy.runs.settings.algorithms import keeping
+from fedprivacy.runs.settings.strategies import DEFAULT_STRATEGY, STRATEGIES, default_words
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.trackers import TRACKERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedprivacy._support.settings import Value, key_of
-from fedprivacy.runs.strategies import STRATEGIES
+from fedprivacy.runs.settings.strategies import STRATEGIES
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, Algorithm, arguments_of
 
 Settings = Mapping[str, Value]

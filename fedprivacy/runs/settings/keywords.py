@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.configuration import FIELDS, OF_TRAINING, ConfigError, Value, words_of
+from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
 
 Given = Value | os.PathLike[str] | Mapping[str, Mapping[str, Real | None]] | None

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.configuration import OF_ASKING, USUAL_SPEND, ConfigError, Value
 from fedprivacy.runs.plan import QuestionPlan
+from fedprivacy.runs.settings.configuration import OF_ASKING, USUAL_SPEND, ConfigError, Value
 from fedprivacy.tasks import Task
 
 _ONE_STEP: Mapping[str, Value] = {"rounds": 1, "local-steps": 1, "sampling-rate": 1.0}
