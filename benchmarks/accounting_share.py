@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.flower import private_client, simulation
+from fedprivacy.flower import private_client
+from fedprivacy.flower.simulated import engine
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
@@ -110,7 +111,7 @@ def main() -> None:
             given |= {"batch-size": options.batch_size, "noise-multiplier": 2.0}
         config = resolve(given)
         start = time.perf_counter()
-        simulation.simulate(server_app(config=config), private_client(config=config), config)
+        engine.simulate(server_app(config=config), private_client(config=config), config)
         total = time.perf_counter() - start
     found = {"total_s": total, "accounting_share": sum(watch.seconds.values()) / total} | {
         f"{name}_s": seconds for name, seconds in watch.seconds.items()

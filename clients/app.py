@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.app import (
+from fedprivacy.flower.client.client_app import (
     ASK_ACTION,
     ENROL_ACTION,
     answer,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedprivacy.accounting.calculator import epsilon as epsilon
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
     from fedprivacy.audit.training import audit_training as audit_training
-    from fedprivacy.flower import private_client as private_client
+    from fedprivacy.flower.client.client_app import private_client as private_client
     from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
     from fedprivacy.reproductions.reproduction import reproduce as reproduce
     from fedprivacy.runs.callbacks import Callback as Callback
@@ -79,7 +79,7 @@ _HOMES = {
     "noise_multiplier": "accounting.calculator",
     "train": "training.single",
     "PrivateStrategy": "flower.own_app",
-    "private_client": "flower",
+    "private_client": "flower.client.client_app",
     "tasks": "",
     "Task": "tasks",
     "Augmentation": "tasks",

@@ -117,6 +117,13 @@ def test_only_the_door_builds_a_client_s_replies():
             assert not replies & {name.id for name in called if isinstance(name, ast.Name)}, path
 
 
+def test_what_runs_at_a_hospital_imports_no_server_no_simulator_and_no_baseline():
+    elsewhere = tuple(f"fedprivacy.flower.{room}" for room in ("baseline", "server", "simulated"))
+    paths = [*modules("fedprivacy/flower/client"), *modules("fedprivacy/flower/wire"), *modules("clients")]
+    found = {name_of(path): [name for name in imports(path) if name.startswith(elsewhere)] for path in paths}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
 def test_flower_s_run_config_has_exactly_the_settings_of_a_run():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project["tool"]["flwr"]["app"]["config"]) == set(FIELDS)

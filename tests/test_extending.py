@@ -14,7 +14,7 @@ import torch
 
 from fedprivacy.accounting import FILTERS, FixedMechanismFilter
 from fedprivacy.flower import private_client
-from fedprivacy.flower.simulation import simulate
+from fedprivacy.flower.simulated.engine import simulate
 from fedprivacy.gradients import FlatClipping
 from fedprivacy.participation import COHORTS
 from fedprivacy.runs.run import open_run

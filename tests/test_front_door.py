@@ -214,7 +214,7 @@ def test_the_object_s_own_name_and_the_name_that_it_was_loaded_by_agree():
 
 
 def test_a_server_with_the_configuration_alone_does_not_train_another_task_in_silence(tmp_path):
-    from fedprivacy.flower import simulation
+    from fedprivacy.flower.simulated import engine as simulation
 
     coins = Coins()
     config = resolve({"clients": 2, "out": str(tmp_path / "run")}, coins)

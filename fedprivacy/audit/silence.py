@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedprivacy.flower.simulation import quiet_flower
+from fedprivacy.flower.simulated.engine import quiet_flower
 
 
 @contextmanager

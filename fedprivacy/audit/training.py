@@ -15,7 +15,7 @@ from fedprivacy.audit.findings import Findings
 from fedprivacy.audit.gates.audited import Effort
 from fedprivacy.audit.page import check_place, write_page
 from fedprivacy.audit.progress import progress_on
-from fedprivacy.flower.client.trial import try_task
+from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.device import choose_device, is_device
 from fedprivacy.runs.folder import ledger_of, plan_of, read_config, read_history, read_run_id

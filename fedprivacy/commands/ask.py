@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
-from fedprivacy.flower.server.asking import Asked
+from fedprivacy.flower.server.ask_clients import Asked
 from fedprivacy.questions.figures import Figure
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire

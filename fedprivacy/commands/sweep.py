@@ -24,7 +24,7 @@ CAUTION = (
 
 def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: Path, as_json: bool) -> None:
     """Run a sweep and show what came out; see the command's help."""
-    from fedprivacy.flower.simulation import quiet_flower
+    from fedprivacy.flower.simulated.engine import quiet_flower
     from fedprivacy.runs.device import choose_device
     from fedprivacy.runs.grid import SweepGrid, SweepResults, SweptRun
     from fedprivacy.server.strategies import build_strategy

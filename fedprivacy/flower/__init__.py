@@ -1,19 +1,31 @@
-"""The bridge to Flower: a strategy wrapper, a ClientApp, messages on the wire, an in-process grid."""
+"""The bridge to Flower: a strategy wrapper, a ClientApp, messages on the wire, simulated clients.
 
-from fedprivacy.flower.client.app import private_client
-from fedprivacy.flower.client.crew import WorkerError
-from fedprivacy.flower.server.accounts import BudgetSpentError
-from fedprivacy.flower.server.registry import TooFewClientsError
-from fedprivacy.flower.server.rounds import RoundFailedError
-from fedprivacy.flower.server.strategy import PrivateStrategy
-from fedprivacy.flower.simulation import InProcessGrid
+Every name is loaded when it is first asked for: a data owner's client loads neither the server nor the simulator.
+"""
 
-__all__ = [
-    "BudgetSpentError",
-    "InProcessGrid",
-    "PrivateStrategy",
-    "RoundFailedError",
-    "TooFewClientsError",
-    "WorkerError",
-    "private_client",
-]
+from typing import TYPE_CHECKING
+
+from fedprivacy._support.lazy import from_homes
+
+if TYPE_CHECKING:
+    from fedprivacy.flower.client.client_app import private_client as private_client
+    from fedprivacy.flower.server.accounts import BudgetSpentError as BudgetSpentError
+    from fedprivacy.flower.server.registry import TooFewClientsError as TooFewClientsError
+    from fedprivacy.flower.server.rounds import RoundFailedError as RoundFailedError
+    from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
+    from fedprivacy.flower.simulated.crew import WorkerError as WorkerError
+    from fedprivacy.flower.simulated.engine import InProcessGrid as InProcessGrid
+
+_HOMES = {
+    "BudgetSpentError": "server.accounts",
+    "InProcessGrid": "simulated.engine",
+    "PrivateStrategy": "server.strategy",
+    "RoundFailedError": "server.rounds",
+    "TooFewClientsError": "server.registry",
+    "WorkerError": "simulated.crew",
+    "private_client": "client.client_app",
+}
+
+__all__ = [*_HOMES]  # noqa: PLE0604 - all of them are strings
+
+__getattr__ = from_homes(__name__, _HOMES)

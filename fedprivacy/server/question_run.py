@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy.flower import RoundFailedError
-from fedprivacy.flower.server.asking import Asked, ask_clients
+from fedprivacy.flower.server.ask_clients import Asked, ask_clients
 from fedprivacy.ledger import LedgerError
 from fedprivacy.questions.figures import Figure
 from fedprivacy.runs.plan import QuestionPlan

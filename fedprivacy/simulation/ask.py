@@ -9,9 +9,10 @@ from typing import TypeVar
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedprivacy.flower import BudgetSpentError, private_client, simulation
-from fedprivacy.flower.client.trial import try_table
-from fedprivacy.flower.server.asking import Asked, InTurn, ask_clients
+from fedprivacy.flower import BudgetSpentError, private_client
+from fedprivacy.flower.server.ask_clients import Asked, InTurn, ask_clients
+from fedprivacy.flower.simulated import engine as simulator
+from fedprivacy.flower.simulated.trial import try_table
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.questions.conditions import Where, conditions
 from fedprivacy.questions.constructors import Questions
@@ -217,7 +218,7 @@ def _simulated(
     plan: QuestionPlan, columns: Collection[str], talk: Callable[[Grid], Outcome], engine: Engine
 ) -> Outcome:
     """Talk to simulated clients, once the first one's table is known to have these columns."""
-    simulation.check_machine(plan.config)
+    simulator.check_machine(plan.config)
     check_folder(plan.config.ledger)
     try:
         try_table(plan.task, plan.config, columns)
@@ -231,5 +232,5 @@ def _simulated(
     def main(grid: Grid, _: Context) -> None:
         outcomes.append(talk(grid))
 
-    simulation.drive(server, private_client(own, plan.config), plan.config, Placement(engine))
+    simulator.drive(server, private_client(own, plan.config), plan.config, Placement(engine))
     return outcomes[0]

@@ -17,13 +17,14 @@ from fedprivacy._support.console import console_of
 from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
 from fedprivacy._support.spans import span, spanned
-from fedprivacy.flower import private_client, simulation
+from fedprivacy.flower import private_client
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.client.trial import machine_for, opened_shard, try_task
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.server.strategy import Books
+from fedprivacy.flower.simulated import engine as simulator
+from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_task
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.callbacks import Callback, Callbacks
@@ -139,7 +140,7 @@ def run(
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     placement.check()
     config = plan.config
-    simulation.check_rounds(config, placement.engine)
+    simulator.check_rounds(config, placement.engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
     with profiled(Path(config.out), placement, finished) if profile else nullcontext():
@@ -163,7 +164,7 @@ def _run(
         server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks)
         client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:
-            history = simulation.simulate(server, client, config, placement)
+            history = simulator.simulate(server, client, config, placement)
         except KeyboardInterrupt as stopped:
             if (Path(config.out) / CONFIG).exists():
                 stopped.add_note(how_to_go_on(config, placement))
@@ -198,7 +199,7 @@ def _machine(plan: TrainingPlan, placement: Placement) -> Machine:
     config = plan.config
     if not config.privacy or placement.ray_address:
         return Machine.here()
-    return machine_for(plan.task, config, stacked=simulation.trains_together(config, placement))
+    return machine_for(plan.task, config, stacked=simulator.trains_together(config, placement))
 
 
 @spanned("finding each client's noise")
@@ -217,8 +218,8 @@ def _find_noise(plan: TrainingPlan, placement: Placement) -> None:
 @spanned("checking the settings")
 def _check(config: RunConfig, placement: Placement) -> None:
     """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
-    simulation.check_machine(config, placement)
-    with simulation.quiet_flower():
+    simulator.check_machine(config, placement)
+    with simulator.quiet_flower():
         build_strategy(config)
     build_trackers(config.trackers)
     _check_participation(config)

@@ -20,7 +20,7 @@ from fedprivacy.tasks.task import Shard
 from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalUpdate
 from fedprivacy.training.augment import Views, heard
 from fedprivacy.training.descent import Descent, ModelAt
-from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
+from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_RECORDS = 4096

@@ -28,7 +28,7 @@ from fedprivacy.training.augment import Views
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.cohort import Portion, alike, tried
 from fedprivacy.training.descent import Descent
-from fedprivacy.training.kept import Kept, stacked_round
+from fedprivacy.training.local_round import Kept, stacked_round
 from fedprivacy.training.optimizers import Optimizer
 
 

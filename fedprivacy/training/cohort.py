@@ -29,7 +29,7 @@ from fedprivacy.training.algorithms import FEDAVG, Algorithm
 from fedprivacy.training.augment import Views
 from fedprivacy.training.descent import Descent
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.kept import Kept, stacked_round
+from fedprivacy.training.local_round import Kept, stacked_round
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_TOGETHER = 256

@@ -17,7 +17,7 @@ from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
 from fedprivacy.training.augment import Views, heard
 from fedprivacy.training.descent import Descent, ModelAt
-from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
+from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.optimizers import Optimizer
 from fedprivacy.values.events import PoissonSampledGaussian
 

@@ -8,7 +8,7 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy._support.random_state import RandomState
-from fedprivacy.flower.client.trial import try_task
+from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks import load_task
 from tests.commands.running import fedprivacy

@@ -17,7 +17,7 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key, sign
 from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.client.release import digest
-from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.server.checkpoint import CHECKPOINT, load_checkpoint
 from fedprivacy.flower.wire.messages import (
     ASK,

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy.commands.guard import guard_app
-from fedprivacy.flower.client.kept import KeptFor, KeptInFolder
+from fedprivacy.flower.kept import KeptFor, KeptInFolder
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import flat_parameters
 from fedprivacy.runs.folder import RunFolderError
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.evaluation import LocalEvaluation
-from fedprivacy.training.kept import personal_mask
+from fedprivacy.training.local_round import personal_mask
 from tests.flower import asked, runs
 from tests.flower.asked import HOSPITALS, code, named, node_of, spent
 from tests.flower.blobs import Blobs, DeepBlobs, _blobs, plan_of

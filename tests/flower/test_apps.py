@@ -12,9 +12,10 @@ from flwr.app import Context, Message, MessageType, RecordDict
 
 import clients.app
 import server.app
-from fedprivacy.flower import InProcessGrid, private_client, simulation
+from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client import node as node_configuration
 from fedprivacy.flower.client.node import NodeSettings
+from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RECEIPT, RefusalCode
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.settings.configuration import resolve
@@ -66,7 +67,7 @@ def run(folder, *, config, **settings):
 def test_the_deployed_apps_train_as_the_library_s_do_and_run_nothing_again(tmp_path):
     given = {"task": "cancer", "clients": 3, "rounds": 3, "seed": 1}
     config = resolve(given | {"out": str(tmp_path / "library")})
-    expected = simulation.simulate(server_app(config=config), private_client(config=config), config)
+    expected = engine.simulate(server_app(config=config), private_client(config=config), config)
     out = tmp_path / "deployed"
     done = run(out, config=given, out=str(out))
     assert done.rounds == expected.rounds and len(done.rounds) == 3

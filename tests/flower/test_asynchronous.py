@@ -14,11 +14,11 @@ import fedprivacy as fp
 from fedprivacy.audit.gates.ledger import check_run
 from fedprivacy.commands.outcome import outcome_text
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.client.cohort import Population
-from fedprivacy.flower.client.orders import PrivateOrder
 from fedprivacy.flower.server.asynchronous import BufferedRounds
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.simulation import check_rounds
+from fedprivacy.flower.simulated.engine import check_rounds
+from fedprivacy.flower.simulated.orders import PrivateOrder
+from fedprivacy.flower.simulated.population import Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.folder import ROUNDS, START, RunWriter, read_config

@@ -9,11 +9,11 @@ from sqlalchemy import create_engine, text
 
 import fedprivacy as fp
 from fedprivacy.flower import InProcessGrid
-from fedprivacy.flower import simulation as engine
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.baseline.cohort import train_without_privacy
-from fedprivacy.flower.client.cohort import Population
+from fedprivacy.flower.simulated import engine
+from fedprivacy.flower.simulated.population import Population
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.blobs import Blobs, _blobs, plan_of

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.flower.client import actor, cluster, joining
-from fedprivacy.flower.client.cluster import ClusterWorkers
-from fedprivacy.flower.client.cohort import train_privately
-from fedprivacy.flower.client.crew import WorkerError
+from fedprivacy.flower.simulated import actor, cluster, joining
+from fedprivacy.flower.simulated.cluster import ClusterWorkers
+from fedprivacy.flower.simulated.crew import WorkerError
+from fedprivacy.flower.simulated.population import train_privately
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.placement import Placement

@@ -11,10 +11,10 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fedprivacy.flower import RoundFailedError
-from fedprivacy.flower import simulation as engine
-from fedprivacy.flower.client.cohort import CohortUpdate, Population
-from fedprivacy.flower.client.orders import PrivateOrder
 from fedprivacy.flower.server.cohorts import averages
+from fedprivacy.flower.simulated import engine
+from fedprivacy.flower.simulated.orders import PrivateOrder
+from fedprivacy.flower.simulated.population import CohortUpdate, Population
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger

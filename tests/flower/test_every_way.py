@@ -18,10 +18,10 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.baseline.cohort import train_without_privacy
-from fedprivacy.flower.client.cohort import Population, train_privately
-from fedprivacy.flower.client.crew import Crew, answer_to
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.simulated.crew import Crew, answer_to
+from fedprivacy.flower.simulated.population import Population, train_privately
 from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError

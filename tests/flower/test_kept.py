@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedprivacy.flower.client import kept as keeping
-from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, kept_beside
+from fedprivacy.flower import kept as keeping
+from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, kept_beside
 from tests.flower import asked
 from tests.flower.asked import HOSPITALS, code, named, node_of, spent
 

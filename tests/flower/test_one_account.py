@@ -9,7 +9,7 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy._support.signing import server_key
 from fedprivacy.flower import BudgetSpentError, PrivateStrategy
-from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.questions.questionnaire import Questionnaire

@@ -11,7 +11,7 @@ import fedprivacy as fp
 from fedprivacy._support.signing import server_key
 from fedprivacy.accounting import pld
 from fedprivacy.flower import BudgetSpentError
-from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.ledger import Ledger
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.question_plan import question_plan

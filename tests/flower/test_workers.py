@@ -17,11 +17,11 @@ from torch import nn
 
 import fedprivacy as fp
 from fedprivacy.flower import PrivateStrategy, WorkerError, private_client
-from fedprivacy.flower import simulation as engine
-from fedprivacy.flower.client.cohort import CohortUpdate, Population, train_privately
-from fedprivacy.flower.client.crew import Training
-from fedprivacy.flower.client.orders import PrivateOrder, Start
-from fedprivacy.flower.client.workers import Workers
+from fedprivacy.flower.simulated import engine
+from fedprivacy.flower.simulated.crew import Training
+from fedprivacy.flower.simulated.orders import PrivateOrder, Start
+from fedprivacy.flower.simulated.population import CohortUpdate, Population, train_privately
+from fedprivacy.flower.simulated.workers import Workers
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.placement import Placement

@@ -57,10 +57,23 @@ def asked(node, content, task=None, **run_config):
 @pytest.mark.exhaustive
 def test_nothing_that_a_deployed_client_loads_trains_without_privacy():
     """Catches: the baseline imported where a deployed client could reach it, by however many detours."""
-    code = "import sys, clients.app, fedprivacy.flower, fedprivacy.deploy.app; print(*sys.modules)"
-    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
-    assert "fedprivacy.training.dpsgd" in loaded
-    assert not {*IMPORTING} & set(loaded)
+    loaded = loaded_by("import clients.app, fedprivacy.deploy.app; from fedprivacy.flower import *")
+    assert {"fedprivacy.training.dpsgd", "fedprivacy.flower.simulated.engine"} <= loaded
+    assert not {*IMPORTING} & loaded
+
+
+def test_a_deployed_client_loads_neither_the_server_nor_the_simulator():
+    """Catches: code at a hospital that is not needed there, and would have to be reviewed there."""
+    loaded = loaded_by("import clients.app")
+    assert "fedprivacy.flower.client.client_app" in loaded
+    elsewhere = tuple(f"fedprivacy.flower.{room}" for room in ("baseline", "server", "simulated"))
+    assert [name for name in loaded if name.startswith(elsewhere)] == []
+
+
+def loaded_by(code):
+    """The modules that a new process has loaded once it has run some code."""
+    shown = subprocess.check_output([sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"], text=True)
+    return set(shown.split())
 
 
 def importing(module):

@@ -36,7 +36,7 @@ from fedprivacy.flower.wire.messages import (
 )
 from fedprivacy.training.algorithms import Ditto, LocalTraining, MeanRegularised, Scaffold, text_of
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.kept import CONTROL
+from fedprivacy.training.local_round import CONTROL
 from tests.flower.asked import (
     READ,
     a_grant,

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app as command_line
-from fedprivacy.flower import private_client, simulation
+from fedprivacy.flower import private_client
+from fedprivacy.flower.simulated import engine
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import TrainingPlan
@@ -29,7 +30,7 @@ SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
 
 def run(folder, **settings):
     config = resolve(SMALL | {"out": str(folder)} | settings)
-    return simulation.simulate(server_app(config=config), private_client(config=config), config)
+    return engine.simulate(server_app(config=config), private_client(config=config), config)
 
 
 def store_of(folder):
@@ -63,7 +64,7 @@ def test_a_run_that_was_stopped_is_recorded_whole_when_it_goes_on(tmp_path):
 
     config = resolve(SMALL | {"out": str(tmp_path / "run")})
     with pytest.raises(Stopped):
-        simulation.simulate(server_app(stop_after_two, config=config), private_client(config=config), config)
+        engine.simulate(server_app(stop_after_two, config=config), private_client(config=config), config)
     store = store_of(tmp_path / "run")
     assert store.runs()[0].status is RunStatus.FAILED
     done = CliRunner().invoke(command_line, ["simulate", "--resume", str(tmp_path / "run")])

@@ -11,7 +11,7 @@ from fedprivacy.training.algorithms import ALGORITHMS, FEDAVG
 from fedprivacy.training.augment import Views
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.baseline_cohort import BaselineCohort, BaselineTrainee, Unclipped
-from fedprivacy.training.kept import Kept
+from fedprivacy.training.local_round import Kept
 from fedprivacy.training.optimizers import SGD, Adam
 from tests.gradients.oracle import cross_entropy
 from tests.training import cohorts

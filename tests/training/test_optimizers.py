@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.flower import private_client
-from fedprivacy.flower.simulation import simulate
+from fedprivacy.flower.simulated.engine import simulate
 from fedprivacy.runs.run import open_run
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app

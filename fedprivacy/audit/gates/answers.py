@@ -30,7 +30,7 @@ from fedprivacy.audit.gates.release import fields_of, first_difference
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.release import ARRAYS
-from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.wire.messages import RECEIPT, QuestionGrant, Receipt, spending
 from fedprivacy.ledger import Ledger
 from fedprivacy.questions.constructors import Questions

@@ -11,11 +11,11 @@ from flwr.app import Message
 
 from fedprivacy.accounting import UNLIMITED
 from fedprivacy.flower.baseline.assignment import Assignment, BaselineOrder
-from fedprivacy.flower.client.cohort import CohortUpdate
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome
+from fedprivacy.flower.simulated.population import CohortUpdate
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig

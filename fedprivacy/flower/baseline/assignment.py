@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedprivacy.flower.client.orders import Order
+from fedprivacy.flower.simulated.orders import Order
 from fedprivacy.flower.wire.messages import WireMessage
 
 

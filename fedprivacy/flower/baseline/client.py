@@ -1,8 +1,9 @@
 """A simulated client that trains without privacy.
 
 It is an app of its own, which `fedprivacy.simulation.simulate` hands to the engines of a simulation. The app that data
-owners deploy (`fedprivacy.flower.client.app`) neither imports it nor knows its messages, so that nothing that a server
-sends can reach it. Should somebody deploy it all the same, it refuses: the process says that it is no simulation.
+owners deploy (`fedprivacy.flower.client.client_app`) neither imports it nor knows its messages, so that nothing that a
+server sends can reach it. Should somebody deploy it all the same, it refuses: the process says that it is no
+simulation.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from torch import Tensor, nn
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.app import ENROL_ACTION, global_parameters, kept_before, proximal_mu, refusing
-from fedprivacy.flower.client.cohort import PopulationApp, optimizer_in
-from fedprivacy.flower.client.kept import KeptFor
+from fedprivacy.flower.client.client_app import (
+    ENROL_ACTION,
+    TaskApp,
+    global_parameters,
+    kept_before,
+    proximal_mu,
+    refusing,
+)
 from fedprivacy.flower.client.local import LocalClient, simulated_client
 from fedprivacy.flower.client.release import ARRAYS
-from fedprivacy.flower.kept import KeptInState
+from fedprivacy.flower.kept import KeptFor, KeptInState
+from fedprivacy.flower.simulated.population import optimizer_in
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.plan import TrainingPlan
@@ -34,9 +41,15 @@ from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.baseline import Baseline
 
 
+class BaselineApp(TaskApp):
+    """The ClientApp of a baseline: its clients train without privacy, each by itself or many together."""
+
+    train_together = staticmethod(train_without_privacy)
+
+
 def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:
     """A Flower ClientApp for simulations, whose updates are not private; the task is None where the run names it."""
-    app = PopulationApp(task, config, train_without_privacy)
+    app = BaselineApp(task, config)
 
     @app.query(ENROL_ACTION)
     @refusing

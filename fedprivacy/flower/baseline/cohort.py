@@ -12,9 +12,9 @@ from functools import cache
 import torch
 
 from fedprivacy.flower.baseline.assignment import BaselineOrder
-from fedprivacy.flower.client.cohort import load, optimizer_in
 from fedprivacy.flower.client.local import LocalClient
-from fedprivacy.flower.client.orders import Order, Start
+from fedprivacy.flower.simulated.orders import Order, Start
+from fedprivacy.flower.simulated.population import load, optimizer_in
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig

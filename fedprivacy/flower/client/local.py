@@ -24,11 +24,10 @@ from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
-from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, KeptStore, kept_beside, kept_task
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released
-from fedprivacy.flower.kept import KeptInState
-from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
+from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, KeptInState, KeptStore, kept_beside, kept_task
+from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.histories import claims_text, history_of
 from fedprivacy.flower.wire.messages import (
     Enrolment,
@@ -69,7 +68,7 @@ from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.augment import AugmentationError, Views
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
-from fedprivacy.training.kept import Kept, personal_mask
+from fedprivacy.training.local_round import Kept, personal_mask
 from fedprivacy.values.events import PoissonSampledGaussian
 
 Kind = tuple[torch.Size, torch.dtype]

@@ -8,12 +8,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from fedprivacy.flower.client.kept import KeptFor, KeptInFolder, kept_beside, kept_task
+from fedprivacy.flower.kept import KeptFor, KeptInFolder, kept_beside, kept_task
 from fedprivacy.gradients import flat_parameters, trainable_parameters
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import model_of
 from fedprivacy.training.algorithms import algorithm_of
-from fedprivacy.training.kept import personal_mask
+from fedprivacy.training.local_round import personal_mask
 
 
 class NoOwnModelError(ValueError):

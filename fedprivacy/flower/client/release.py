@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
 from fedprivacy._support.spans import spanned
-from fedprivacy.flower.wire.answers import as_arrays
+from fedprivacy.flower.wire.answer_arrays import as_arrays
 from fedprivacy.flower.wire.messages import (
     Enrolment,
     Grant,

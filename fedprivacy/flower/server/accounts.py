@@ -16,12 +16,12 @@ from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import span, spanned
-from fedprivacy.flower.client.cohort import CohortUpdate
-from fedprivacy.flower.client.orders import PrivateOrder
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
+from fedprivacy.flower.simulated.orders import PrivateOrder
+from fedprivacy.flower.simulated.population import CohortUpdate
 from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import Grant, QuestionGrant, Receipt, spending
 from fedprivacy.ledger import Ledger, LedgerError

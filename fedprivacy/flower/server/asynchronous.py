@@ -23,13 +23,13 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedprivacy._support.spans import spanned
-from fedprivacy.flower.client.cohort import CohortUpdate
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.cohorts import CohortRounds, OpenCohort, averages, shaped
 from fedprivacy.flower.server.control import ServerControl
+from fedprivacy.flower.server.noisy_average import UserLevelRounds
 from fedprivacy.flower.server.replies import RoundOutcome
 from fedprivacy.flower.server.underway import Pending, Underway
-from fedprivacy.flower.server.user_level import UserLevelRounds
+from fedprivacy.flower.simulated.population import CohortUpdate
 from fedprivacy.participation import DROPPED_OUT, Buffer, Course, Dispatch, discount
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.training.evaluation import NoisySums

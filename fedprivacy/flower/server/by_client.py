@@ -25,7 +25,7 @@ from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import held_out_of, offers_held_out, scores_of
 from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.algorithms import Algorithm, text_of
-from fedprivacy.training.kept import personal_mask
+from fedprivacy.training.local_round import personal_mask
 from fedprivacy.values.held_out import HeldOut
 
 

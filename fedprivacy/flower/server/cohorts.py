@@ -19,16 +19,16 @@ from flwr.serverapp.strategy import Strategy
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.client.cohort import CohortUpdate, Population
-from fedprivacy.flower.client.orders import Order
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.control import ServerControl
+from fedprivacy.flower.server.noisy_average import UserLevelRounds
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import Rounds, in_its_own_types
 from fedprivacy.flower.server.underway import Underway
-from fedprivacy.flower.server.user_level import UserLevelRounds
+from fedprivacy.flower.simulated.orders import Order
+from fedprivacy.flower.simulated.population import CohortUpdate, Population
 from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, Stage

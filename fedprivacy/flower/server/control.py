@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedprivacy.training.algorithms import Turnout
 from fedprivacy.training.algorithms.algorithm import ServerHalf
-from fedprivacy.training.kept import CONTROL
+from fedprivacy.training.local_round import CONTROL
 
 
 @dataclass(slots=True)

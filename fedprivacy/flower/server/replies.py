@@ -15,7 +15,7 @@ from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Answers
 from fedprivacy.flower.server.registry import EnrolledClient
-from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
+from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import Grant, MessageError, QuestionGrant, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Closed

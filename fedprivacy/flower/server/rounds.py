@@ -27,10 +27,10 @@ from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.control import ServerControl, flat
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
+from fedprivacy.flower.server.noisy_average import UserLevelRounds
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
 from fedprivacy.flower.server.underway import Underway
-from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.participation import TOO_LATE, Participation, Turnout

@@ -21,7 +21,7 @@ from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.accounts import RunAccounts, check_named, check_worth_asking
-from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.server.asynchronous import BufferedRounds, check_known_to_average
 from fedprivacy.flower.server.by_client import ClientModels, HeldOutEvaluation
 from fedprivacy.flower.server.checkpoint import (
@@ -36,11 +36,11 @@ from fedprivacy.flower.server.checkpoint import (
 from fedprivacy.flower.server.cohorts import CohortRounds, averages, population_of
 from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.exchange import Answers, Correspondence
+from fedprivacy.flower.server.noisy_average import UserLevelRounds, check_averages
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, RoundSteps
 from fedprivacy.flower.server.underway import Underway
-from fedprivacy.flower.server.user_level import UserLevelRounds, check_averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire

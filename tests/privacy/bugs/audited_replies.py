@@ -165,7 +165,7 @@ BUGS = (
     ),
     Bug(
         meaning="the number of records is in the receipt for answers",
-        place="fedprivacy.flower.client.app:answered",
+        place="fedprivacy.flower.client.client_app:answered",
         old="client.seal(grant, released)",
         new="""
             from dataclasses import replace
@@ -215,7 +215,7 @@ BUGS = (
     ),
     Bug(
         meaning="answers are never kept",
-        place="fedprivacy.flower.server.asking:QuestionAccounts.keep",
+        place="fedprivacy.flower.server.ask_clients:QuestionAccounts.keep",
         old="""
             texts = [codec.as_text(question) for question in self._asked.questions]
             ...
@@ -226,7 +226,7 @@ BUGS = (
     ),
     Bug(
         meaning="a client answers whoever asks, without a grant",
-        place="fedprivacy.flower.client.app:private_client.ask",
+        place="fedprivacy.flower.client.client_app:private_client.ask",
         old="""
             grant = questions_in(message)
             ...
@@ -245,7 +245,7 @@ BUGS = (
     ),
     Bug(
         meaning="clients evaluate on their own records",
-        place="fedprivacy.flower.client.app:private_client",
+        place="fedprivacy.flower.client.client_app:private_client",
         old="return app",
         new="""
             from flwr.app import MetricRecord, RecordDict
@@ -265,7 +265,7 @@ BUGS = (
     ),
     Bug(
         meaning="the text of an error leaves",
-        place="fedprivacy.flower.client.app:refusing.guarded",
+        place="fedprivacy.flower.client.client_app:refusing.guarded",
         old="return release.refusal(message, code)",
         new="""
             reply = release.refusal(message, code)

@@ -6,7 +6,7 @@ from tests.privacy.bugs.bug import Bug
 BUGS = (
     Bug(
         meaning="the client trains first, and charges afterwards what it can",
-        place="fedprivacy.flower.client.app:answer",
+        place="fedprivacy.flower.client.client_app:answer",
         old="client.charge(grant)\n...",
         new="...\nclient.charge(grant)",
         breaks=guarantees.CHARGED,
@@ -14,7 +14,7 @@ BUGS = (
     ),
     Bug(
         meaning="the client trains one step more than it charged",
-        place="fedprivacy.flower.client.app:answer",
+        place="fedprivacy.flower.client.client_app:answer",
         old="grant.training_steps, grant.round",
         new="grant.training_steps + 1, grant.round",
         breaks=guarantees.CHARGED,
@@ -125,7 +125,7 @@ BUGS = (
     ),
     Bug(
         meaning="the client answers first, and charges afterwards what it can",
-        place="fedprivacy.flower.client.app:answered",
+        place="fedprivacy.flower.client.client_app:answered",
         old="client.charge(grant)\n...",
         new="...\nclient.charge(grant)",
         breaks=guarantees.CHARGED,
@@ -150,7 +150,7 @@ BUGS = (
     ),
     Bug(
         meaning="an attempt that was paid for one question is answered with it for another",
-        place="fedprivacy.flower.client.app:answered",
+        place="fedprivacy.flower.client.client_app:answered",
         old="if not released.answers(grant): ...",
         new="if False: ...",
         breaks=guarantees.RECEIPTS,
@@ -168,7 +168,7 @@ BUGS = (
     ),
     Bug(
         meaning="the data owner's list is not read",
-        place="fedprivacy.flower.client.app:answered",
+        place="fedprivacy.flower.client.client_app:answered",
         old="client.answerable.check(asked)",
         new="pass",
         breaks=guarantees.ALLOWED,
@@ -208,7 +208,7 @@ BUGS = (
     ),
     Bug(
         meaning="records are standardised before their charge",
-        place="fedprivacy.flower.client.app:answer",
+        place="fedprivacy.flower.client.client_app:answer",
         old="""
             client.charge(grant)
             client = client.standardised(standardise)
@@ -278,7 +278,7 @@ BUGS = (
     ),
     Bug(
         meaning="all trainings of a simulated client have the same noise",
-        place="fedprivacy.flower.client.cohort:Population.train",
+        place="fedprivacy.flower.simulated.population:Population.train",
         old="Start(arrays, attempt.round, base, proximal_mu, apart, control)",
         new="Start(arrays, 1, base, proximal_mu, apart, control)",
         breaks=guarantees.NO_REPEAT,
@@ -286,7 +286,7 @@ BUGS = (
     ),
     Bug(
         meaning="what a finished run has left is deleted for another run that a server makes up",
-        place="fedprivacy.flower.client.kept:KeptInFolder.keep",
+        place="fedprivacy.flower.kept:KeptInFolder.keep",
         old="kept.run_id == whose.run_id and kept.path != file",
         new="kept.path != file",
         breaks=guarantees.HOME,
@@ -305,7 +305,7 @@ BUGS = (
     ),
     Bug(
         meaning="all clients of a population draw from one stream",
-        place="fedprivacy.flower.client.cohort:_trainee",
+        place="fedprivacy.flower.simulated.population:_trainee",
         old="base.of(client.dataset_id)",
         new="base",
         breaks=guarantees.NO_REPEAT,
@@ -313,7 +313,7 @@ BUGS = (
     ),
     Bug(
         meaning="two runs of a population on one ledger share their noise",
-        place="fedprivacy.flower.client.cohort:Population.train",
+        place="fedprivacy.flower.simulated.population:Population.train",
         old='Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)',
         new='Keystream.from_seed(seed, "", 0, attempt.attempt)',
         breaks=guarantees.NO_REPEAT,
@@ -321,7 +321,7 @@ BUGS = (
     ),
     Bug(
         meaning="another attempt at a population's round has the noise of the first",
-        place="fedprivacy.flower.client.cohort:Population.train",
+        place="fedprivacy.flower.simulated.population:Population.train",
         old='Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)',
         new='Keystream.from_seed(seed, "", earlier_runs)',
         breaks=guarantees.NO_REPEAT,
@@ -369,7 +369,7 @@ BUGS = (
     ),
     Bug(
         meaning="what one algorithm keeps at home is given to another, which sends it",
-        place="fedprivacy.flower.client.kept:KeptInFolder._file",
+        place="fedprivacy.flower.kept:KeptInFolder._file",
         old="[whose.run_id, whose.algorithm, whose.task]",
         new="[whose.run_id, whose.task]",
         breaks=guarantees.HOME,
@@ -377,7 +377,7 @@ BUGS = (
     ),
     Bug(
         meaning="one run's personal models are another's to begin with",
-        place="fedprivacy.flower.client.kept:KeptInFolder._file",
+        place="fedprivacy.flower.kept:KeptInFolder._file",
         old="[whose.run_id, whose.algorithm, whose.task]",
         new="[whose.algorithm]",
         breaks=guarantees.HOME,
@@ -385,7 +385,7 @@ BUGS = (
     ),
     Bug(
         meaning="what a client kept is readable by everybody on its host",
-        place="fedprivacy.flower.client.kept:KeptInFolder.keep",
+        place="fedprivacy.flower.kept:KeptInFolder.keep",
         old="write_unnamed(file, save(newest, {_FACTS: json.dumps(facts)}), PRIVATE)",
         new="write_unnamed(file, save(newest, {_FACTS: json.dumps(facts)}))",
         breaks=guarantees.HOME,
@@ -393,7 +393,7 @@ BUGS = (
     ),
     Bug(
         meaning="a cohort's sum is divided by its clients, not by their weights",
-        place="fedprivacy.flower.client.cohort:CohortUpdate.mean",
+        place="fedprivacy.flower.simulated.population:CohortUpdate.mean",
         old="total / self.weight",
         new="total / len(self.weights)",
         breaks=guarantees.FIGURE,
@@ -473,7 +473,7 @@ BUGS = (
     ),
     Bug(
         meaning="workers lose what personal algorithms keep",
-        place="fedprivacy.flower.client.cohort:CohortUpdate.join",
+        place="fedprivacy.flower.simulated.population:CohortUpdate.join",
         old="self.kept |= other.kept",
         new="pass",
         breaks=guarantees.FIGURE,

@@ -106,7 +106,7 @@ BUGS = (
     ),
     Bug(
         meaning="an answer of another client is read again as one's own",
-        place="fedprivacy.flower.server.asking:answered_before",
+        place="fedprivacy.flower.server.ask_clients:answered_before",
         old="each[dataset][-1]",
         new="next(iter(each.values()))[-1]",
         breaks=guarantees.KEPT_ANSWERS,
@@ -135,7 +135,7 @@ BUGS = (
     ),
     Bug(
         meaning="questions that are asked together are shown, and kept, with the noise of all of them",
-        place="fedprivacy.flower.server.asking:_told",
+        place="fedprivacy.flower.server.ask_clients:_told",
         old="asked.noise_multipliers(plan.noise.of())",
         new="[plan.noise.of()] * len(asked.questions)",
         breaks=guarantees.FIGURE,
@@ -146,7 +146,7 @@ BUGS = (
     ),
     Bug(
         meaning="the oldest answer is read again, though the question was asked anew since",
-        place="fedprivacy.flower.server.asking:answered_before",
+        place="fedprivacy.flower.server.ask_clients:answered_before",
         old="each[dataset][-1]",
         new="each[dataset][0]",
         breaks=guarantees.FIGURE,

@@ -1,6 +1,6 @@
 """Worker processes: a cohort of a simulated population trains on several cores, each client where its shard is kept.
 
-What they change, and what not: `fedprivacy.flower.client.crew`. A worker ends with the pipe to it, whatever it is
+What they change, and what not: `fedprivacy.flower.simulated.crew`. A worker ends with the pipe to it, whatever it is
 doing: none outlives the server.
 """
 
@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import NoReturn
 
-from fedprivacy.flower.client.cohort import Population
-from fedprivacy.flower.client.crew import Crew, Worker, answer_to, packed
-from fedprivacy.flower.client.orders import Start, TrainTogether
+from fedprivacy.flower.simulated.crew import Crew, Worker, answer_to, packed
+from fedprivacy.flower.simulated.orders import Start, TrainTogether
+from fedprivacy.flower.simulated.population import Population
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task

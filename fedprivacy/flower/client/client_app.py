@@ -17,11 +17,10 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.cohort import PopulationApp, train_privately
 from fedprivacy.flower.client.local import LocalClient, client_for, client_to_enrol
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import ARRAYS, Released
-from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
+from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import ASK, ENROL, Grant, MessageError, QuestionGrant, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.gradients.methods.obstacle import warn_of
@@ -41,7 +40,7 @@ from fedprivacy.tasks.loader import agreed
 from fedprivacy.tasks.standardising import STANDARDISE
 from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.kept import CONTROL, Kept, personal_mask
+from fedprivacy.training.local_round import CONTROL, Kept, personal_mask
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")
@@ -50,6 +49,19 @@ ENROL_ACTION, ASK_ACTION = (action.removeprefix(f"{MessageType.QUERY}.") for act
 """What a ClientApp answers with who it is, and what its records are like: the actions of queries."""
 
 Handler = Callable[[Message, Context], Message]
+
+
+class TaskApp(ClientApp):
+    """A ClientApp of one task and one configuration, from which a simulation can have many clients in one process.
+
+    Attributes:
+        task: what its clients learn; None: what the configuration names.
+        config: the run's; None: what Flower hands to each client.
+    """
+
+    def __init__(self, task: Task | None, config: RunConfig | None) -> None:
+        super().__init__()
+        self.task, self.config = task, config
 
 
 def private_client(task: Task | None = None, config: RunConfig | None = None) -> ClientApp:
@@ -71,7 +83,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     """
     if task is not None:
         agreed(config.task if config else None, task)
-    app = PopulationApp(task, config, train_privately)
+    app = TaskApp(task, config)
 
     @app.query(ENROL_ACTION)
     @refusing

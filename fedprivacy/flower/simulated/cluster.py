@@ -1,6 +1,6 @@
 """Workers on a Ray cluster that runs already: a cohort trains on its machines, and on their GPUs where they have any.
 
-What workers change, and what not: `fedprivacy.flower.client.crew`. Each is a Ray actor that hosts many clients: it
+What workers change, and what not: `fedprivacy.flower.simulated.crew`. Each is a Ray actor that hosts many clients: it
 opens their shards, so that records are loaded where they are used, and in a round it gets one message, with its row of
 the cohort. The model goes to each machine once. The server, with its accounts, ledger and recorder, stays in the
 process that joined the cluster, and needs no GPU.
@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedprivacy._support.spans import span
-from fedprivacy.flower.client.actor import Actor, Hand
-from fedprivacy.flower.client.cohort import Population
-from fedprivacy.flower.client.crew import Crew, Worker, WorkerError, packed
-from fedprivacy.flower.client.joining import joined
-from fedprivacy.flower.client.orders import Order, Start, TrainTogether
+from fedprivacy.flower.simulated.actor import Actor, Hand
+from fedprivacy.flower.simulated.crew import Crew, Worker, WorkerError, packed
+from fedprivacy.flower.simulated.joining import joined
+from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
+from fedprivacy.flower.simulated.population import Population
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.placement import Placement

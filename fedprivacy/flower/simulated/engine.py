@@ -27,12 +27,13 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedprivacy._support.spans import span, spanned
-from fedprivacy.flower.client.cluster import ClusterWorkers
-from fedprivacy.flower.client.cohort import Population, PopulationApp
-from fedprivacy.flower.client.crew import USELESS, Crew
+from fedprivacy.flower.client.client_app import TaskApp
 from fedprivacy.flower.client.local import IN_PROCESS
-from fedprivacy.flower.client.workers import Workers
 from fedprivacy.flower.kept import KeptModels
+from fedprivacy.flower.simulated.cluster import ClusterWorkers
+from fedprivacy.flower.simulated.crew import USELESS, Crew
+from fedprivacy.flower.simulated.population import Population, train_privately
+from fedprivacy.flower.simulated.workers import Workers
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_usable, read_history
 from fedprivacy.runs.history import RunHistory
@@ -151,12 +152,12 @@ def trains_together(config: RunConfig, placement: Placement = HERE) -> bool:
 def _population(client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> Population | None:
     """The clients as one population, where they are many, or rounds asynchronous, and their app is ours."""
     together = trains_together(config, placement)
-    if not isinstance(client_app, PopulationApp) or client_app.config is None or not together:
+    if not isinstance(client_app, TaskApp) or client_app.config is None or not together:
         if placement.elsewhere:
             choose_device(config.device)
             log.warning(USELESS, placement.words, f"fewer than {POPULATION} clients, or an app of another kind")
         return None
-    task, train = client_app.task, client_app.train_together
+    task, train = client_app.task, getattr(client_app, "train_together", train_privately)  # a baseline has its own
     if not placement.elsewhere:
         return Population(task, config, train)
     return (ClusterWorkers if placement.ray_address else Workers)(task, config, train, placement)

@@ -25,8 +25,8 @@ from itertools import cycle, pairwise
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from fedprivacy.flower.client.cohort import CohortUpdate, Population
-from fedprivacy.flower.client.orders import Order, Start, TrainTogether
+from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
+from fedprivacy.flower.simulated.population import CohortUpdate, Population
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task, TaskError

@@ -19,7 +19,7 @@ from fedprivacy.flower.server.accounts import Accounts, BudgetSpentError, check_
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, sort_replies
-from fedprivacy.flower.wire.answers import blank, of_arrays
+from fedprivacy.flower.wire.answer_arrays import blank, of_arrays
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.kept_answers import Answer, StoredAnswer

@@ -1,9 +1,9 @@
 """The simulated clients of a population, trained together in this process: no message, no copy of the model for each.
 
-What a client does here is what `fedprivacy.flower.client.app` has it do for a grant, with the same randomness. There is
-nobody to hide from: whoever runs the simulation owns every shard. So what a client would check of a hostile server's
-message, and the server of a hostile client's, is left out; what protects the *figures* is not: charges come first, and
-an update that is not finite is dropped.
+What a client does here is what `fedprivacy.flower.client.client_app` has it do for a grant, with the same randomness.
+There is nobody to hide from: whoever runs the simulation owns every shard. So what a client would check of a hostile
+server's message, and the server of a hostile client's, is left out; what protects the *figures* is not: charges come
+first, and an update that is not finite is dropped.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from functools import cached_property
 
 import torch
 from flwr.app import ArrayRecord
-from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.local import LocalClient, part_of
-from fedprivacy.flower.client.orders import Order, PrivateOrder, Start, TrainTogether
-from fedprivacy.flower.client.trial import opened_shard
 from fedprivacy.flower.kept import KeptModels
-from fedprivacy.flower.wire.arrays import LARGEST
+from fedprivacy.flower.simulated.orders import Order, PrivateOrder, Start, TrainTogether
+from fedprivacy.flower.simulated.trial import opened_shard
+from fedprivacy.flower.wire.checked_arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
@@ -289,16 +288,3 @@ class Population:
 
     def _client(self, part: int) -> LocalClient:
         return part_of(self._task, self._config, part, self._config.clients)
-
-
-class PopulationApp(ClientApp):
-    """A ClientApp whose clients an engine may train together, where it has many of them in one process.
-
-    Attributes:
-        task, config: that it was made with.
-        train_together: how they train then: what its clients do with a message, without one.
-    """
-
-    def __init__(self, task: Task | None, config: RunConfig | None, train: TrainTogether) -> None:
-        super().__init__()
-        self.task, self.config, self.train_together = task, config, train

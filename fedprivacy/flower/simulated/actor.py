@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from fedprivacy.flower.client.cohort import Population
-from fedprivacy.flower.client.crew import answer_to
+from fedprivacy.flower.simulated.crew import answer_to
+from fedprivacy.flower.simulated.population import Population
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError
 
