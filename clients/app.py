@@ -8,16 +8,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.client_app import (
-    ASK_ACTION,
-    ENROL_ACTION,
-    answer,
-    answered,
-    grant_in,
-    questions_in,
-    refusing,
-)
+from fedprivacy.flower.client.client_app import ASK_ACTION, ENROL_ACTION, answer, answered, refusing
 from fedprivacy.flower.client.local import client_for, client_to_enrol
+from fedprivacy.flower.client.request import questions_in, training_in
 
 app = ClientApp()
 
@@ -43,7 +36,7 @@ def ask(message: Message, context: Context) -> Message:
 @refusing
 def train(message: Message, context: Context) -> Message:
     """Answer a grant with an update that is differentially private, and paid for."""
-    grant = grant_in(message)
-    client = client_for(grant, context)  # if that server signed it: the allowed task, the shard, the guard
-    released = answer(client, grant, message)  # charged to the guard, then trained, then sealed
+    request = training_in(message)
+    client = client_for(request.grant, context)  # if that server signed it: the allowed task, the shard, the guard
+    released = answer(client, request)  # charged to the guard, then trained, then sealed
     return release.update(message, released)

@@ -21,13 +21,12 @@ from fedprivacy.flower.client import release
 from fedprivacy.flower.client.client_app import (
     ENROL_ACTION,
     TaskApp,
-    global_parameters,
     kept_before,
-    proximal_mu,
     refusing,
 )
 from fedprivacy.flower.client.local import LocalClient, simulated_client
 from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.client.request import TrainingRequest
 from fedprivacy.flower.kept import KeptFor, KeptInState
 from fedprivacy.flower.simulated.population import optimizer_in
 from fedprivacy.gradients import trainable_parameters
@@ -36,7 +35,6 @@ from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import dataset_id
-from fedprivacy.tasks.standardising import STANDARDISE
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.baseline import Baseline
 
@@ -69,19 +67,20 @@ def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:
 
 def _trained(client: LocalClient, plan: TrainingPlan, message: Message, store: KeptInState) -> dict[str, Tensor]:
     """The parameters after the round's local steps from the model that the server sends: not private."""
-    assignment, config = Assignment.of(message), plan.config
-    client = client.standardised(client.standardising(message.content.get(STANDARDISE)))
+    request, config = TrainingRequest.of(message, Assignment), plan.config
+    assignment = request.grant
+    client = client.standardised(client.standardising(request.standardise))
     disclosed = len(client.shard) if client.task.shard_sizes_public else 0
     rate = assignment.sampling_rate
     optimizer = optimizer_in(config, assignment.round)
     algorithm = config.algorithm_in(assignment.round)
     views = client.views(config.augmentation_multiplicity)
-    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, proximal_mu(message), algorithm, views)
+    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, request.proximal_mu, algorithm, views)
     model = _model(client.task, client.shard.inputs.device)
-    model.load_state_dict(global_parameters(message, model), strict=False)
+    model.load_state_dict(request.parameters_for(model), strict=False)
     steps, number, keystream = config.local_steps, assignment.round, _keystream(client)
     whose = KeptFor("", text_of(algorithm), number)
-    before = kept_before(store.load(whose) if algorithm.keeps else None, message, model, algorithm)
+    before = kept_before(store.load(whose) if algorithm.keeps else None, request, model, algorithm)
     update = training.train(
         model, client.task.loss, client.shard, steps=steps, round=number, keystream=keystream, before=before
     )

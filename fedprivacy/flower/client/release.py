@@ -29,6 +29,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
+from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.wire.answer_arrays import as_arrays
 from fedprivacy.flower.wire.messages import (
@@ -123,6 +124,7 @@ def digest(arrays: Mapping[str, NDArray[Any]], questions: str = "") -> str:
 @spanned("writing the reply")
 def update(message: Message, released: Released) -> Message:
     """Reply with what was released, for the first time or again."""
+    reach("client.replying")
     arrays = ArrayRecord({name: Array(values) for name, values in released.arrays.items()})
     return Message(RecordDict({ARRAYS: arrays, Receipt.name: released.receipt.to_record()}), reply_to=message)
 

@@ -151,7 +151,7 @@ BUGS = (
     Bug(
         meaning="an attempt that was paid for one question is answered with it for another",
         place="fedprivacy.flower.client.client_app:answered",
-        old="if not released.answers(grant): ...",
+        old="if not sealed.answers(grant): ...",
         new="if False: ...",
         breaks=guarantees.RECEIPTS,
         tests=(
