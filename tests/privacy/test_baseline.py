@@ -39,7 +39,6 @@ IMPORTING = {
     "fedprivacy.flower.baseline.client": ["fedprivacy/simulation/simulate.py"],
     "fedprivacy.flower.baseline.cohort": ["fedprivacy/flower/baseline/client.py"],
     "fedprivacy.training.baseline": [
-        "fedprivacy/audit/attacks/trainers.py",
         "fedprivacy/flower/baseline/client.py",
         "fedprivacy/training/baseline_cohort.py",
     ],

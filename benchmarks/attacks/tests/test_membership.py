@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from fedprivacy.audit.attacks.limits import breaches
-from fedprivacy.audit.attacks.membership import (
+from benchmarks.attacks.limits import breaches
+from benchmarks.attacks.membership import (
     LOSS,
     OFFLINE,
     ONLINE,
@@ -19,10 +19,10 @@ from fedprivacy.audit.attacks.membership import (
     lira_online,
     quantile_regression,
 )
-from fedprivacy.audit.attacks.shadows import train_shadows
-from fedprivacy.audit.attacks.trainers import WithoutPrivacy, WithPrivacy, new_model
+from benchmarks.attacks.shadows import train_shadows
+from benchmarks.attacks.tests.memorised import TRAINING, Misnamed
+from benchmarks.attacks.trainers import WithoutPrivacy, WithPrivacy, new_model
 from fedprivacy.values.budget import PrivacyBudget
-from tests.audit.attacks.memorised import TRAINING, Misnamed
 
 TASK = Misnamed()
 

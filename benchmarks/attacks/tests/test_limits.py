@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from benchmarks.attacks.limits import breaches, limit, limit_of
+from benchmarks.attacks.roc import Roc
 from fedprivacy.accounting import pld
-from fedprivacy.audit.attacks.limits import breaches, limit, limit_of
-from fedprivacy.audit.attacks.roc import Roc
 from fedprivacy.values.events import PoissonSampledGaussian
 
 RATES = np.array([1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.999])

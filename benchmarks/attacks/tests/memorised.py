@@ -5,7 +5,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedprivacy.audit.attacks.trainers import Training
+from benchmarks.attacks.trainers import Training
 from fedprivacy.tasks import Shard, Task
 
 TRAINING = Training(steps=120, sampling_rate=0.5, batch_size=75.0, learning_rate=0.01)

@@ -6,11 +6,11 @@ import torch
 from scipy.special import logit
 from torch import nn
 
-from fedprivacy.audit.attacks.shadows import logit_scaled, losses_of, train_shadows
-from fedprivacy.audit.attacks.trainers import WithoutPrivacy, WithPrivacy, new_model
+from benchmarks.attacks.shadows import logit_scaled, losses_of, train_shadows
+from benchmarks.attacks.tests.memorised import TRAINING, Misnamed
+from benchmarks.attacks.trainers import WithoutPrivacy, WithPrivacy, new_model
 from fedprivacy.tasks import Task
 from fedprivacy.values.budget import PrivacyBudget
-from tests.audit.attacks.memorised import TRAINING, Misnamed
 
 TASK = Misnamed()
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedprivacy.audit.attacks.inversion import HARDLY_ANY_NOISE, Inverted, inverted
+from benchmarks.attacks.inversion import HARDLY_ANY_NOISE, Inverted, inverted
+from benchmarks.attacks.tests.memorised import Misnamed
 from fedprivacy.tasks import Shard
-from tests.audit.attacks.memorised import Misnamed
 
 
 class OneLayer(Misnamed):

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from torch.nn import functional
 
-from fedprivacy.audit.attacks.roc import Roc
-from fedprivacy.audit.attacks.shadows import Shadows
+from benchmarks.attacks.roc import Roc
+from benchmarks.attacks.shadows import Shadows
 from fedprivacy.tasks.task import Shard
 
 Scores = NDArray[np.float64]

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.audit.attacks.shadows import losses_of
-from fedprivacy.audit.attacks.trainers import Trainer
+from benchmarks.attacks.shadows import losses_of
+from benchmarks.attacks.trainers import Trainer
 from fedprivacy.tasks.task import Shard, Task
 
 LEARNED_NOTHING = 1.0 / math.log(2.0)

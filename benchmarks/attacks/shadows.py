@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedprivacy.audit.attacks.trainers import Trainer
+from benchmarks.attacks.trainers import Trainer
 from fedprivacy.tasks.task import Shard, Task
 
 _LEAST_LOSS = 2.0**-52

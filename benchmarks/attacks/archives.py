@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedprivacy.audit.attacks.inversion import HARDLY_ANY_NOISE, Inverted, inverted
+from benchmarks.attacks.inversion import HARDLY_ANY_NOISE, Inverted, inverted
 from fedprivacy.tasks import Shard, ShardSource, Task
 
 _DIGIT = 7

@@ -19,8 +19,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from benchmarks.attacks.roc import Roc, clopper_pearson
 from fedprivacy.accounting import pld
-from fedprivacy.audit.attacks.roc import Roc, clopper_pearson
 from fedprivacy.values.events import History
 
 _DELTAS = np.concatenate([np.logspace(-9.0, -2.0, 29), np.linspace(0.015, 0.985, 98), 1.0 - np.logspace(-2.0, -6.0, 9)])

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.audit.attacks.limits import breaches
-from fedprivacy.audit.attacks.membership import LOSS, OFFLINE, ONLINE, attacked
-from fedprivacy.audit.attacks.shadows import train_shadows
-from fedprivacy.audit.attacks.trainers import Training, WithoutPrivacy, WithPrivacy
+from benchmarks.attacks.archives import Locations, inversion
+from benchmarks.attacks.limits import breaches
+from benchmarks.attacks.membership import LOSS, OFFLINE, ONLINE, attacked
+from benchmarks.attacks.shadows import train_shadows
+from benchmarks.attacks.trainers import Training, WithoutPrivacy, WithPrivacy
 from fedprivacy.values.budget import PrivacyBudget
-from tests.audit.attacks.archives import Locations, inversion
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 TRAINING = Training(steps=100, sampling_rate=0.5, batch_size=1252.5, learning_rate=0.01)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.audit.attacks.membership import OFFLINE, ONLINE, QUANTILE
+from benchmarks.attacks.membership import OFFLINE, ONLINE, QUANTILE
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "is-your-model-private.md"
 

@@ -25,18 +25,18 @@ import torch
 from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 
-from fedprivacy.audit.attacks.exposure import LEARNED_NOTHING, exposed
-from fedprivacy.audit.attacks.inversion import Inverted
-from fedprivacy.audit.attacks.limits import breaches, limit_of
-from fedprivacy.audit.attacks.membership import attacked
-from fedprivacy.audit.attacks.roc import Roc
-from fedprivacy.audit.attacks.shadows import train_shadows
-from fedprivacy.audit.attacks.trainers import Trainer, Training, WithoutPrivacy, WithPrivacy
+from benchmarks.attacks.archives import Archive, Locations, inversion
+from benchmarks.attacks.exposure import LEARNED_NOTHING, exposed
+from benchmarks.attacks.inversion import Inverted
+from benchmarks.attacks.limits import breaches, limit_of
+from benchmarks.attacks.membership import attacked
+from benchmarks.attacks.roc import Roc
+from benchmarks.attacks.shadows import train_shadows
+from benchmarks.attacks.trainers import Trainer, Training, WithoutPrivacy, WithPrivacy
 from fedprivacy.figures import AttackCurve, Picture, picture_figure, roc_figure, save_png, to_svg
 from fedprivacy.tasks import Shard
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History
-from tests.audit.attacks.archives import Archive, Locations, inversion
 
 EPSILONS = (1.0, 3.0, 8.0)
 DELTA = 1e-5

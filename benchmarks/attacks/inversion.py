@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.attacks.trainers import new_model
 from fedprivacy.audit.asking import Answer, AskedClient, parameters_of
-from fedprivacy.audit.attacks.trainers import new_model
 from fedprivacy.tasks.task import Shard, Task
 
 HARDLY_ANY_NOISE = 1e-6

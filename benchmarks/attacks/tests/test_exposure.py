@@ -5,11 +5,11 @@ import math
 import numpy as np
 import torch
 
-from fedprivacy.audit.attacks.exposure import LEARNED_NOTHING, canaries, exposed, exposures
-from fedprivacy.audit.attacks.trainers import WithoutPrivacy, WithPrivacy, new_model
+from benchmarks.attacks.exposure import LEARNED_NOTHING, canaries, exposed, exposures
+from benchmarks.attacks.tests.memorised import TRAINING, Misnamed
+from benchmarks.attacks.trainers import WithoutPrivacy, WithPrivacy, new_model
 from fedprivacy.tasks import Shard
 from fedprivacy.values.budget import PrivacyBudget
-from tests.audit.attacks.memorised import TRAINING, Misnamed
 
 TASK = Misnamed(150)
 

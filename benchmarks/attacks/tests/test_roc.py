@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from fedprivacy.audit.attacks.roc import Roc, clopper_pearson
+from benchmarks.attacks.roc import Roc, clopper_pearson
 
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=30)
 
