@@ -14,7 +14,6 @@ from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import (
-    answers,
     evaluation,
     invariance,
     ledger,
@@ -43,7 +42,6 @@ GATES: dict[str, Check] = {
     "sampling": sampling.check,
     "invariance": invariance.check,
     "evaluation": evaluation.check,
-    "answers": answers.check,
     "ledger": ledger.check,
 }
 """By name, in the order in which they run."""

@@ -10,13 +10,17 @@ from unittest import mock
 import torch
 from torch import nn
 
-from fedprivacy.audit.auditor import GATES
+from fedprivacy.audit import auditor
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Audited, Effort
 from fedprivacy.gradients import apart
 from fedprivacy.gradients.methods import admission
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, Task
+from tests.privacy.selftests import SELF_TESTS
+
+GATES = auditor.GATES | SELF_TESTS
+"""Gates of an audit, and self-tests, by name."""
 
 
 def audited(seed: int, task: type[Task] | None = None, effort: Effort = Effort.QUICK, **settings: Any) -> Audited:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedprivacy.audit.auditor import GATES
 from fedprivacy.training.dpsgd import DPSGD
-from tests.privacy.audited_tasks import SOUND, engines_believed, judged
+from tests.privacy.audited_tasks import GATES, SOUND, engines_believed, judged
+from tests.privacy.selftests import SELF_TESTS
 
 STATISTICAL = ("noise", "sampling")
 EXACT = tuple(gate for gate in GATES if gate not in STATISTICAL)
@@ -20,7 +20,7 @@ IN_FULL = (
 
 TRAINED_OTHERWISE = ("of sequences that are compared", "of sequences that are read one by one")
 TRAINED_OTHERWISE += ("by layer, with Adam", "automatic, with momentum")
-BEYOND_TRAINING = ("evaluation", "answers", "ledger")
+BEYOND_TRAINING = ("evaluation", "ledger", *SELF_TESTS)
 """Gates that look past training; the settings that change training alone do without them."""
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedprivacy._support import sources
+from fedprivacy.accounting import pld
 from fedprivacy.audit.apps.app import AppError
 from fedprivacy.audit.apps.audited import AuditedApp
 from fedprivacy.audit.gates.audited import Judged, gate
-from fedprivacy.audit.gates.costs import recomputed, too_low
+from fedprivacy.audit.gates.costs import too_low
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.wording import count_text
 
@@ -71,7 +72,7 @@ def check(audited: AuditedApp) -> Judged:
 
 def cost(audited: AuditedApp, steps: int) -> float:
     """The epsilon of so many steps, as claimed of each."""
-    return recomputed({audited.event: steps}, audited.app.delta) if steps else 0.0
+    return pld.epsilon({audited.event: steps}, audited.app.delta) if steps else 0.0
 
 
 def _why(audited: AuditedApp, found: list[Shown], spent: list[float]) -> Iterator[str]:
@@ -130,5 +131,5 @@ def _as_if_rate(audited: AuditedApp, one: Shown) -> float:
     for _ in range(_HALVINGS):
         middle = math.sqrt(least * most)
         as_if = PoissonSampledGaussian(middle, event.noise_multiplier)
-        least, most = (middle, most) if recomputed({as_if: one.steps}, delta) <= one.epsilon else (least, middle)
+        least, most = (middle, most) if pld.epsilon({as_if: one.steps}, delta) <= one.epsilon else (least, middle)
     return least

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from fedprivacy.accounting import pld
 from fedprivacy.audit.apps.audited import AuditedApp
 from fedprivacy.audit.apps.training import Training
 from fedprivacy.audit.gates.alarms import Alarms
 from fedprivacy.audit.gates.audited import Effort, Judged, gate
-from fedprivacy.audit.gates.costs import recomputed
 from fedprivacy.values.events import PoissonSampledGaussian
 
 Joined = NDArray[np.int64]
@@ -105,7 +105,7 @@ def _without_amplification(audited: AuditedApp) -> str:
     app, settings = audited.app, audited.app.settings
     epochs = math.ceil(settings.steps * settings.sampling_rate - 1e-9)
     one = PoissonSampledGaussian(1.0, settings.noise_multiplier, app.relation)
-    least, claimed = (recomputed(history, app.delta) for history in ({one: epochs}, {audited.event: settings.steps}))
+    least, claimed = (pld.epsilon(history, app.delta) for history in ({one: epochs}, {audited.event: settings.steps}))
     return f"; of one round, an epsilon of {least:.3g} is guaranteed, where independent samples cost {claimed:.3g}"
 
 

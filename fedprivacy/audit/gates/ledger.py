@@ -1,9 +1,8 @@
 """Ledger: epsilon, recomputed from what was executed, against what is said.
 
 Of a client, steps are counted in the noise that left it, held against its receipts, and composed anew; the gates
-`noise` and `sampling` hold noise and rate against what it was granted. Of a rehearsed run, every grant, charge and
-figure is recomputed; of a finished run, every figure in its folder, round by round. Two accountants that share no code
-say what that costs.
+`noise` and `sampling` hold noise and rate against what it was granted. Of a finished run, every figure in its folder is
+recomputed, round by round.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedprivacy.accounting import pld
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.alarms import Alarms, of_variance
 from fedprivacy.audit.gates.audited import Audited, Judged, gate, verdict
-from fedprivacy.audit.gates.costs import TOLERANCE, recomputed, too_low
+from fedprivacy.audit.gates.costs import TOLERANCE, too_low
 from fedprivacy.audit.gates.known import like, shard_of, zeros_for
-from fedprivacy.audit.gates.rehearsal import rehearsed
-from fedprivacy.audit.gates.rollback import forgotten
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.client_terms import Terms, client_terms_of
@@ -41,21 +39,19 @@ _COORDINATES = 20_000
 """In which the noise of a grant's steps is measured."""
 
 
-@gate("ledger", proves=PROVES, assumes="Every round is executed as the one that was asked; the accountants are right.")
+@gate("ledger", proves=PROVES, assumes="Every round is executed as the one that was asked; the accountant is right.")
 def check(audited: Audited) -> Judged:
     """Whether a client executes what it is granted and says so, and the claim is what that costs."""
     alarms = Alarms()
     receipt = _steps(audited, alarms)
     claim = audited.claim
     trained = receipt.steps - audited.grant.local_evaluation
-    spent = recomputed({receipt.event: trained * claim.rounds + claim.evaluations}, claim.delta)
+    spent = pld.epsilon({receipt.event: trained * claim.rounds + claim.evaluations}, claim.delta)
     alarms.must(
         not too_low(claim.epsilon, spent),
         f"An epsilon of {claim.epsilon:.3g} is claimed; what the client executes in {claim.rounds} rounds of "
         f"{trained} steps, at a sampling rate of {receipt.sampling_rate:.3g}, costs {spent:.3g}.",
     )
-    for complaint in (*rehearsed(audited), *forgotten()):
-        alarms.must(False, complaint)
     return Judged(spent, alarms.reasons, alarms.p_value)
 
 
@@ -95,7 +91,7 @@ def check_run(folder: Path) -> Gate:
         reasons += _uncharged(history) + _unasked(history)
         for client, (executed, complaints) in _executed(folder, history).items():
             reasons += complaints
-            spent = recomputed(executed, history.last.spent[client].delta)
+            spent = pld.epsilon(executed, history.last.spent[client].delta)
             worst = max(worst, spent)
             reasons += _misstated(history.last.spent[client], spent)
     assumes = "The run's folder, and its ledger where it is at hand, are those that the run wrote."

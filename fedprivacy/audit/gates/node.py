@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedprivacy._support import signing
+from fedprivacy.accounting import pld
 from fedprivacy.audit.deployed import DeployedClient, Host, costliest
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Audited, Judged, Parameters, verdict
-from fedprivacy.audit.gates.costs import TOLERANCE, recomputed
+from fedprivacy.audit.gates.costs import TOLERANCE
 from fedprivacy.audit.gates.node_questions import forbidden
 from fedprivacy.audit.gates.release import fields_of
 from fedprivacy.flower.client.release import ARRAYS, digest
@@ -212,7 +213,7 @@ def _charges_first(asked: _Asked) -> None:
 
 
 def _keeps_the_budget(asked: _Asked) -> None:
-    """Grants beyond the client's own budget, at once and after a first one, by what two accountants say they cost."""
+    """Grants beyond the client's own budget, at once and after a first one, by what the accountant says they cost."""
     settings = asked.host.node.settings
     if not settings.budget.enforced:
         return
@@ -235,7 +236,7 @@ def _keeps_the_budget(asked: _Asked) -> None:
 def _beyond(grant: Grant, epsilon: float, delta: float) -> int:
     """So many steps that they cost clearly more than a budget."""
     steps = 1
-    while recomputed({grant.event: steps}, delta) <= epsilon * (1.0 + TOLERANCE):
+    while pld.epsilon({grant.event: steps}, delta) <= epsilon * (1.0 + TOLERANCE):
         steps *= 2
     return steps
 

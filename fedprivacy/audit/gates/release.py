@@ -20,7 +20,6 @@ from fedprivacy.audit.asking import AskedClient
 from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
 from fedprivacy.audit.gates.neighbours import pairs_of, without_last
-from fedprivacy.audit.gates.stranger import told
 from fedprivacy.flower.wire.messages import ASK, ENROL, GRANT, RECEIPT, Grant
 from fedprivacy.tasks import Shard
 
@@ -76,7 +75,6 @@ def check(audited: Audited) -> Judged:
     for about, same in chain(_same(audited), _null(audited)):
         found.same(about, *same)
     found.reasons += _swayed(audited)
-    found.reasons += told(audited)
     return Judged(float(len(found.reasons)), found.reasons)
 
 

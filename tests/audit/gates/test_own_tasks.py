@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 import fedprivacy as fp
-from fedprivacy.audit.auditor import GATES
-from tests.privacy.audited_tasks import audited
+from tests.privacy.audited_tasks import GATES, audited
 
 
 class Words(fp.Task):

@@ -3,7 +3,7 @@
 A server that may ask may ask whenever it likes, whatever a run's settings are, so every client is asked. The tables are
 the auditor's. Those that differ in one record are answered with the noise frozen, so that what differs is what the
 record does; nobody's records show the noise. What a deployed client decides by itself is looked at in
-`fedprivacy.audit.gates.cohorts`.
+`small_groups`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from scipy import stats
 from fedprivacy.audit.asking import AskedClient, NoUpdateError
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_echoes, of_variance, rms
 from fedprivacy.audit.gates.audited import Audited, Effort, Judged, gate
-from fedprivacy.audit.gates.cohorts import of_deployed
 from fedprivacy.audit.gates.known import Known, like, shard_of, zeros_for
 from fedprivacy.audit.gates.release import fields_of, first_difference
 from fedprivacy.audit.silence import silence
@@ -43,6 +42,7 @@ from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.privacy.selftests.small_groups import of_deployed
 
 _SIGMA = 2.0
 """The noise multiplier of what is asked."""

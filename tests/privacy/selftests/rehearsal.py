@@ -15,9 +15,9 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy.accounting import DEFAULT_FILTER
-from fedprivacy.audit.gates.audited import Audited
-from fedprivacy.audit.gates.costs import recomputed, too_low
+from fedprivacy.accounting import DEFAULT_FILTER, pld
+from fedprivacy.audit.gates.audited import Audited, Judged, gate
+from fedprivacy.audit.gates.costs import too_low
 from fedprivacy.audit.gates.known import Known, shard_of
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
@@ -40,12 +40,18 @@ _AMPLE, _LESS = 1e6, 1e-3
 """Epsilons of a budget that allows everything, and of one that is spent already."""
 
 
-def rehearsed(audited: Audited) -> list[str]:
-    """What disagrees in a rehearsed run with the audited settings; empty: nothing."""
+@gate(
+    "rehearsal",
+    proves="In a run, what is granted, charged and shown agrees.",
+    assumes="Other runs are as the rehearsed ones.",
+)
+def check(audited: Audited) -> Judged:
+    """Whether nothing disagrees in a rehearsed run with the audited settings."""
     with tempfile.TemporaryDirectory() as folder, silence():
         url = f"sqlite:///{Path(folder) / 'ledger.db'}"
         rehearsal = _Rehearsal(audited, url)
-        return [*rehearsal.complaints(), *_charged_at_once(f"sqlite:///{Path(folder) / 'another.db'}")]
+        found = [*rehearsal.complaints(), *_charged_at_once(f"sqlite:///{Path(folder) / 'another.db'}")]
+    return Judged(float(len(found)), found)
 
 
 class _Sized(Known):
@@ -168,7 +174,7 @@ class _Rehearsal:
         allowances, histories = Ledger(self._url).allowances(list(datasets.values())), self._histories()
         for client, spent in result.spent.items():
             delta = allowances[datasets[client]].budget.delta
-            cost = recomputed(histories.get(datasets[client], {}), delta)
+            cost = pld.epsilon(histories.get(datasets[client], {}), delta)
             if spent.delta != delta:
                 yield f"An epsilon is shown at delta {spent.delta:.2g}; the client's budget is at {delta:.2g}."
             if too_low(spent.epsilon, cost):

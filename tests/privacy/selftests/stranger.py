@@ -18,7 +18,7 @@ from flwr.app.user_config import UserConfig
 
 from fedprivacy._support.signing import client_key, client_public_key, server_public_key
 from fedprivacy.audit.deployed import write_key
-from fedprivacy.audit.gates.audited import Audited
+from fedprivacy.audit.gates.audited import Audited, Judged, gate
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.wire.messages import ENROL, GRANT, EnrolmentRequest
@@ -44,8 +44,19 @@ Reply = tuple[object, ...]
 """All that came back."""
 
 
-def told(audited: Audited) -> Iterator[str]:
-    """What a stranger learns, in words."""
+@gate(
+    "stranger",
+    proves="A deployed client tells a stranger nothing of its records.",
+    assumes="The tasks and messages that were tried stand for all others.",
+)
+def check(audited: Audited) -> Judged:
+    """Whether a stranger learns anything."""
+    found = [*_told(audited)]
+    return Judged(float(len(found)), found)
+
+
+def _told(audited: Audited) -> Iterator[str]:
+    """List what a stranger learns, in words."""
     with tempfile.TemporaryDirectory() as folder, silence():
         place = Path(folder)
         (place / "stranger_tasks.py").write_text(_TASKS)
