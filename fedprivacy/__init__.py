@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedprivacy import tasks as tasks
     from fedprivacy.accounting.calculator import epsilon as epsilon
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
-    from fedprivacy.audit.training import audit_training as audit_training
+    from fedprivacy.audit.training_audit import audit_training as audit_training
     from fedprivacy.flower.client.client_app import private_client as private_client
     from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
     from fedprivacy.reproductions.reproduction import reproduce as reproduce
@@ -74,7 +74,7 @@ _HOMES = {
     "recommend": "runs.recommendation",
     "reproduce": "reproductions.reproduction",
     "reproductions": "",
-    "audit_training": "audit.training",
+    "audit_training": "audit.training_audit",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",
     "train": "training.single",

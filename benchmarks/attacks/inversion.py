@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.attacks.trainers import new_model
-from fedprivacy.audit.asking import Answer, AskedClient, parameters_of
+from fedprivacy.audit.real_client import AskedClient, SentUpdate, parameters_of
 from fedprivacy.tasks.task import Shard, Task
 
 HARDLY_ANY_NOISE = 1e-6
@@ -93,7 +93,7 @@ def inverted(
     return Inverted(record.inputs.numpy().astype(np.float64), np.clip(found, *bounds), bounds[1] - bounds[0])
 
 
-def _read_off(model: nn.Module, answer: Answer, shape: torch.Size) -> NDArray[np.float64] | None:
+def _read_off(model: nn.Module, answer: SentUpdate, shape: torch.Size) -> NDArray[np.float64] | None:
     """The quotient of the first layer's gradients; None: the inputs do not go straight into a linear layer with bias.
 
     All outputs are used: of x = w_i / d_i, the least-squares solution, which is exact without noise and the best
@@ -120,7 +120,7 @@ def _first_linear(model: nn.Module, shape: torch.Size) -> str | None:
 def _searched(
     task: Task,
     model: nn.Module,
-    answer: Answer,
+    answer: SentUpdate,
     like: Shard,
     *,
     bounds: tuple[float, float],

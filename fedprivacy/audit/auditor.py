@@ -10,46 +10,47 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedprivacy._support.discretion import hushed, kind_and_place
-from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import (
-    evaluation,
+    claimed_epsilon,
+    host_duties,
+    host_noise,
+    host_reading,
     invariance,
-    ledger,
-    node_noise,
-    node_reading,
-    noise,
-    release,
-    replay,
-    sampling,
+    leaks,
+    local_scores,
+    noise_added,
+    one_record,
+    samples_drawn,
 )
-from fedprivacy.audit.gates import node as node_gate
-from fedprivacy.audit.gates.audited import Audited, Check, Effort, Parameters, drawn
 from fedprivacy.audit.lower_bounds import lower_bounds
-from fedprivacy.audit.node import Node
 from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.owner_host import Node
+from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.audit.silence import silence
+from fedprivacy.audit.subject import Effort, drawn
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.folder import MODEL, RunFolderError
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, Task
 
-GATES: dict[str, Check] = {
-    "release": release.check,
-    "replay": replay.check,
-    "noise": noise.check,
-    "sampling": sampling.check,
+GATES: dict[str, Callable[[Audited], Gate]] = {
+    "release": leaks.check,
+    "replay": one_record.check,
+    "noise": noise_added.check,
+    "sampling": samples_drawn.check,
     "invariance": invariance.check,
-    "evaluation": evaluation.check,
-    "ledger": ledger.check,
+    "evaluation": local_scores.check,
+    "ledger": claimed_epsilon.check,
 }
 """By name, in the order in which they run."""
 
 NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
-    node_gate.NAME: node_gate.check,
-    node_noise.NAME: node_noise.check,
-    node_reading.NAME: node_reading.check,
+    host_duties.NAME: host_duties.check,
+    host_noise.NAME: host_noise.check,
+    host_reading.NAME: host_reading.check,
 }
 """Of a deployed client, by name; they run first."""
 
@@ -181,7 +182,7 @@ def _gates(audited: Audited, run: Path | None, tell: Callable[[str], None]) -> I
         yield check(audited)
     if run is not None:
         tell("the run's own figures")
-        yield ledger.check_run(run)
+        yield claimed_epsilon.check_run(run)
 
 
 def _trained(run: Path, task: Task) -> Parameters | None:

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.asking import parameters_of
 from fedprivacy.audit.canary_tasks import DenseCanaries, SparseCanaries
 from fedprivacy.audit.observed import AuditedTraining, ObservedClient
+from fedprivacy.audit.real_client import parameters_of
 from fedprivacy.tasks import Shard, Task
 
 LONG = 10.0

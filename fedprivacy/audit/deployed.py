@@ -22,9 +22,9 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
 from fedprivacy._support import signing
-from fedprivacy.audit.asking import RealClient
-from fedprivacy.audit.gates.audited import Audited
-from fedprivacy.audit.node import Node
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.owner_host import Node
+from fedprivacy.audit.real_client import RealClient
 from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.flower.wire.messages import ENROL, EnrolmentRequest, Grant

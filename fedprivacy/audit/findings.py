@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedprivacy.accounting.views import View
-from fedprivacy.audit.tables import Table, as_html, as_text
+from fedprivacy.audit.text_tables import TextTable, as_html, as_text
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
@@ -188,11 +188,11 @@ class Findings:
             for bound in self.violated
         ]
 
-    def _tables(self) -> Iterator[Table]:
+    def _tables(self) -> Iterator[TextTable]:
         """The gates; and the bounds, if anything was attacked."""
         gates = [(gate.name, gate.verdict, gate.p_value_text, gate.proves) for gate in self.gates]
-        yield Table(("gate", "verdict", "p-value", "what holds if it passes"), gates)
+        yield TextTable(("gate", "verdict", "p-value", "what holds if it passes"), gates)
         if self.lower_bounds:
             upper = epsilon_text(self.epsilon_upper)
             bounds = [(bound.name, proved_text(bound.epsilon), upper) for bound in self.lower_bounds]
-            yield Table(("attack", "epsilon at least", "stated at most"), bounds)
+            yield TextTable(("attack", "epsilon at least", "stated at most"), bounds)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.accounting import pld
-from fedprivacy.audit.asking import AskedClient, gain
+from fedprivacy.audit.real_client import AskedClient, gain
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.asking import parameters_of
 from fedprivacy.audit.observed import AuditedTraining, ObservedClient
+from fedprivacy.audit.real_client import parameters_of
 from fedprivacy.tasks import Shard, Task
 
 _CANDIDATES = 64  # records, of which the one with the longest gradient is taken

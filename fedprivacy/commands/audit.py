@@ -21,7 +21,7 @@ Audit = Callable[["Effort", Callable[[str], None]], Findings]
 """An audit: how long it may take, and who is told what is done next."""
 
 if TYPE_CHECKING:
-    from fedprivacy.audit.gates.audited import Effort
+    from fedprivacy.audit.subject import Effort
 
 READ_ON = "What that proves, and what it cannot: docs/explanation/is-your-model-private.md"
 
@@ -37,9 +37,9 @@ def audit(
     as_json: bool,
 ) -> None:
     """Audit and show what was found; see the command's help."""
-    from fedprivacy.audit.gates.audited import Effort
-    from fedprivacy.audit.page import check_place, write_page
+    from fedprivacy.audit.findings_page import check_place, write_page
     from fedprivacy.audit.progress import progress_on
+    from fedprivacy.audit.subject import Effort
     from fedprivacy.runs.folder import new_run_folder
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
@@ -93,7 +93,7 @@ def _check_only(taken: set[str], settings: dict[str, Any], why: str) -> None:
 
 def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
     """The audit of a run that the settings ask for, or of a finished one. Raises what `plan_to_audit` does."""
-    from fedprivacy.audit.training import audit_plan, plan_to_audit, seed_of
+    from fedprivacy.audit.training_audit import audit_plan, plan_to_audit, seed_of
 
     plan = plan_to_audit(settings, run)
     return lambda effort, tell: audit_plan(plan, run, effort=effort, seed=seed_of(settings), tell=tell)
@@ -120,7 +120,7 @@ def _of_node(settings: dict[str, Any], config: Path, run_config: Path | None) ->
         ConfigError: the configuration or the settings cannot be used.
     """
     from fedprivacy.audit.auditor import audit_node
-    from fedprivacy.audit.node import TRAINING, Node, run_settings
+    from fedprivacy.audit.owner_host import TRAINING, Node, run_settings
 
     _check_only({"seed", "out", "task", *TRAINING}, settings, "no client sees it; leave it out beside --node.")
     node = Node.read(config, settings.get("task"))

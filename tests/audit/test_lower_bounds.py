@@ -11,7 +11,6 @@ from scipy import stats
 import fedprivacy as fp
 from fedprivacy.audit import canaries
 from fedprivacy.audit import lower_bounds as bounds
-from fedprivacy.audit.asking import parameters_of
 from fedprivacy.audit.bounds.per_step import Readings, least_shift
 from fedprivacy.audit.lower_bounds import (
     DENSE,
@@ -25,6 +24,7 @@ from fedprivacy.audit.lower_bounds import (
     SPREAD,
 )
 from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.audit.real_client import parameters_of
 from fedprivacy.gradients import FlatClipping, GradientEngine
 from fedprivacy.mechanisms import gaussian_sum
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

@@ -14,11 +14,11 @@ from safetensors.numpy import save
 
 from fedprivacy import epsilon
 from fedprivacy.audit import auditor
-from fedprivacy.audit.apps.auditor import GATES
-from fedprivacy.audit.asking import NoUpdateError
-from fedprivacy.audit.gates import ledger, noise
-from fedprivacy.audit.gates.audited import Judged, gate
+from fedprivacy.audit.apps.app_audit import GATES
+from fedprivacy.audit.gates import claimed_epsilon, noise_added
+from fedprivacy.audit.gates.gate import Judged, gate
 from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, OWN_RECORD_TRAINED, own_records
+from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.flower import InProcessGrid
 from fedprivacy.runs.folder import read_run_id
 from fedprivacy.runs.store.reader import RunStore
@@ -86,7 +86,7 @@ def test_a_bug_that_an_attack_shows_ends_with_1(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_a_bug_that_a_gate_finds_is_told_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(auditor, "GATES", {"stand-in": stand_in, "noise": noise.check})
+    monkeypatch.setattr(auditor, "GATES", {"stand-in": stand_in, "noise": noise_added.check})
     with planted(HALF):
         told = unwrapped(fedprivacy("audit", *SMALL, "--out", "found", cwd=tmp_path, code=1).stdout)
     assert re.search(r"noise: The noise of a wide layer is 0\.[45]\d* times what is claimed", told)
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_an_audit_with_130_and_leaves_nothing(rehearsing, tmp_path, 
         time.sleep(600.0)
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(auditor, "GATES", {"ledger": ledger.check} if rehearsing else {})
+    monkeypatch.setattr(auditor, "GATES", {"ledger": claimed_epsilon.check} if rehearsing else {})
     monkeypatch.setattr(InProcessGrid, "push_messages", interrupted)
     monkeypatch.setattr(auditor, "lower_bounds", interrupted)
     done = fedprivacy("audit", *SMALL, cwd=tmp_path, code=130)
@@ -145,7 +145,7 @@ def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, 
 @pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_with_its_seed_the_same_is_asked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(auditor, "GATES", {"noise": noise.check})
+    monkeypatch.setattr(auditor, "GATES", {"noise": noise_added.check})
 
     def asked(*more):
         found = json.loads(fedprivacy("audit", *SMALL, "--json", *more, cwd=tmp_path).stdout)

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, FedAvgM, FedMedian
 
 import fedprivacy as fp
-from fedprivacy.audit.gates.ledger import check_run
+from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.outcome import outcome_text
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.asynchronous import BufferedRounds

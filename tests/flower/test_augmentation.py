@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.audit.gates.audited import Audited
 from fedprivacy.audit.gates.invariance import check as invariance
-from fedprivacy.audit.gates.replay import check as replay
+from fedprivacy.audit.gates.one_record import check as replay
+from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.asked import code, spent, train

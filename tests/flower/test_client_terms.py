@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.audit.gates.ledger import check_run
+from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.run_tables import client_table
 from fedprivacy.dashboard.forecasts import forecast
 from fedprivacy.flower.baseline.assignment import Assignment

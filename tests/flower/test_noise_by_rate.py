@@ -9,8 +9,8 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.accounting import filters, pld
-from fedprivacy.audit.gates.ledger import check_run
-from fedprivacy.audit.node import Node
+from fedprivacy.audit.gates.claimed_epsilon import check_run
+from fedprivacy.audit.owner_host import Node
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.ledger import Ledger

@@ -12,7 +12,8 @@ from torch import nn
 
 from fedprivacy.audit import auditor
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.audited import Audited, Effort
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import apart
 from fedprivacy.gradients.methods import admission
 from fedprivacy.runs.plan import TrainingPlan

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fedprivacy as fp
-from fedprivacy.audit.asking import AskedClient, parameters_of
+from fedprivacy.audit.real_client import AskedClient, parameters_of
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks.loader import shard_of

@@ -1,7 +1,7 @@
 """Audits of other people's training code: an `App` says how it is called, what leaves it, and what epsilon it shows."""
 
-from fedprivacy.audit.apps.app import App, AppError, Seen, Settings
-from fedprivacy.audit.apps.auditor import audit_app
+from fedprivacy.audit.apps.adapter import App, AppError, Seen, Settings
+from fedprivacy.audit.apps.app_audit import audit_app
 from fedprivacy.audit.apps.loading import load_app
 from fedprivacy.audit.apps.records import Records
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedprivacy._support import sources
-from fedprivacy.audit.apps.app import App, AppError
+from fedprivacy.audit.apps.adapter import App, AppError
 
 Maker = Callable[[], App]
 """Makes the app, with nothing left in it of an earlier training."""

@@ -18,9 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
-from fedprivacy.audit.gates.known import SAME_VIEWS
-from fedprivacy.audit.gates.parameters import hostile_parameters
+from fedprivacy.audit.gates.gate import MOST_REASONS, Judged, gate
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
+from fedprivacy.audit.our_client.known_gradients import SAME_VIEWS
+from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard, ShardSource, Task

@@ -2,8 +2,8 @@
 
 import re
 
-from fedprivacy.audit.apps.audited import AuditedApp
-from fedprivacy.audit.apps.auditor import GATES
+from fedprivacy.audit.apps.app_audit import GATES
+from fedprivacy.audit.apps.audited_app import AuditedApp
 
 
 def judged(app, gate, seed=0):

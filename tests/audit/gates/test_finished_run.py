@@ -6,7 +6,7 @@ from shutil import copytree
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.audit.gates import ledger
+from fedprivacy.audit.gates import claimed_epsilon
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.folder import ROUNDS, RunFolderError
 from fedprivacy.values.budget import PrivacyBudget
@@ -50,7 +50,7 @@ def told(folder, change):
 )
 def test_the_figures_of_a_run_are_what_was_executed(tmp_path, task, settings):
     """A budget that ends a run early, a rate for each client, an adapted norm, clients that are not always asked."""
-    gate = ledger.check_run(run(tmp_path / "run", task(), **settings))
+    gate = claimed_epsilon.check_run(run(tmp_path / "run", task(), **settings))
     assert gate.passed, gate.reasons
     assert gate.statistic > 0.0
 
@@ -73,7 +73,7 @@ def test_a_smaller_epsilon_than_was_spent_is_noticed(folder):
         client["epsilon"] /= 2.0
 
     told(folder, halve)
-    gate = ledger.check_run(folder)
+    gate = claimed_epsilon.check_run(folder)
     assert not gate.passed
     assert "is shown an epsilon" in gate.reasons[0]
 
@@ -89,7 +89,7 @@ def test_a_step_that_was_asked_for_and_not_charged_is_noticed(folder, with_ledge
         client["steps"] //= 2
 
     told(folder, one_a_round)
-    gate = ledger.check_run(folder)
+    gate = claimed_epsilon.check_run(folder)
     assert not gate.passed
     assert "client-1 took part in round 2 with 2 steps, and was charged 1." in gate.reasons
 
@@ -99,7 +99,7 @@ def test_another_sampling_rate_than_the_settings_is_noticed(folder):
     config = json.loads((folder / "config.json").read_text())
     config["settings"]["sampling-rate"] = 0.05
     (folder / "config.json").write_text(json.dumps(config))
-    gate = ledger.check_run(folder)
+    gate = claimed_epsilon.check_run(folder)
     assert not gate.passed
     assert any("was charged for" in reason for reason in gate.reasons)
 
@@ -108,7 +108,7 @@ def test_another_sampling_rate_than_the_settings_is_noticed(folder):
 def test_an_accountant_that_rounds_down_is_noticed(tmp_path):
     with planted("the population's sampling rates are rounded down"):
         folder = run(tmp_path / "run")
-    assert not ledger.check_run(folder).passed
+    assert not claimed_epsilon.check_run(folder).passed
 
 
 @pytest.mark.exhaustive
@@ -121,21 +121,21 @@ def test_a_figure_at_another_delta_than_the_budget_s_is_noticed(tmp_path):
         book.set_budget(dataset, PrivacyBudget(90.0, 1e-6), None, "a smaller delta")
     with planted("epsilon is shown at the configuration's delta"):
         folder = run(tmp_path / "two", **settings)
-    gate = ledger.check_run(folder)
+    gate = claimed_epsilon.check_run(folder)
     assert not gate.passed
     assert any("delta" in reason for reason in gate.reasons)
-    assert ledger.check_run(run(tmp_path / "three", **settings)).passed
+    assert claimed_epsilon.check_run(run(tmp_path / "three", **settings)).passed
 
 
 @pytest.mark.exhaustive
 def test_a_run_without_privacy_fails(tmp_path):
     folder = tmp_path / "run"
     fp.simulate(Small(), out=str(folder), clients=2, rounds=2, seed=1, privacy=False, device="cpu")
-    gate = ledger.check_run(folder)
+    gate = claimed_epsilon.check_run(folder)
     assert not gate.passed
     assert "without privacy" in gate.reasons[0]
 
 
 def test_a_folder_without_a_run_is_an_error(tmp_path):
     with pytest.raises(RunFolderError, match="holds no run"):
-        ledger.check_run(tmp_path)
+        claimed_epsilon.check_run(tmp_path)

@@ -18,9 +18,9 @@ from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.audit import auditor
 from fedprivacy.audit.auditor import NODE_GATES, NodeAuditError, audit_node
 from fedprivacy.audit.deployed import Host, NotTheAuditorsError
-from fedprivacy.audit.gates.audited import Audited
-from fedprivacy.audit.gates.node_questions import NOBODY_S
-from fedprivacy.audit.node import Node
+from fedprivacy.audit.gates.host_questions import NOBODY_S
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.owner_host import Node
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower.client import local
 from fedprivacy.flower.client import release as release_module

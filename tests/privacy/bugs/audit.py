@@ -6,7 +6,7 @@ from tests.privacy.bugs.bug import Bug
 BUGS = (
     Bug(
         meaning="the audit passes a run whose rounds were charged one step too few",
-        place="fedprivacy.audit.gates.ledger:_uncharged",
+        place="fedprivacy.audit.gates.claimed_epsilon:_uncharged",
         old="steps < asked and not (steps >= 1 and after.exhausted)",
         new="steps < asked - 1 and not (steps >= 1 and after.exhausted)",
         breaks=guarantees.LEDGER_FIRST,

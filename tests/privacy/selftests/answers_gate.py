@@ -21,12 +21,14 @@ from flwr.app import Message
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.asking import AskedClient, NoUpdateError
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_echoes, of_variance, rms
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, gate
-from fedprivacy.audit.gates.known import Known, like, shard_of, zeros_for
-from fedprivacy.audit.gates.release import fields_of, first_difference
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.gates.leaks import fields_of, first_difference
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.our_client.known_gradients import Known, like, shard_of, zeros_for
+from fedprivacy.audit.real_client import AskedClient, NoUpdateError
 from fedprivacy.audit.silence import silence
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.ask_clients import ask_clients

@@ -16,9 +16,10 @@ from flwr.app import Message, MessageType
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.accounting import DEFAULT_FILTER, pld
-from fedprivacy.audit.gates.audited import Audited, Judged, gate
 from fedprivacy.audit.gates.costs import too_low
-from fedprivacy.audit.gates.known import Known, shard_of
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.our_client.known_gradients import Known, shard_of
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.accounts import BudgetSpentError

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedprivacy._support.signing import server_public_key
-from fedprivacy.audit.asking import NoUpdateError, RealClient
 from fedprivacy.audit.deployed import write_key
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts
-from fedprivacy.audit.gates.release import fields_of
+from fedprivacy.audit.gates.leaks import fields_of
+from fedprivacy.audit.real_client import NoUpdateError, RealClient
 from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.client.release import ARRAYS

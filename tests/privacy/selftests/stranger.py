@@ -18,7 +18,8 @@ from flwr.app.user_config import UserConfig
 
 from fedprivacy._support.signing import client_key, client_public_key, server_public_key
 from fedprivacy.audit.deployed import write_key
-from fedprivacy.audit.gates.audited import Audited, Judged, gate
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.wire.messages import ENROL, GRANT, EnrolmentRequest

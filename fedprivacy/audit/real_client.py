@@ -85,7 +85,7 @@ class WithShard:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SentUpdate:
     """What a client sent for a grant.
 
     Attributes:
@@ -127,7 +127,7 @@ class RealClient:
         arrays = ArrayRecord({name: Array(values) for name, values in parameters.items()})
         return self.send(MessageType.TRAIN, RecordDict({GRANT: grant.to_record(), "arrays": arrays}))
 
-    def answer(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Answer:
+    def answer(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> SentUpdate:
         """What was trained for a grant and a global model.
 
         Raises:
@@ -139,7 +139,7 @@ class RealClient:
         (arrays,) = reply.content.array_records.values()
         trained = {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
         moved = {name: trained[name] - np.asarray(values, dtype=np.float64) for name, values in parameters.items()}
-        return Answer(moved, Receipt.of(reply))
+        return SentUpdate(moved, Receipt.of(reply))
 
 
 class AskedClient(RealClient):

@@ -16,10 +16,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
-from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
-from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
-from fedprivacy.audit.gates.neighbours import pairs_of, without_last
+from fedprivacy.audit.gates.gate import MOST_REASONS, Judged, gate
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.known_gradients import Known, known_of, shard_of, zeros_for
+from fedprivacy.audit.our_client.neighbouring_shards import pairs_of, without_last
+from fedprivacy.audit.real_client import AskedClient
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import ASK, ENROL, GRANT, RECEIPT, Grant
 from fedprivacy.tasks import Shard
 

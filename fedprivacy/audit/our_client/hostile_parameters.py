@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from fedprivacy.audit.gates.audited import Audited, Parameters
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.gradients import trainable_parameters
 
 _LARGE = 30.0

@@ -12,9 +12,9 @@ from fedprivacy._support.console import console_of
 from fedprivacy._support.settings import parse
 from fedprivacy.audit.auditor import audit
 from fedprivacy.audit.findings import Findings
-from fedprivacy.audit.gates.audited import Effort
-from fedprivacy.audit.page import check_place, write_page
+from fedprivacy.audit.findings_page import check_place, write_page
 from fedprivacy.audit.progress import progress_on
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.device import choose_device, is_device

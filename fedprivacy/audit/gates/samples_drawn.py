@@ -16,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.asking import AskedClient
 from fedprivacy.audit.gates.alarms import Alarms, of_counts
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, gate
-from fedprivacy.audit.gates.known import like, shard_of, zeros_for
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.our_client.known_gradients import like, shard_of, zeros_for
+from fedprivacy.audit.real_client import AskedClient
+from fedprivacy.audit.subject import Effort
 
 _SILENT = 1e-6
 """A noise multiplier that leaves a release readable."""

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Table(NamedTuple):
+class TextTable(NamedTuple):
     """Rows of cells under heads: every row has as many cells as there are heads."""
 
     heads: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
 
-def as_text(table: Table) -> str:
+def as_text(table: TextTable) -> str:
     """The table in columns.
 
-    >>> print(as_text(Table(("gate", "verdict"), [("noise", "passed"), ("invariance", "passed")])))
+    >>> print(as_text(TextTable(("gate", "verdict"), [("noise", "passed"), ("invariance", "passed")])))
     gate        verdict
     noise       passed
     invariance  passed
@@ -27,10 +27,10 @@ def as_text(table: Table) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def as_html(table: Table) -> str:
+def as_html(table: TextTable) -> str:
     """The table as HTML; every cell is escaped.
 
-    >>> as_html(Table(("gate",), [("<b>",)]))
+    >>> as_html(TextTable(("gate",), [("<b>",)]))
     '<table><tr><th>gate</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
     """
     heads = "".join(f"<th>{html.escape(head)}</th>" for head in table.heads)

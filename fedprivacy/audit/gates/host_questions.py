@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy._support import signing
 from fedprivacy.audit.deployed import Host
-from fedprivacy.audit.gates.audited import Audited
+from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.flower.client.node import EVERYTHING, Answerable
 from fedprivacy.flower.wire.messages import QuestionGrant, RefusalCode, spending
 from fedprivacy.questions.constructors import Questions

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from fedprivacy._support import sources
-from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, beside, rows_of, variants
+from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.fields import Field
-from fedprivacy.audit.apps.training import Training
-from fedprivacy.audit.gates.audited import MOST_REASONS, Judged, gate
+from fedprivacy.audit.apps.watched_training import WatchedTraining
+from fedprivacy.audit.gates.gate import MOST_REASONS, Judged, gate
 from fedprivacy.tasks import Shard
 
 _BY_ITSELF = 1e3
@@ -76,7 +76,7 @@ class _Asked:
     asked: Mapping[str, Any]
 
     @cached_property
-    def training(self) -> Training:
+    def training(self) -> WatchedTraining:
         """What it did."""
         return self.audited.train(self.shard, **self.asked)
 
@@ -86,7 +86,7 @@ class _Asked:
         trainings = (self.audited.train(self.shard, **self.asked) for _ in range(_AGAIN))
         return [{field.name: field for field in training.fields} for training in trainings]
 
-    def told_from(self, other: Training, about: str, told: set[str]) -> Iterator[str]:
+    def told_from(self, other: WatchedTraining, about: str, told: set[str]) -> Iterator[str]:
         """What tells this training from one on a neighbouring shard.
 
         Args:

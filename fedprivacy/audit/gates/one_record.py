@@ -18,12 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
-from fedprivacy.audit.gates.counts import noisy_count
-from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros_for
-from fedprivacy.audit.gates.neighbours import pairs_alone, pairs_of, without_last
-from fedprivacy.audit.gates.parameters import hostile_parameters
+from fedprivacy.audit.gates.gate import MOST_REASONS, Judged, gate
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
+from fedprivacy.audit.our_client.known_gradients import Known, dense, known_of, shard_of, zeros_for
+from fedprivacy.audit.our_client.neighbouring_shards import pairs_alone, pairs_of, without_last
+from fedprivacy.audit.our_client.noisy_counts import noisy_count
+from fedprivacy.audit.real_client import AskedClient
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard

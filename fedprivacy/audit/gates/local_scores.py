@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from fedprivacy.audit.asking import AskedClient, NoUpdateError
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate, without_records
-from fedprivacy.audit.gates.known import Known, shard_of, zeros_for
-from fedprivacy.audit.gates.neighbours import pairs_of
-from fedprivacy.audit.gates.parameters import hostile_parameters
-from fedprivacy.audit.gates.sampling import test_counts
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.gates.samples_drawn import test_counts
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters, without_records
+from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
+from fedprivacy.audit.our_client.known_gradients import Known, shard_of, zeros_for
+from fedprivacy.audit.our_client.neighbouring_shards import pairs_of
+from fedprivacy.audit.real_client import AskedClient, NoUpdateError
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Score, Shard

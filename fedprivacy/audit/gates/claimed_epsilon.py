@@ -17,9 +17,10 @@ import torch
 from fedprivacy.accounting import pld
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.alarms import Alarms, of_variance
-from fedprivacy.audit.gates.audited import Audited, Judged, gate, verdict
 from fedprivacy.audit.gates.costs import TOLERANCE, too_low
-from fedprivacy.audit.gates.known import like, shard_of, zeros_for
+from fedprivacy.audit.gates.gate import Judged, gate, verdict
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.our_client.known_gradients import like, shard_of, zeros_for
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.client_terms import Terms, client_terms_of

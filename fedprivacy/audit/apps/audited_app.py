@@ -13,18 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy._support import sources
-from fedprivacy.audit.apps.app import App, AppError, Seen, Settings
+from fedprivacy.audit.apps.adapter import App, AppError, Seen, Settings
 from fedprivacy.audit.apps.loading import Maker
-from fedprivacy.audit.apps.training import (
+from fedprivacy.audit.apps.watched_training import (
     Gradient,
-    Training,
+    WatchedTraining,
     copied,
     seed_everything,
     trained,
     with_parameters_of,
 )
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.audited import Effort
+from fedprivacy.audit.subject import Effort
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -119,7 +119,7 @@ class AuditedApp:
 
     def train(
         self, shard: Shard, draw: int = 0, *, change: int = 0, sums: Sums | None = None, **changed: Any
-    ) -> Training:
+    ) -> WatchedTraining:
         """One training by a new app.
 
         Args:
@@ -133,14 +133,14 @@ class AuditedApp:
         asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
         return trained(app, model, shard, asked, change=change, sums=sums)
 
-    def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[Training]:
+    def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[WatchedTraining]:
         """Several rounds of one new app, each from the first model; only the first is seeded. As `train`."""
         app, settings = self.make(), self.settings(**changed)
         own = seed_everything(self.seed, 1, draw)
         asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
         return [trained(app, copied(self.model), shard, each) for each in asked]
 
-    def rehearse(self, app: App, draw: int, count: int) -> list[Training]:
+    def rehearse(self, app: App, draw: int, count: int) -> list[WatchedTraining]:
         """Several rounds of this app, each with a new model that has the parameters which the one before left.
 
         Raises:
@@ -164,7 +164,7 @@ class AuditedApp:
         asked = {**EVERY, **changed}
         return self.sum_of(self.train(shard, draw, **asked), **asked)
 
-    def sum_of(self, training: Training, step: int = 0, **asked: Any) -> Gradient:
+    def sum_of(self, training: WatchedTraining, step: int = 0, **asked: Any) -> Gradient:
         """The noisy sum of a step of a training that was asked with these settings."""
         settings = self.settings(**asked)
         divisor = self.app.divisor(settings)
@@ -177,7 +177,7 @@ class AuditedApp:
         return (_joined(training) - self._still) * (divisor / settings.learning_rate)
 
     @cached_property
-    def _plain(self) -> Training:
+    def _plain(self) -> WatchedTraining:
         return self.train(self.shard, noise_multiplier=SILENT, **EVERY)
 
     @cached_property
@@ -275,7 +275,7 @@ class AuditedApp:
         return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, 2, *of]).generate_state(1)[0]))
 
 
-def _joined(training: Training) -> Gradient:
+def _joined(training: WatchedTraining) -> Gradient:
     return np.concatenate([np.zeros(0), *(array.ravel().astype(np.float64) for array in training.arrays)])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.audit.gates.audited import Audited, Parameters
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Augmentation, Shard, ShardSource, Task
 from fedprivacy.values.events import NeighbouringRelation

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedprivacy.accounting import pld
-from fedprivacy.audit.apps.audited import AuditedApp
-from fedprivacy.audit.apps.training import Training
+from fedprivacy.audit.apps.audited_app import AuditedApp
+from fedprivacy.audit.apps.watched_training import WatchedTraining
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.gates.audited import Effort, Judged, gate
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.subject import Effort
 from fedprivacy.values.events import PoissonSampledGaussian
 
 Joined = NDArray[np.int64]
@@ -57,7 +58,7 @@ def check(audited: AuditedApp) -> Judged:
     return Judged(rate, alarms.reasons, alarms.p_value)
 
 
-def _joined(training: Training, audited: AuditedApp) -> Joined:
+def _joined(training: WatchedTraining, audited: AuditedApp) -> Joined:
     counts = [np.bincount(step.joined, minlength=len(audited.shard)) for step in training.steps]
     return np.array(counts, dtype=np.int64).reshape(len(counts), len(audited.shard))
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.apps.audited import EVERY, AuditedApp
+from fedprivacy.audit.apps.audited_app import EVERY, AuditedApp
 from fedprivacy.audit.apps.seeds import GUESSABLE, ON_CPU, bits
-from fedprivacy.audit.apps.training import Training
-from fedprivacy.audit.gates.audited import Judged, gate
+from fedprivacy.audit.apps.watched_training import WatchedTraining
+from fedprivacy.audit.gates.gate import Judged, gate
 
 _CHANGE = 0x2AB3
 """What guessable seeds are changed by: they stay as short as they were."""
@@ -53,7 +53,7 @@ def check(audited: AuditedApp) -> Judged:
     return Judged(float(len(seeds)), reasons)
 
 
-def _moves(plain: Training, changed: Training, other: Training) -> bool:
+def _moves(plain: WatchedTraining, changed: WatchedTraining, other: WatchedTraining) -> bool:
     """Whether another seed moves an array that leaves, by more than rounding; beside one that is drawn quite anew."""
     if any(training.error is not None for training in (plain, changed, other)):
         return False
@@ -72,7 +72,7 @@ def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
     return distance if distance > _ROUNDING * float(np.linalg.norm(a)) else 0.0
 
 
-def _others_join(one: Training, other: Training) -> bool:
+def _others_join(one: WatchedTraining, other: WatchedTraining) -> bool:
     return any(
         sorted(mine.joined.tolist()) != sorted(theirs.joined.tolist())
         for mine, theirs in zip(one.steps, other.steps, strict=False)

@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host, costliest
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_variance, rms
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, verdict
+from fedprivacy.audit.gates.gate import Judged, verdict
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.real_client import NoUpdateError
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE

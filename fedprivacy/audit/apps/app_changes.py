@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedprivacy.audit.apps.audited import SILENT, AuditedApp, beside, rows_of, variants
-from fedprivacy.audit.apps.training import Gradient
-from fedprivacy.audit.gates.audited import Judged, gate
+from fedprivacy.audit.apps.audited_app import SILENT, AuditedApp, beside, rows_of, variants
+from fedprivacy.audit.apps.watched_training import Gradient
+from fedprivacy.audit.gates.gate import Judged, gate
 from fedprivacy.tasks import Shard
 
 _EXACT = 1e-2

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedprivacy.audit.gates.audited import Audited, Effort, without_records
+from fedprivacy.audit.our_client.audited_client import Audited, without_records
+from fedprivacy.audit.subject import Effort
 from fedprivacy.tasks import Shard
 
 _MOST_RECORDS = 64

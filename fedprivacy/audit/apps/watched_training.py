@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from fedprivacy.audit.apps.app import App, Settings
+from fedprivacy.audit.apps.adapter import App, Settings
 from fedprivacy.audit.apps.fields import Field, fields_of
 from fedprivacy.audit.apps.records import Records, Rows
 from fedprivacy.audit.apps.seeds import Seeds
@@ -25,7 +25,7 @@ Gradient = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WatchedStep:
     """One step of the optimiser.
 
     Attributes:
@@ -38,7 +38,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class WatchedTraining:
     """One call of `App.train`.
 
     Attributes:
@@ -50,7 +50,7 @@ class Training:
 
     fields: tuple[Field, ...]
     error: Exception | None
-    steps: tuple[Step, ...]
+    steps: tuple[WatchedStep, ...]
     guessable: tuple[int, ...]
 
     @property
@@ -78,7 +78,7 @@ class _Watch:
     sums: Sequence[tuple[Gradient, ...]] | None = None
     pending: list[tuple[Rows, bool]] = field(default_factory=list)
     batches: list[Rows] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[WatchedStep] = field(default_factory=list)
 
     def fetched(self, rows: Rows, batch: bool) -> None:
         self.pending.append((rows, batch))
@@ -87,7 +87,7 @@ class _Watch:
 
     def stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        self.steps.append(Step(self._joined(), tuple(_flat(p) for p in parameters)))
+        self.steps.append(WatchedStep(self._joined(), tuple(_flat(p) for p in parameters)))
         self.pending.clear()
         if self.sums is not None and len(self.steps) <= len(self.sums):
             for parameter, gradient in zip(parameters, self.sums[len(self.steps) - 1], strict=True):
@@ -98,9 +98,9 @@ class _Watch:
         batches = [rows for rows, batch in self.pending if batch] or [rows for rows, _ in self.pending]
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches])
 
-    def all_steps(self) -> tuple[Step, ...]:
+    def all_steps(self) -> tuple[WatchedStep, ...]:
         """Of an optimiser; where none was seen, each batch is taken for one."""
-        return tuple(self.steps) or tuple(Step(rows, None) for rows in self.batches)
+        return tuple(self.steps) or tuple(WatchedStep(rows, None) for rows in self.batches)
 
 
 def _flat(parameter: Tensor) -> Gradient:
@@ -117,7 +117,7 @@ def trained(
     *,
     change: int = 0,
     sums: Sequence[tuple[Gradient, ...]] | None = None,
-) -> Training:
+) -> WatchedTraining:
     """Let an app train on a shard, and note what it does. The global generators are as the caller seeded them.
 
     Args:
@@ -142,7 +142,7 @@ def trained(
         error = raised
     finally:
         hook.remove()
-    return Training(tuple(fields_of(left)), error, watch.all_steps(), tuple(seeds.guessable))
+    return WatchedTraining(tuple(fields_of(left)), error, watch.all_steps(), tuple(seeds.guessable))
 
 
 def copied(model: nn.Module) -> nn.Module:

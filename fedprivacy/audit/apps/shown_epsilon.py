@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from fedprivacy._support import sources
 from fedprivacy.accounting import pld
-from fedprivacy.audit.apps.app import AppError
-from fedprivacy.audit.apps.audited import AuditedApp
-from fedprivacy.audit.gates.audited import Judged, gate
+from fedprivacy.audit.apps.adapter import AppError
+from fedprivacy.audit.apps.audited_app import AuditedApp
 from fedprivacy.audit.gates.costs import too_low
+from fedprivacy.audit.gates.gate import Judged, gate
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.wording import count_text
 

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, rows_of
+from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, rows_of
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.gates.audited import Effort, Judged, gate
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.subject import Effort
 
 Rows = NDArray[np.float64]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.audited import Audited, Judged, verdict
+from fedprivacy.audit.gates.gate import Judged, verdict
+from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.tasks.one_cell import READERS, try_cells
 from fedprivacy.values.wording import count_text
 

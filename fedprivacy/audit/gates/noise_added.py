@@ -16,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.asking import AskedClient
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate
-from fedprivacy.audit.gates.counts import count_weight, noisy_count
-from fedprivacy.audit.gates.known import Known, dense, known_of, like, shard_of, zeros_for
+from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.known_gradients import Known, dense, known_of, like, shard_of, zeros_for
+from fedprivacy.audit.our_client.noisy_counts import count_weight, noisy_count
+from fedprivacy.audit.real_client import AskedClient
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Shard

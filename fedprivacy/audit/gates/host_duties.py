@@ -23,10 +23,11 @@ from fedprivacy._support import signing
 from fedprivacy.accounting import pld
 from fedprivacy.audit.deployed import DeployedClient, Host, costliest
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.audited import Audited, Judged, Parameters, verdict
 from fedprivacy.audit.gates.costs import TOLERANCE
-from fedprivacy.audit.gates.node_questions import forbidden
-from fedprivacy.audit.gates.release import fields_of
+from fedprivacy.audit.gates.gate import Judged, verdict
+from fedprivacy.audit.gates.host_questions import forbidden
+from fedprivacy.audit.gates.leaks import fields_of
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.histories import claims_text
 from fedprivacy.flower.wire.messages import (
@@ -64,7 +65,7 @@ class DiedError(BaseException):
     """The process ended, as by a power cut: nothing that handles errors goes on."""
 
 
-class Reading(TorchFunctionMode):
+class RecordsWatch(TorchFunctionMode):
     """Notices when a record is first read while the block runs, and does something just then.
 
     Args:
@@ -104,8 +105,8 @@ class _Asked:
         """One step that everybody joins, with the least noise that the configuration takes."""
         return replace(costliest(self.audited, self.host.node), learning_rate=1.0)
 
-    def reading(self, *, dies: bool = False) -> Reading:
-        return Reading(self.host.node.shard, dies=dies)
+    def reading(self, *, dies: bool = False) -> RecordsWatch:
+        return RecordsWatch(self.host.node.shard, dies=dies)
 
     def must(self, holds: bool, reason: str) -> None:
         if not holds:

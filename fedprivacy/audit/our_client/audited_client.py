@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import enum
 import math
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
-from typing import Any, NamedTuple, TypeVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, RealClient, gain, parameters_of
-from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.real_client import AskedClient, RealClient, SentUpdate, gain, parameters_of
+from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.plan import TrainingPlan
@@ -27,29 +25,11 @@ from fedprivacy.training.algorithms import FedAvg, text_of
 Parameters = Mapping[str, NDArray[Any]]
 """A global model, as a server sends it."""
 
-Check = Callable[["Audited"], Gate]
-"""What every gate is."""
-
-Subject = TypeVar("Subject")
-"""What a gate checks: a task of ours, or training code of others."""
-
-MOST_REASONS = 4
-"""That a gate gives: an exact check that has found so many need not go on."""
-
 _UNLIMITED = 1e4
 """A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
 
-_NO_UPDATE = "A client sent no update for some records, though it does for others: that it has them shows."
-
 _LAST_ROUND = 10**6
 """Up to which rounds are asked for: what changes in a long run must not be out of sight."""
-
-
-class Effort(enum.StrEnum):
-    """How long an audit may take: seconds, or minutes for more positions, records and parameters."""
-
-    QUICK = "quick"
-    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +174,9 @@ class Audited:
         (released,) = self.sums(client, replace(grant, steps=1), parameters)
         return released
 
-    def answer(self, client: RealClient, grant: Grant, parameters: Parameters) -> tuple[NDArray[np.float64], Answer]:
+    def answer(
+        self, client: RealClient, grant: Grant, parameters: Parameters
+    ) -> tuple[NDArray[np.float64], SentUpdate]:
         """The noisy sum of a grant's only step, and all of the answer."""
         gain = self._gain(parameters)
         grant = replace(grant, steps=1, learning_rate=grant.expected_batch_size * gain)
@@ -218,53 +200,6 @@ class Audited:
         return ({"round": number} for number in (*range(first, first + count - count // 2), *sorted(far)))
 
 
-def drawn(seed: int | None) -> int:
-    """The seed of an audit; None: one that nobody knows before, so that no code can be made for what it asks."""
-    return secrets.randbelow(2**31) if seed is None else seed
-
-
 def without_records(shard: Shard) -> Shard:
     """No record of a shard's kind."""
     return Shard(shard.inputs[:0], shard.targets[:0], null=False)
-
-
-class Judged(NamedTuple):
-    """What a gate's check came to: the number that decided, what is wrong, and a p-value unless the check is exact."""
-
-    statistic: float
-    reasons: Sequence[str]
-    p_value: float | None = None
-
-
-def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Subject], Judged]], Callable[[Subject], Gate]]:
-    """A check as a gate: it passes if there is no reason why not; of many, the first few are told.
-
-    A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked.
-    """
-
-    def as_gate(check: Callable[[Subject], Judged]) -> Callable[[Subject], Gate]:
-        @wraps(check)
-        def checked(audited: Subject) -> Gate:
-            try:
-                judged = check(audited)
-            except NoUpdateError:
-                judged = Judged(math.inf, [_NO_UPDATE])
-            return verdict(name, proves, assumes, judged)
-
-        return checked
-
-    return as_gate
-
-
-def verdict(name: str, proves: str, assumes: str, judged: Judged) -> Gate:
-    """A gate that passes if there is no reason why not; each is given once, the first few of them."""
-    reasons = tuple(dict.fromkeys(judged.reasons))[:MOST_REASONS]
-    return Gate(
-        name=name,
-        proves=proves,
-        passed=not reasons,
-        statistic=judged.statistic,
-        p_value=judged.p_value,
-        assumptions=assumes,
-        reasons=reasons,
-    )

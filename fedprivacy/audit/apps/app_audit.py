@@ -6,20 +6,20 @@ import math
 import warnings
 from collections.abc import Callable
 
-from fedprivacy.audit.apps import accounting, noise, randomness, release, replay, sampling
-from fedprivacy.audit.apps.audited import AuditedApp, Check
+from fedprivacy.audit.apps import app_changes, app_leaks, app_noise, app_samples, guessable_seeds, shown_epsilon
+from fedprivacy.audit.apps.audited_app import AuditedApp, Check
 from fedprivacy.audit.apps.loading import Maker
-from fedprivacy.audit.apps.training import as_it_was
+from fedprivacy.audit.apps.watched_training import as_it_was
 from fedprivacy.audit.findings import Findings
-from fedprivacy.audit.gates.audited import Effort, drawn
+from fedprivacy.audit.subject import Effort, drawn
 
 GATES: dict[str, Check] = {
-    "release": release.check,
-    "replay": replay.check,
-    "noise": noise.check,
-    "sampling": sampling.check,
-    "accounting": accounting.check,
-    "randomness": randomness.check,
+    "release": app_leaks.check,
+    "replay": app_changes.check,
+    "noise": app_noise.check,
+    "sampling": app_samples.check,
+    "accounting": shown_epsilon.check,
+    "randomness": guessable_seeds.check,
 }
 """By name, in the order in which they run."""
 
@@ -52,7 +52,7 @@ def audit_app(
         for gate, check in GATES.items():
             tell(gate)
             gates.append(check(audited))
-        stated = accounting.shown(audited, audited.app.rounds).epsilon
+        stated = shown_epsilon.shown(audited, audited.app.rounds).epsilon
     return Findings(
         subject=f"app {name}",
         seed=audited.seed,

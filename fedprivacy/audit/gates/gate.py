@@ -1,0 +1,61 @@
+"""A check as a gate, which passes or fails and says what it proves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import NamedTuple, TypeVar
+
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.real_client import NoUpdateError
+
+MOST_REASONS = 4
+"""Maximum number of reasons that a gate gives; an exact check that has found so many need not go on."""
+
+_NO_UPDATE = "A client sent no update for some records, though it does for others: that it has them shows."
+
+Audited = TypeVar("Audited")
+"""Whatever a gate checks."""
+
+
+class Judged(NamedTuple):
+    """What a gate's check came to: the number that decided, what is wrong, and a p-value unless the check is exact."""
+
+    statistic: float
+    reasons: Sequence[str]
+    p_value: float | None = None
+
+
+def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited], Judged]], Callable[[Audited], Gate]]:
+    """A check as a gate: it passes if there is no reason why not; of many, the first few are told.
+
+    A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked.
+    """
+
+    def as_gate(check: Callable[[Audited], Judged]) -> Callable[[Audited], Gate]:
+        @wraps(check)
+        def checked(audited: Audited) -> Gate:
+            try:
+                judged = check(audited)
+            except NoUpdateError:
+                judged = Judged(math.inf, [_NO_UPDATE])
+            return verdict(name, proves, assumes, judged)
+
+        return checked
+
+    return as_gate
+
+
+def verdict(name: str, proves: str, assumes: str, judged: Judged) -> Gate:
+    """A gate that passes if there is no reason why not; each is given once, the first few of them."""
+    reasons = tuple(dict.fromkeys(judged.reasons))[:MOST_REASONS]
+    return Gate(
+        name=name,
+        proves=proves,
+        passed=not reasons,
+        statistic=judged.statistic,
+        p_value=judged.p_value,
+        assumptions=assumes,
+        reasons=reasons,
+    )
