@@ -7,7 +7,6 @@
 - different: 10,000 clients, all with their own sampling rate, noise multiplier and delta; nothing rounded; every client
   takes part in every round. Warm: the median of rounds 20 to 25.
 - mixed: a million different histories of two mechanisms each, of 875 mechanisms; tables warm.
-- calibration: the noise for 10,000 clients, all with their own rate, steps, epsilon and delta.
 - one client: the same random settings by our batch (cold, tables included) and by the peers, one after another.
 
 Times are processor time on one thread. Bytes are what the process holds more, names of datasets included (Linux only).
@@ -29,10 +28,9 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedprivacy.accounting import pld, privacy_loss
+from fedprivacy.accounting import privacy_loss
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.population import PopulationAccountant
-from fedprivacy.accounting.targets import noise_multipliers
 from fedprivacy.values.events import PoissonSampledGaussian
 
 GRID = 1.01
@@ -119,19 +117,6 @@ def mixed(clients: int) -> dict[str, float]:
     return {"mixed_1m_s": clock.seconds, "mixed_1m_cold_s": cold}
 
 
-def calibration(clients: int, checked: int = 200) -> dict[str, float]:
-    """Noise for a population; the share of epsilon that some of them spend, by the accountant of one client."""
-    rng, clock = np.random.default_rng(3), Clock()
-    rates, steps = 10.0 ** rng.uniform(-2.5, -1.0, clients), rng.integers(200, 3_000, clients)
-    epsilons, deltas = rng.uniform(0.5, 8.0, clients), 10.0 ** -rng.uniform(4.0, 7.0, clients)
-    with clock.running():
-        noises = noise_multipliers(epsilons, deltas, rates, steps)
-    some = rng.integers(0, clients, checked)
-    settings = zip(rates[some], noises[some], steps[some], epsilons[some], deltas[some], strict=True)
-    used = [pld.epsilon({PoissonSampledGaussian(q, s): int(n)}, d) / e for q, s, n, e, d in settings]
-    return {"calibrate_10k_s": clock.seconds, "calibration_used": min(used), "calibration_used_most": max(used)}
-
-
 def one_client(settings: int) -> dict[str, float]:
     """Milliseconds for one client's epsilon: ours in a batch of 10,000, and the peers'."""
     rng = np.random.default_rng(4)
@@ -214,7 +199,6 @@ def main() -> None:
         grid(int(1_000_000 * options.scale))
         | different(int(10_000 * options.scale))
         | mixed(int(1_000_000 * options.scale))
-        | calibration(int(10_000 * options.scale))
         | one_client(options.peer_settings)
     )
     if options.json:

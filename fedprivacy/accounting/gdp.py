@@ -50,7 +50,7 @@ def mu(history: History) -> float:
 
 
 def gaussians(history: History) -> dict[PoissonSampledGaussian, int]:
-    """The executed events of `history`, all of the one kind that this module, `composition` and `contour` know.
+    """The executed events of `history`, all of the one kind that this module and `composition` know.
 
     Raises:
         ValueError: the history mixes neighbouring relations or holds another event than `PoissonSampledGaussian`.

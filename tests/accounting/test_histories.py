@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fedprivacy.accounting import composition, contour, gdp, pld, rdp
+from fedprivacy.accounting import composition, gdp, pld, rdp
 from fedprivacy.accounting.histories import checked, extended, untruncated
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
@@ -25,7 +25,6 @@ OF_GAUSSIANS = {
     "basic": composition.basic,
     "advanced": composition.advanced,
     "gdp": gdp.epsilon,
-    "contour": contour.epsilon,
 }
 ACCOUNTANTS = {"pld": pld.epsilon, "rdp": rdp.epsilon, **OF_GAUSSIANS}
 every_accountant = pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)

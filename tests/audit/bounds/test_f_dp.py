@@ -6,9 +6,10 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr
 
-from fedprivacy.accounting import contour
+from fedprivacy.accounting import pld
 from fedprivacy.accounting.gdp import gaussian_epsilon
 from fedprivacy.audit.bounds import f_dp, one_run
+from fedprivacy.values.events import PoissonSampledGaussian
 
 
 def test_one_canary_is_guessed_as_rightly_as_the_trade_off_allows():
@@ -57,9 +58,10 @@ def test_more_right_guesses_prove_more_and_more_confidence_less():
 @pytest.mark.parametrize("noise", [0.9, 1.7, 4.0])
 def test_the_gaussian_that_rates_of_errors_show_understates_a_sampled_one(rate, noise):
     """The assumption costs tightness alone: at deltas of rates that can be counted, a smaller mu than at 1e-5."""
-    at_small = contour.epsilons(rate, noise, 100, 1e-5)[0]
+    history = {PoissonSampledGaussian(rate, noise): 100}
+    at_small = pld.epsilon(history, 1e-5)
     for delta in (0.3, 0.1, 0.03, 0.01, 0.003):
-        epsilon, low, high = contour.epsilons(rate, noise, 100, delta)[0], 0.0, 40.0
+        epsilon, low, high = pld.epsilon(history, delta), 0.0, 40.0
         for _ in range(60):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if gaussian_epsilon(middle, delta) < epsilon else (low, middle)
