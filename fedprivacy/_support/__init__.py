@@ -1,1 +1,1 @@
-"""What any program needs and Python lacks: durable writes, signatures, points to fail at."""
+"""Support that any program needs and Python lacks: durable writes, signatures, failpoints."""

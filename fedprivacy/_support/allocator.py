@@ -1,4 +1,4 @@
-"""The process's memory allocator, told to keep what a training step frees for the next one.
+"""Setting of the process's memory allocator: keep what a training step frees for the next one.
 
 glibc gives large blocks back to the system as soon as they are freed, and the system hands them out again page by page,
 each filled with zeros. On a CPU a step of a residual net spends a tenth to a quarter of its time on that.

@@ -1,4 +1,4 @@
-"""Where progress is shown: in a terminal, or in a notebook's cell."""
+"""Console for progress: a terminal, or a notebook's cell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 def console_of(*, shown: bool) -> Console:
-    """Where progress goes: to stderr, or into a notebook's cell, as text where nothing there can draw a widget."""
+    """Return the console for progress: stderr or a notebook's cell, as plain text where no widget can be drawn."""
     console = Console(stderr=True, quiet=not shown)
     if console.is_jupyter and find_spec("ipywidgets") is None:
         return Console(stderr=True, quiet=not shown, force_jupyter=False, force_terminal=True)

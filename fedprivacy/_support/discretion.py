@@ -1,4 +1,4 @@
-"""Discretion about other people's code that handles secrets: what it prints is not shown, and of its errors little."""
+"""Discretion about other people's code that handles secrets: hide what it prints and most of what its errors say."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Show nothing of what is printed and warned of in the block: it may tell of what the code has read."""
+    """Hide everything that the block prints or warns of: it may reveal what the code has read."""
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def kind_and_place(error: BaseException) -> str:
-    """All that may be shown of an error: its kind, and where it was raised. Its text may hold values."""
+    """Describe an error by its kind and the place where it was raised; its text may hold values and is left out."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{place}"

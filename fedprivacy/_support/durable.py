@@ -1,4 +1,4 @@
-"""Bytes that are on the disk when a function returns, and files that a crash leaves whole.
+"""Durable files: bytes are on the disk when a function returns, and a crash leaves files whole.
 
 Without waiting for the disk, a power failure may leave an empty file under the right name, or the old one, or no name.
 """
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 UNNAMED = ".new"
-"""How a file's name ends that has not got its own name yet; one that a crash left behind can be deleted."""
+"""Suffix of a file that has not been given its own name yet; one that a crash left behind can be deleted."""
 
 PRIVATE = 0o600
 """Mode of a file that its owner alone may read."""
@@ -63,13 +63,13 @@ def _unnamed_prefix(file: Path) -> str:
 
 
 def unnamed_of(file: Path) -> list[Path]:
-    """Files that `write_unnamed` wrote for a name that they do not have, or not yet."""
+    """Find files that `write_unnamed` wrote for a name and that do not have it (yet)."""
     prefix = _unnamed_prefix(file)
     return [other for other in file.parent.iterdir() if other.name.startswith(prefix) and other.suffix == UNNAMED]
 
 
 def name_once(unnamed: Path, file: Path) -> None:
-    """Give a file its name unless another has it. A link, unlike a rename, takes the place of nothing.
+    """Give a file its name unless another has it. Unlike a rename, a link replaces nothing.
 
     Raises:
         OSError: the file cannot be named so; on a file system without hard links, what to do. Nothing is left behind.
@@ -84,7 +84,7 @@ def name_once(unnamed: Path, file: Path) -> None:
             ) from error
         raise
     finally:
-        unnamed.unlink(missing_ok=True)  # whoever met the file with two names has deleted it
+        unnamed.unlink(missing_ok=True)  # a process that met the file under two names has deleted it
 
 
 def name_durably(unnamed: Path, file: Path) -> None:

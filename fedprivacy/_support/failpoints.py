@@ -1,9 +1,9 @@
-"""Places where a process can be made to die, so that tests prove what a crash there costs.
+"""Points at which a process can be made to die, so that tests prove what a crash there costs.
 
 Every step of client and server that changes what is on a disk, or what has left the process, reaches a labelled point.
 `FEDPRIVACY_FAILPOINT=label` in the environment kills the process with SIGKILL when it first gets there, and `label:3`
 the third time: no handler runs, no buffer is written, as if the power had failed for this process. Without the variable
-a point costs one look-up. The worst that the variable can do is to end the process of whoever sets it.
+a point costs one look-up. The worst that the variable can do is to end the process of the person who sets it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLIENT_POINTS = (
     "client.sealed",
     "client.replying",
 )
-"""In the order in which a client reaches them."""
+"""Points of a client, in the order in which it reaches them."""
 
 SERVER_POINTS = (
     "server.run-opened",
@@ -38,10 +38,10 @@ SERVER_POINTS = (
     "server.checkpoint-written",
     "server.checkpointed",
 )
-"""In the order in which a server reaches them in a round."""
+"""Points of a server in a round, in the order in which it reaches them."""
 
 ANSWER_POINTS = ("ledger.before-keep", "ledger.answers-entered", "ledger.answers-kept")
-"""In the order in which a server reaches them with the answers to a question."""
+"""Points of a server that handles the answers to a question, in the order in which it reaches them."""
 
 VARIABLE = "FEDPRIVACY_FAILPOINT"
 

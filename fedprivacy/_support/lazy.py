@@ -8,7 +8,7 @@ from typing import Any
 
 
 def when_asked(package: str, *modules: str) -> Callable[[str], Any]:
-    """A package's `__getattr__` (PEP 562): each name of its `__all__`, from the first of its modules that has it."""
+    """Make a package's `__getattr__` (PEP 562): each name comes from the first module that has it."""
 
     def find(name: str) -> Any:
         if name in import_module(package).__all__:
@@ -22,7 +22,7 @@ def when_asked(package: str, *modules: str) -> Callable[[str], Any]:
 
 
 def from_homes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A package's `__getattr__`: each name from its own module, and nothing else is imported.
+    """Make a package's `__getattr__`: each name comes from its own module, and nothing else is imported.
 
     Args:
         package: its `__name__`.

@@ -1,4 +1,4 @@
-"""Where this process's global random generators are, so that a run which goes on draws what it would have drawn.
+"""States of this process's global random generators, so that a resumed run draws what it would have drawn.
 
 Strategies sample clients from `random` or from numpy's global generator; a new model draws its weights from torch. The
 noise that protects records comes from none of them (`fedprivacy.mechanisms.keystream`).

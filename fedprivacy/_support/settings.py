@@ -1,4 +1,4 @@
-"""Settings: fields of a dataclass that say what they mean and may be, and every problem with what is given at once.
+"""Settings: dataclass fields with a help text and bounds, and one report of every problem with the given values.
 
 People write `noise-multiplier` where the field is `noise_multiplier`. None, or an empty string, leaves a setting open.
 """
@@ -28,7 +28,7 @@ _NAMED_BOUNDS = {10**6: "a million", 10**9: "a billion", 1e30: "10^30", 2**63 - 
 
 
 class ConfigError(ValueError):
-    """Everything that is wrong with a configuration, one line each."""
+    """Every problem with a configuration, one line each."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -62,7 +62,7 @@ def fields_of(settings: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def key_of(name: str) -> str:
-    """How people write the name of a field."""
+    """Return the hyphenated form in which people write a field's name."""
     return name.replace("_", "-")
 
 
@@ -77,7 +77,8 @@ def names_in(text: str) -> list[str]:
 
 
 def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
-    """What is not left open, by field name and of its declared type; and a problem for each other key.
+    """Convert the values that are not left open to their declared types, by field name; list a problem for each other
+    key.
 
     A problem's key is the field's name where there is such a field.
     """
@@ -110,7 +111,7 @@ def _as_type(value: Value, kind: str) -> Value | None:
 
 
 def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]:
-    """A problem for every value, by field name, that is of the right type and still cannot be."""
+    """Return a problem, by field name, for every value of the right type that is out of bounds or not a choice."""
     problems = {}
     for key, field in fields.items():
         value, (low, high), choices = settings.get(field.name), field.metadata["bounds"], field.metadata["choices"]
@@ -125,14 +126,14 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
 
 
 def without_folder(setting: str, file: Path) -> str:
-    """What is wrong with the name of a file that may be made, if its folder is not there."""
+    """Return the problem with the name of a file to be made if its folder does not exist; else an empty text."""
     if file.parent.is_dir():
         return ""
     return f"{setting} is '{file}', and there is no folder '{file.parent}'; make it, or name a file elsewhere."
 
 
 def range_words(low: float, high: float, value: float) -> str:
-    """From where to where a number may be, for whoever gave a value that is not there.
+    """Describe the range of a number, for the error about a value outside it.
 
     A lower bound that is there for the arithmetic's sake is "above 0", unless the value is between the two.
 

@@ -32,7 +32,7 @@ _ECDSA = ECDSA(SHA384())
 
 ENROLMENT, GRANT, QUESTIONS, RECEIPT = "enrolment", "grant", "questions", "receipt"
 LEDGER_HEAD, CERTIFICATE = "ledger checkpoint", "certificate"
-"""What signatures are for, as the signed bytes say it: these words stay, whatever else is renamed."""
+"""Purposes of signatures, as the signed bytes name them: these words stay, whatever else is renamed."""
 
 
 class SigningKeyError(ValueError):
@@ -40,13 +40,13 @@ class SigningKeyError(ValueError):
 
 
 def sign(key: PrivateKey, purpose: str, message: bytes) -> str:
-    """A signature in hexadecimal, of a message and of what it is for."""
+    """Sign a message together with its purpose; the signature is in hexadecimal."""
     signed = _labelled(purpose, message)
     return (key.sign(signed) if isinstance(key, Ed25519PrivateKey) else key.sign(signed, _ECDSA)).hex()
 
 
 def signed_by_server(public_key: str, purpose: str, message: bytes, signature: str) -> bool:
-    """Whether the holder of an Ed25519 key signed this message for this purpose.
+    """Return whether the holder of an Ed25519 key signed this message for this purpose.
 
     Key (see `server_public_key`) and signature are in hexadecimal; anything else has signed nothing, and is none.
     """
@@ -58,7 +58,7 @@ def signed_by_server(public_key: str, purpose: str, message: bytes, signature: s
 
 
 def signed_by_client(public_key: bytes, purpose: str, message: bytes, signature: str) -> bool:
-    """Whether the holder of a SuperNode's key signed this message for this purpose.
+    """Return whether the holder of a SuperNode's key signed this message for this purpose.
 
     The key is in PEM, and one of another kind has signed nothing; a signature that is not in hexadecimal is none.
     """

@@ -1,6 +1,6 @@
-"""Sources: what a user names by where it is defined, `path/to/file.py:name` or `package.module:name`.
+"""Sources: user objects named by their place of definition, `path/to/file.py:name` or `package.module:name`.
 
-Whoever chooses the name chooses what is imported and run.
+The person who chooses the name chooses what is imported and run.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 
 
 class SourceError(ValueError):
-    """There is nothing of that name, or another file than expected, with the remedy."""
+    """The source names nothing, or another file than expected; the error says what to write instead."""
 
 
 def is_source(text: str) -> bool:
-    """Whether a text has the form of a source."""
+    """Return whether a text has the form of a source."""
     return all(text.rpartition(":"))
 
 
 def names_file(text: str) -> bool:
-    """Whether a text has the form `path/to/file.py:name`."""
+    """Return whether a text has the form `path/to/file.py:name`."""
     return text.rpartition(":")[0].endswith(".py")
 
 
 def load(setting: str, source: str, sha256: str | None = None) -> Any:
-    """What a source names.
+    """Load the object that a source names.
 
     Args:
-        setting: that names it, for the errors.
+        setting: its name in error messages.
         source: `path/to/file.py:name` or `package.module:name`.
-        sha256: of the file, in hexadecimal; None: any file will do.
+        sha256: expected digest of the file, in hexadecimal; None: any file will do.
 
     Raises:
         SourceError: says what was looked for and what to write instead.
@@ -48,7 +48,7 @@ def load(setting: str, source: str, sha256: str | None = None) -> Any:
 
 
 def told(error: BaseException, file: str | None = None) -> str:
-    """An error in one line: its kind, its text, and where in a file it came from.
+    """Describe an error in one line: its kind, its text, and where in a file it came from.
 
     Args:
         error: with its traceback.

@@ -1,4 +1,4 @@
-"""Named stretches of time, nested by thread: whoever marks one need not know whether somebody records them.
+"""Named stretches of time, nested by thread; marking one does not require that anybody records.
 
 A block is marked by `with span("averaging"):`, a function by `@spanned("averaging")`. While nobody records, either
 costs a look at one name, a fraction of a microsecond. `recorded` records what is marked while its block runs, in every
@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import NamedTuple, ParamSpec, TypeVar
 
 MOST_SPANS = 100_000
-"""Stretches that are kept whole: some 20 MB of memory, and 8 MB in a file."""
+"""Maximum number of stretches kept whole: some 20 MB of memory, and 8 MB in a file."""
 
 _OUTER = 3
-"""Stretches with fewer around them are few and say the most: a tenth of the places is theirs alone."""
+"""Depth below which stretches are few and say the most: a tenth of the places is reserved for them."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -36,7 +36,7 @@ def span(name: str, number: int | None = None) -> AbstractContextManager[object]
 
     Args:
         name: a constant.
-        number: what tells this stretch from others of its name, where it is kept whole; it is public.
+        number: distinguishes this stretch from others of its name, where it is kept whole; it is public.
     """
     recording = _recording
     return _NOTHING if recording is None else _Span(recording.thread(), name, number)
@@ -63,8 +63,8 @@ def recorded(name: str, most: int = MOST_SPANS) -> Iterator[Recording]:
     """Record what is marked while the block runs; the block itself is the outermost stretch, `name`.
 
     Args:
-        name: of the whole.
-        most: stretches that are kept whole.
+        name: name of the outermost stretch.
+        most: maximum number of stretches that are kept whole.
 
     Raises:
         RuntimeError: something is being recorded in this process already: its times would be those of both.
@@ -86,13 +86,13 @@ _ALONE = threading.Lock()
 
 
 class Totals:
-    """What all stretches of one name came to, below the same names.
+    """Totals of all stretches of one name below the same names.
 
     Attributes:
-        name: theirs.
-        calls: how many have ended.
-        own: nanoseconds in which none was marked inside them.
-        inside: what was marked inside them, by name, in the order in which each came first.
+        name: name of the stretches.
+        calls: number that have ended.
+        own: nanoseconds outside any stretch marked inside them.
+        inside: totals of the stretches inside them, by name, in the order of first appearance.
     """
 
     __slots__ = ("calls", "inside", "name", "own")
@@ -103,11 +103,11 @@ class Totals:
 
     @property
     def total(self) -> int:
-        """Nanoseconds, with what was marked inside."""
+        """Nanoseconds including the stretches inside."""
         return self.own + sum(each.total for each in self.inside.values())
 
     def below(self, name: str) -> Totals:
-        """Those of a name inside."""
+        """Return the totals of the stretches of a name inside; made if there are none yet."""
         found = self.inside.get(name)
         if found is None:
             found = self.inside[name] = Totals(name)
@@ -115,7 +115,7 @@ class Totals:
 
 
 class Stretch(NamedTuple):
-    """One that is kept whole."""
+    """A stretch that is kept whole."""
 
     name: str
     number: int | None
@@ -125,11 +125,11 @@ class Stretch(NamedTuple):
 
 
 class Recording:
-    """What was marked while this was the recording.
+    """Everything marked while this recording was active.
 
     Attributes:
-        stretches: kept whole, in the order of their ends.
-        threads: by their number; the first is the one that records.
+        stretches: stretches kept whole, in the order of their ends.
+        threads: totals by thread number; the first thread is the one that records.
     """
 
     def __init__(self, most: int) -> None:
@@ -143,17 +143,17 @@ class Recording:
 
     @property
     def whole(self) -> Totals:
-        """Of the block that was recorded."""
+        """Totals of the recorded block."""
         (totals,) = self.threads[0].totals.inside.values()
         return totals
 
     @property
     def left_out(self) -> int:
-        """How many stretches were not kept whole; totals have them."""
+        """Number of stretches that were not kept whole; totals include them."""
         return sum(thread.left_out for thread in self.threads)
 
     def thread(self) -> ThreadTotals:
-        """The present one's."""
+        """Return the totals of the current thread."""
         found: ThreadTotals | None = getattr(self._here, "thread", None)
         if found is None:
             with self._adding:
@@ -162,21 +162,23 @@ class Recording:
         return found
 
     def has_room(self, thread: int, around: int) -> bool:
-        """Whether a stretch of a thread, with so many around it, is kept whole; the outermost, which ends last, is."""
+        """Return whether a stretch of a thread, with so many around it, is kept whole; the outermost, which ends last,
+        is.
+        """
         if thread == 0 and around == 0:
             return True
         return len(self.stretches) < (self._most - 1 if around < _OUTER else self._most * 9 // 10)
 
 
 class ThreadTotals:
-    """What was marked in one thread.
+    """Totals of the stretches of one thread.
 
     Attributes:
-        recording: of all threads.
-        number: this one's.
-        name: this one's.
-        totals: of all of it; nothing is its own.
-        left_out: stretches that were not kept whole.
+        recording: the recording of all threads.
+        number: number of this thread.
+        name: name of this thread.
+        totals: root of the totals; it has no time of its own.
+        left_out: number of stretches that were not kept whole.
     """
 
     def __init__(self, recording: Recording, number: int, name: str) -> None:
@@ -187,7 +189,7 @@ class ThreadTotals:
 
 
 class _Span:
-    """One stretch: begins when it is entered, and counts when it is left."""
+    """One stretch: it begins when the block is entered and counts when the block is left."""
 
     __slots__ = ("_around", "_began", "_inside", "_name", "_number", "_thread", "_totals")
 

@@ -16,7 +16,7 @@ from fedprivacy.dashboard.catalogue import Catalogue
 from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import StoredRun
-from fedprivacy.values.runs import RunStanding, Tally
+from fedprivacy.values.runs import RunStanding, RunTally
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import REASONS, ClientStanding, ClientState
 from fedprivacy.values.wording import delta_text
@@ -39,7 +39,7 @@ class _Clients:
     """How a run's clients stood when it had changed so often; each of them unless they are many."""
 
     changes: int
-    tally: Tally
+    tally: RunTally
     each: list[ClientStanding]
 
 

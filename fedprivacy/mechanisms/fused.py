@@ -1,9 +1,9 @@
-"""Noise on a lattice in one compiled pass, where numba is installed: the bits of numpy's passes in half of their time.
+"""Lattice noise in one compiled pass, where numba is installed: the same bits as numpy's passes in half of their time.
 
 numpy reads and writes a block of draws nine times: a word becomes a layer, a number, a width, a draw, a sum. Compiled,
 it stays in a register. numba compiles the function below as it stands, without reordering or fusing any arithmetic,
-once in a process and only after so many draws that it pays: short runs do not even import it. Before it is used, what
-it computes of made-up words is held against what Python computes of them, bit for bit.
+once in a process and only after so many draws that it pays: short runs do not even import it. Before it is used, its
+result on made-up words is compared with Python's, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 log = logging.getLogger(__name__)
 
 _WORTH = 2**28
-"""Draws that a process makes before it compiles: numpy needs 0.8 s more for them, and to compile takes 1 to 2 s."""
+"""Number of draws before compilation: numpy needs 0.8 s more for them, and compiling takes 1 to 2 s."""
 
 _TRIED = 2**12
-"""Made-up words."""
+"""Number of made-up words on which compiled code is checked."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,16 +42,16 @@ def release(  # noqa: PLR0917 - numba takes no names
 
     Args:
         words: shape [n], int64, one for each sum.
-        widths: of the layers' rectangles, a power of two of them, float64.
-        rectangles: how many layers have one.
+        widths: widths of the layers' rectangles, float64; their number is a power of two.
+        rectangles: number of layers that have a rectangle.
         sums: shape [n], float64.
-        centre: what is added and taken away to round, in steps of the lattice 1.5 2^52.
-        limit: where sums saturate; those that are not finite count as zero.
-        released: written, shape [n], float32.
-        outside: written, at least as long: where a word's layer has no rectangle.
+        centre: number that is added and subtracted to round: 1.5 2^52 steps of the lattice.
+        limit: absolute value at which sums saturate; those that are not finite count as zero.
+        released: output, shape [n], float32.
+        outside: output, shape [n] or longer: places of the words whose layer has no rectangle.
 
     Returns:
-        How many words fell outside.
+        Number of words that fell outside.
     """
     found, mask = 0, len(widths) - 1
     for place in range(len(words)):
@@ -66,11 +66,11 @@ def release(  # noqa: PLR0917 - numba takes no names
 
 
 class WhenWorth:
-    """`release`, compiled, once this process has made enough draws for that to pay.
+    """The function `release`, compiled once this process has made enough draws for that to pay.
 
     Attributes:
-        drawn: how many it has made.
-        compiled: whether it is in use.
+        drawn: number of draws so far.
+        compiled: whether compiled code is in use.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class WhenWorth:
         return self._compiled is not None
 
     def next(self, draws: int) -> OnePass | None:
-        """What makes the next so many draws; None: numpy does."""
+        """Return the compiled function for the next `draws` draws; None: numpy makes them."""
         self.drawn += draws
         if self.drawn > _WORTH and not self._tried:
             self._tried, self._compiled = True, compiled()
@@ -92,7 +92,7 @@ class WhenWorth:
 
 
 def compiled() -> OnePass | None:
-    """`release` by numba; None: it is not installed, or does not compute the same bits here."""
+    """Compile `release` by numba; None: it is not installed, or does not compute the same bits here."""
     try:
         from numba import njit
 

@@ -26,13 +26,13 @@ from fedprivacy.mechanisms.lattice_noise import (
 from fedprivacy.values.events import CLIPPING_NORMS, PoissonSampledGaussian
 
 SUM_ALLOWANCE = 2.0**-10 + 2.0**-12 + 2.0**-13
-"""By how much computing a clipped sum may move those of neighbouring shards apart, in clipping norms."""
+"""Largest additional distance between the clipped sums of neighbouring shards by rounding, in clipping norms."""
 
 ROUNDING_ALLOWANCE = SUM_ALLOWANCE + LATTICE_ALLOWANCE
-"""By how much the sensitivity may exceed the clipping norm, relative; the noise is scaled up to cover it."""
+"""Largest relative excess of the sensitivity over the clipping norm; the noise is scaled up to cover it."""
 
 _MANY_RECORDS = 2**12
-"""Of a client that is sampled by itself: among small shards, it would make a wide table of them all."""
+"""Number of records above which a client is sampled by itself: among small shards it would widen their whole table."""
 
 ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
 """(indices of the sampled records, in random order, C) -> sum of their vectors, each of norm at most C, shape [d]."""
@@ -40,7 +40,7 @@ ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
 
 @spanned("Poisson sampling")
 def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, position: Position) -> NDArray[np.intp]:
-    """Indices of the records that join the batch at `position`, in random order; any number from 0 to `records`.
+    """Draw the records that join the batch at `position`: indices in random order, from 0 to `records` of them.
 
     Formal guarantee: every record draws a word of 64 bits, which depends on (key, round, step, index) only, not on how
     many records there are. It joins if its word is below floor(q 2^64), so with a probability of at most q,
@@ -64,12 +64,12 @@ def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, pos
 def poisson_samples(
     sampling_rates: NDArray[np.float64], records: Sequence[int], keystreams: Sequence[Keystream], position: Position
 ) -> list[NDArray[np.intp]]:
-    """What `poisson_sample` gives each of several clients, whose keystreams are of one key.
+    """Draw for several clients what `poisson_sample` draws for each; their keystreams share one key.
 
     Args:
-        sampling_rates: q of each, shape [clients].
-        records: how many each has.
-        keystreams: each one's randomness.
+        sampling_rates: q of each client, shape [clients].
+        records: number of records of each client.
+        keystreams: each client's randomness.
         position: round and local step.
     """
     samples: dict[int, NDArray[np.intp]] = {}
@@ -88,7 +88,7 @@ def poisson_samples(
 def _samples_at_once(
     sampling_rates: NDArray[np.float64], records: Sequence[int], keystreams: Sequence[Keystream], position: Position
 ) -> list[NDArray[np.intp]]:
-    """The samples of clients that have few records, in one table as wide as the largest shard."""
+    """Draw the samples of clients that have few records, in one table as wide as the largest shard."""
     sizes = np.array(records)[:, np.newaxis]
     words = Readers(keystreams, Purpose.SAMPLING, position).words(slice(None), int(sizes.max(initial=0)))
     below = np.array([math.floor(min(q, 1.0) * 2.0**64) for q in sampling_rates.tolist()], dtype=object)
@@ -106,9 +106,9 @@ def release_by_row(
     """Add to each client's clipped sum what `SampledGaussianSum.release` adds to it, bit for bit.
 
     Args:
-        mechanisms: of each client.
+        mechanisms: mechanism of each client.
         totals: the sums over samples of `poisson_samples`, shape [clients, d].
-        keystreams: each one's randomness, of one key.
+        keystreams: each client's randomness, under one key.
         position: round and local step; never the same twice under one secret key.
 
     Returns:
@@ -133,11 +133,12 @@ class SampledGaussianSum:
     C (1 + `SUM_ALLOWANCE`), and on the lattice by C `LATTICE_ALLOWANCE` more; the noise is scaled to that. A mixture of
     pairs costs no more than the costliest pair (the hockey-stick divergence is jointly convex).
 
-    Why so: computing a sum of n vectors rounds each block of the sum. In a fixed order one record less would shift all
-    later ones, and so the rounding of n / 128 blocks; here only two blocks change (`fedprivacy.gradients.summation`).
+    The order is random because computing a sum of n vectors rounds each block of the sum. In a fixed order one record
+    less would shift all later ones, and so the rounding of n / 128 blocks; here only two blocks change
+    (`fedprivacy.gradients.summation`).
 
     Attributes:
-        event: sampling rate, noise multiplier and relation: what one release costs.
+        event: sampling rate, noise multiplier and relation; it determines the cost of one release.
         clipping_norm: C, the largest Euclidean norm of one record's vector, within `CLIPPING_NORMS`.
     """
 

@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 
 WORDS_A_BLOCK = 2
-"""Of the cipher."""
+"""Number of 64-bit words in a block of the cipher."""
 
 _ZEROS = memoryview(bytes(2**17))
 
 
 class Purpose(enum.StrEnum):
-    """What a draw is for. Draws for different purposes are independent."""
+    """The purpose of a draw. Draws for different purposes are independent."""
 
     SAMPLING = "sampling"
     NOISE = "noise"
@@ -42,7 +42,7 @@ class Purpose(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where in a run a draw happens: the round and the local step in it, both counted from 1."""
+    """The position of a draw in a run: the round and the local step in it, both counted from 1."""
 
     round: int
     step: int
@@ -66,15 +66,15 @@ class Keystream:
 
     @classmethod
     def secret(cls) -> Keystream:
-        """A keystream that nobody can repeat: its key comes from the operating system and is kept nowhere."""
+        """Make a keystream that nobody can repeat: its key comes from the operating system and is not stored."""
         return cls(secrets.token_bytes(32))
 
     @classmethod
     def from_seed(cls, seed: int, dataset_id: str, earlier_runs: int = 0, attempt: int = 1) -> Keystream:
-        """A reproducible keystream for a simulated client.
+        """Make a reproducible keystream for a simulated client.
 
         Args:
-            seed: of the simulation.
+            seed: seed of the simulation.
             dataset_id: the client's shard: two tasks on one ledger must not share their noise either.
             earlier_runs: runs on the same ledger before this one. Were the noise of two runs the same, their
                 difference would be free of it, and the ledger's sum of two independent releases false.
@@ -83,7 +83,7 @@ class Keystream:
         return cls(hashlib.blake2b(label, digest_size=32, person=b"fedprivacy seed").digest()).of(dataset_id)
 
     def of(self, dataset_id: str) -> Keystream:
-        """The stream of a shard under this key; that two of a million share one has a probability of 3e-8."""
+        """Return the stream of a shard under this key; two of a million shards share one with probability 3e-8."""
         digest = hashlib.blake2b(dataset_id.encode(), digest_size=8, person=b"fedprivacy shard").digest()
         return Keystream(self.key, int.from_bytes(digest, "big"))
 
@@ -92,11 +92,11 @@ class Keystream:
         return self.reader(purpose, position)(np.empty(count, dtype=np.uint64))
 
     def reader(self, purpose: Purpose, position: Position) -> Reader:
-        """Read the words of `bits` in order, piece by piece, so that a long draw needs little memory."""
+        """Return a reader of the words of `bits` in order, piece by piece, so that a long draw needs little memory."""
         return Reader(self.subkey(purpose, position), self.stream)
 
     def subkey(self, purpose: Purpose, position: Position) -> bytes:
-        """The key of all streams' draws for this purpose at this position."""
+        """Derive the key of all streams' draws for this purpose at this position."""
         label = f"{purpose}/{position.round}/{position.step}".encode()
         return hashlib.blake2b(label, key=self.key, digest_size=32).digest()
 
@@ -125,11 +125,11 @@ class Reader:
         return encryptor
 
     def starting_at(self, word: int) -> Reader:
-        """Another reader of the same draw, from that word on: for several threads."""
+        """Return another reader of the same draw that starts at that word: for several threads."""
         return Reader(self._subkey, self._stream, word)
 
     def blocks(self, numbers: Words) -> Words:
-        """The blocks of these numbers, of any shape: two words each, in one dimension more."""
+        """Return the blocks of these numbers, of any shape: two words each, in one additional dimension."""
         return _encrypted(self._subkey, np.uint64(self._stream), numbers)
 
 
@@ -149,18 +149,18 @@ class Readers:
         self._streams = np.array([keystream.stream for keystream in keystreams], dtype=np.uint64)
 
     def words(self, rows: slice, count: int) -> Words:
-        """The first `count` words of each stream in these rows, shape [rows, count]."""
+        """Return the first `count` words of each stream in these rows, shape [rows, count]."""
         numbers = np.arange(-(-count // WORDS_A_BLOCK), dtype=np.uint64)
         blocks = _encrypted(self._subkey, self._streams[rows, np.newaxis], numbers)
         return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, :count])
 
     def blocks(self, rows: NDArray[np.intp], numbers: Words) -> Words:
-        """Blocks of the streams in these rows, shape [n]: of `numbers`, shape [n, ...], two words each."""
+        """Return blocks of the streams in these rows, shape [n]: of `numbers`, shape [n, ...], two words each."""
         return _encrypted(self._subkey, self._streams[rows].reshape(-1, *[1] * (numbers.ndim - 1)), numbers)
 
 
 def _encrypted(subkey: bytes, streams: Words | np.uint64, numbers: Words) -> Words:
-    """The blocks whose counters are streams and numbers, which are broadcast together: [..., 2] words."""
+    """Encrypt the counters made of streams and numbers, which are broadcast together: [..., 2] words."""
     counters = np.empty((*np.broadcast_shapes(np.shape(streams), numbers.shape), WORDS_A_BLOCK), dtype=">u8")
     counters[..., 0], counters[..., 1] = streams, numbers
     encrypted = np.empty(counters.size + WORDS_A_BLOCK, dtype=np.uint64)  # the cipher wants room for one block more

@@ -27,13 +27,13 @@ from fedprivacy.mechanisms.fused import OnePass, WhenWorth
 from fedprivacy.mechanisms.keystream import Reader, Readers, Words
 
 LATTICE_ALLOWANCE = 2.0**-13
-"""By how much rounding to the lattice may move the sums of neighbouring shards apart, in clipping norms."""
+"""Largest additional distance between the sums of neighbouring shards by rounding to the lattice, in clipping norms."""
 
 LARGEST_SUM = 2.0**50
-"""Where a coordinate of the sum saturates, in steps of the lattice."""
+"""Absolute value at which a coordinate of the sum saturates, in steps of the lattice."""
 
 _CENTRE = 1.5 * 2.0**52
-"""Between 2^52 and 2^53, float64 holds whole numbers only: what is added to this many steps is rounded to steps."""
+"""Number of steps whose addition rounds to steps: between 2^52 and 2^53, float64 holds whole numbers only."""
 
 _COMPILED = WhenWorth()
 
@@ -42,12 +42,12 @@ Places = NDArray[np.intp]
 
 
 def library() -> str:
-    """The library that draws this process's noise by now: numpy, or numba once that pays."""
+    """Return the name of the library that draws this process's noise now: numpy, or numba once that pays."""
     return "numba" if _COMPILED.compiled else "numpy"
 
 
 def lattice_step(clipping_norm: float, dimension: int) -> float:
-    """The largest power of two whose lattice adds at most `LATTICE_ALLOWANCE` to the sensitivity, relative.
+    """Return the largest power of two whose lattice adds at most `LATTICE_ALLOWANCE` to the sensitivity, relative.
 
     Rounding changes the difference of two sums by at most one step in each coordinate: sqrt(dimension) steps in
     Euclidean norm. A power of two makes going to steps and back exact. The dimension is public.
@@ -76,8 +76,8 @@ def add_lattice_noise(
         total: the sum, of any shape, on any device. Entries that are not finite count as zero.
         scale: standard deviation of the noise.
         step: spacing of the lattice, a power of two.
-        read: the words of this draw; never those of another release.
-        dtype: of the result; None: that of `total`.
+        read: reader of the words of this draw; never those of another release.
+        dtype: type of the result; None: that of `total`.
 
     Returns:
         A new tensor on the device of `total`.
@@ -89,7 +89,7 @@ def add_lattice_noise(
     one_pass = _COMPILED.next(source.size) if usual else None
 
     def release(block: range) -> Places:
-        """Release a block, but for the noise outside of the rectangles; returns where that is."""
+        """Release a block, except for draws outside of the rectangles; return their places."""
         if one_pass is not None:
             return _in_one_pass(one_pass, block, source, target, scale, step, read.starting_at(block.start))
         outside = []
@@ -107,14 +107,14 @@ def add_lattice_noise(
 
 @spanned("noise")
 def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: Readers) -> Tensor:
-    """What `add_lattice_noise` makes of each row, with the bits of each row's own reader: many releases at once.
+    """Apply `add_lattice_noise` to each row, with the bits of each row's own reader: many releases at once.
 
     Formal guarantee: that of `add_lattice_noise`, for each row by itself. No row enters into another.
 
     Args:
         totals: the sums, shape [rows, d], on any device.
-        scales, steps: of each row, shape [rows].
-        read: the words of each row's draw.
+        scales, steps: scale and step of each row, shape [rows].
+        read: readers of the words of each row's draw.
 
     Returns:
         A new tensor on the device of `totals`, float32.
@@ -131,14 +131,14 @@ def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: 
 def _release_rows(  # noqa: PLR0917 - the rows of arrays, in one order
     source: NDArray[np.floating], target: NDArray[np.float32], scales: Draws, steps: Draws, read: Readers, first: int
 ) -> None:
-    """Release rows, the first of which is the row `first` of all."""
+    """Release rows; the first of them is row `first` of all."""
     count, width = source.shape
     words, draws = read.words(slice(first, first + count), width), np.empty(source.shape)
     outside = _from_rectangles(words, _WIDTHS, np.empty(source.shape, dtype=np.int64), draws, scales[:, np.newaxis])
     target[:] = _in_whole_steps(source, draws, steps[:, np.newaxis])
     if outside.size:
         rows, places = np.divmod(outside, width)
-        beside = scales[rows] * _outside(places, lambda which, numbers: read.blocks(first + rows[which], numbers))
+        beside = scales[rows] * _outside(places, lambda row, numbers: read.blocks(first + rows[row], numbers))
         target[rows, places] = _in_whole_steps(source[rows, places], beside, steps[rows])
 
 
@@ -153,7 +153,7 @@ def _by_threads(release: Callable[[range], Places], count: int) -> Places:
 
 
 def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float | Draws) -> Draws:
-    """Sums rounded to whole steps, plus draws rounded to whole steps."""
+    """Add sums and draws, each rounded to whole steps."""
     released: Draws = np.add(_limited(sums, LARGEST_SUM * step), _CENTRE * step, dtype=np.float64)  # rounds the sum
     released += draws  # rounds the noise
     released -= _CENTRE * step
@@ -161,7 +161,7 @@ def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float | Draw
 
 
 def _limited(sums: NDArray[np.floating], limit: float | Draws) -> NDArray[np.floating]:
-    """Sums within +-`limit`, zero where they are not finite."""
+    """Clamp sums to +-`limit`; those that are not finite become zero."""
     least = np.min(limit)
     if -least <= sums.min() and sums.max() <= least:  # neither holds if one is NaN
         return sums
@@ -178,7 +178,7 @@ _BLOCK = 2**18  # draws that one thread makes: enough to be worth a thread's sta
 
 
 def _stack() -> tuple[Draws, Draws]:
-    """Edges and floors of the rectangles, from the widest up; above them a layer up to the peak."""
+    """Return edges and floors of the rectangles, from the widest up; above them is a layer up to the peak."""
     area = math.sqrt(math.pi / 2.0) / _LAYERS
     edges, floors = [math.sqrt(2.0 * math.log(_LAYERS))], [0.0]
     for layer in range(_RECTANGLES):
@@ -189,7 +189,7 @@ def _stack() -> tuple[Draws, Draws]:
 
 
 def _edge(x: float, floor: float, area: float) -> float:
-    """Where x (exp(-x^2 / 2) - floor) = area, to the right of the maximum, by Newton's method."""
+    """Solve x (exp(-x^2 / 2) - floor) = area for x, to the right of the maximum, by Newton's method."""
     change = x
     while abs(change) > 1e-9 * x:  # squared by the last turn: below the precision of float64
         density = math.exp(-0.5 * x * x)
@@ -212,7 +212,7 @@ _BLOCKS_AT_ONCE = np.arange(4 * _BLOCKS_A_TRY, dtype=np.uint64)  # most coordina
 def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, Places]]:
     """Draw values of N(0, scale^2) from the rectangles for a block of coordinates, one word for each.
 
-    In pieces: where they belong, the values, and where they fell outside of all rectangles; there they are zero.
+    Yields pieces: their place, the values, and the places that fell outside of all rectangles, where values are zero.
     """
     size = min(len(block), _CHUNK)
     widths = _WIDTHS * scale
@@ -233,7 +233,7 @@ def _in_one_pass(  # noqa: PLR0917 - what a release needs
     step: float,
     read: Reader,
 ) -> Places:
-    """Release a block of coordinates by compiled code; returns where draws fell outside of all rectangles."""
+    """Release a block of coordinates by compiled code; return the places of draws outside of all rectangles."""
     size = min(len(block), _CHUNK)
     words, missed, widths = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.intp), _WIDTHS * scale
     outside = []
@@ -251,14 +251,14 @@ def _from_rectangles(
     """Fill draws by one word each.
 
     Args:
-        words: overwritten.
-        widths: of the rectangles, each times 2^-63.
+        words: input; overwritten.
+        widths: widths of the rectangles, each times 2^-63.
         layers: scratch.
-        draws: filled.
-        scales: by which widths differ from draw to draw, broadcast to the draws; None: they do not.
+        draws: output.
+        scales: factor of the width of each draw, broadcast to the draws; None: 1.
 
     Returns:
-        Where, in one dimension, the draws fell outside of all rectangles.
+        Places, in one dimension, of the draws that fell outside of all rectangles.
     """
     signed = words.view(np.int64)
     np.bitwise_and(signed, _LAYERS - 1, out=layers)
@@ -271,12 +271,12 @@ def _from_rectangles(
 
 
 def _outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
-    """Draw for coordinates what N(0, 1) has outside of the rectangles, by rejection from boxes and the tail.
+    """Draw for coordinates from the part of N(0, 1) outside of the rectangles, by rejection from boxes and the tail.
 
     Args:
         places: the coordinates, shape [n].
-        blocks: (which of them, [some]; numbers of blocks, [some, more]) -> the words of these, [some, more, 2]. Every
-            try of every coordinate has blocks of its own.
+        blocks: (indices of coordinates, [some]; numbers of blocks, [some, more]) -> their words, [some, more, 2].
+            Every try of every coordinate has blocks of its own.
     """
     draws, left = np.empty(len(places)), np.arange(len(places))
     numbered = _FIRST_TRY + _MOST_TRIES * _BLOCKS_A_TRY * places.astype(np.uint64)
@@ -291,7 +291,7 @@ def _outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
 
 
 def _tried(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
-    """One draw for each column of four words, shape [4, n], and whether it is kept."""
+    """Try one draw for each column of four words, shape [4, n]; return the draws and a mask of those that are kept."""
     box, across, up = _uniforms(words[:3])
     layer = np.searchsorted(_OUTSIDE_AREAS, _OUTSIDE_AREAS[-1] * box)
     x = _EDGES[layer] + (_EDGES[layer - 1] - _EDGES[layer]) * across
@@ -304,6 +304,6 @@ def _tried(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
 
 
 def _uniforms(words: Words) -> Draws:
-    """Uniforms from (0, 1], the smallest 2^-65, one for each word."""
+    """Return uniforms from (0, 1], the smallest 2^-65, one for each word."""
     uniforms: Draws = (words.astype(np.float64) + 0.5) * 2.0**-64
     return uniforms

@@ -1,1 +1,1 @@
-"""What every part speaks of: events, budgets, rounds, series. Plain data, no engine."""
+"""Values that every part shares: events, budgets, rounds, series. Plain data, no engine."""

@@ -1,4 +1,4 @@
-"""What is charged: one attempt at one round of one run."""
+"""The unit of charging: one attempt at one round of one run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 QUESTIONS = "questions-"
-"""Begins the name of a run that asks questions, and of no other: a client keeps a budget of its own for them."""
+"""Prefix of the names of runs that ask questions, and of no others: a client keeps a separate budget for them."""
 
 
 class Attempt(NamedTuple):
-    """What a client is charged for once, by the names that the server gives: strategy, ledger and guard all mean this.
+    """The unit that a client is charged for once, by the names that the server gives; strategy, ledger and guard use
+    it.
 
     >>> Attempt("spring", 3).again
     Attempt(run_id='spring', round=3, attempt=2)
@@ -22,7 +23,7 @@ class Attempt(NamedTuple):
 
     @classmethod
     def named_in(cls, fields: Mapping[str, Any]) -> Attempt:
-        """The attempt that the fields of a book's entry name.
+        """Return the attempt that the fields of a ledger or guard entry name.
 
         Raises:
             KeyError: one is missing.
@@ -31,7 +32,7 @@ class Attempt(NamedTuple):
 
     @property
     def asks(self) -> bool:
-        """Whether the run asks questions."""
+        """True if the run asks questions."""
         return self.run_id.startswith(QUESTIONS)
 
     @property

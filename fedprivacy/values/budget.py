@@ -1,4 +1,4 @@
-"""Privacy budgets, and what a data owner allows by them."""
+"""Privacy budgets, and the terms under which a data owner allows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PrivacyBudget:
-    """The most that a data owner allows over all runs on a dataset: (epsilon, delta)-differential privacy.
+    """Maximum privacy loss that a data owner allows over all runs on a dataset: (epsilon, delta)-differential privacy.
 
     >>> import fedprivacy as fp
     >>> fp.PrivacyBudget(epsilon=3.0, delta=1e-5).enforced
@@ -34,13 +34,13 @@ class PrivacyBudget:
 
     @property
     def enforced(self) -> bool:
-        """Whether the budget can ever be exhausted."""
+        """True if the budget can be exhausted (epsilon is finite)."""
         return math.isfinite(self.epsilon)
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a data owner allows on a dataset: a budget and the filter that keeps it."""
+    """A data owner's terms for a dataset: a budget and the filter that enforces it."""
 
     budget: PrivacyBudget  # over all runs on the dataset
     filter: str  # name of the filter, see `fedprivacy.accounting.FILTERS`
@@ -50,5 +50,5 @@ class Allowance:
 
     @property
     def expired(self) -> bool:
-        """Whether nothing may be granted any more."""
+        """True if the expiry date has passed and nothing may be granted any more."""
         return self.expires is not None and datetime.datetime.now(datetime.UTC) >= self.expires

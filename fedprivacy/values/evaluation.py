@@ -1,4 +1,4 @@
-"""What local evaluation tells: estimates from noisy sums, and how much the noise moves them."""
+"""Local evaluation: estimates from noisy sums, and the standard deviation that the noise gives them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 OF_CLIENTS = "clients_"
-"""Begins the name of a metric that was measured on the clients' own records."""
+"""Prefix of a metric that was measured on the clients' own records."""
 
 
 RECORDS = "records"
-"""What the estimate of their number is called among the scores' names."""
+"""Name, among the scores' names, of the estimated number of records."""
 
 MOST_SCORES = 255
-"""That a task may have: they share one record's sensitivity, so that of many none tells anything."""
+"""Maximum number of scores of a task: all share one record's sensitivity, so that many would drown in noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How a model scores on private records, as far as the noise lets anybody tell.
+    """Scores of a model on private records, as exact as the noise allows.
 
     Attributes:
-        records: noisy estimate of how many there are.
-        means: noisy estimate of their mean score, by name.
+        records: noisy estimate of the number of records.
+        means: noisy estimates of the records' mean scores, by name.
         deviations: standard deviation that the noise gives each mean; that of the sample comes on top.
     """
 
@@ -32,6 +32,6 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The same as metrics of a round."""
+        """Return the same figures as metrics of a round."""
         figures = {RECORDS: self.records, **self.means}
         return {f"{OF_CLIENTS}{name}": value for name, value in figures.items()}

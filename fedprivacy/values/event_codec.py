@@ -1,4 +1,4 @@
-"""Events as they stand in books, files and messages: the one place where an event becomes data and data an event.
+"""Events as they stand in ledgers, files and messages: the only place that converts between events and data.
 
 There are two forms. *Fields* name any mechanism and its parameters: a guard's log, a history file, an accountant's
 state. A *row* is what a run charges, a Poisson-sampled Gaussian, and nothing else: the journal, its tables, the wire.
@@ -30,12 +30,12 @@ MECHANISMS: Mapping[str, type[Any]] = {mechanism_name(kind): kind for kind in ge
 
 
 def as_fields(event: Event) -> dict[str, Any]:
-    """An event as JSON knows it: its mechanism's name, and its fields."""
+    """Return an event as JSON fields: its mechanism's name and its parameters."""
     return {"mechanism": mechanism_name(type(event))} | dataclasses.asdict(event)
 
 
 def from_fields(fields: Mapping[str, Any]) -> Event:
-    """The event that `as_fields` wrote.
+    """Return the event that `as_fields` wrote.
 
     Raises:
         ValueError: a field has a value that the event refuses.
@@ -48,13 +48,13 @@ def from_fields(fields: Mapping[str, Any]) -> Event:
 
 
 def as_row(event: Event) -> list[float | str]:
-    """What a run charges, as a row.
+    """Return a chargeable event as a row.
 
     >>> as_row(PoissonSampledGaussian(0.5, 1.0))
     [0.5, 1.0, <NeighbouringRelation.ADD_OR_REMOVE_ONE: 'add-or-remove-one'>]
 
     Raises:
-        TypeError: no run charges this.
+        TypeError: the event is not a Poisson-sampled Gaussian, the only kind that a run charges.
     """
     if not isinstance(event, PoissonSampledGaussian):
         raise TypeError(f"a {type(event).__name__} has no row; a run charges Poisson-sampled Gaussians alone.")
@@ -62,7 +62,7 @@ def as_row(event: Event) -> list[float | str]:
 
 
 def from_row(row: Iterable[object]) -> PoissonSampledGaussian:
-    """The event that `as_row` wrote, whoever says so.
+    """Return the event that `as_row` wrote; the row may come from anybody and is checked.
 
     Raises:
         ValueError: there are not three values, one is of another type, or one that the event refuses.

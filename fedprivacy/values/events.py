@@ -1,4 +1,4 @@
-"""Events: what a mechanism did, as data.
+"""Events: data that state what a mechanism did.
 
 An event holds the parameters of a mechanism *as executed* and nothing else. The object that adds the noise states its
 event (`fedprivacy.mechanisms.gaussian_sum`), accountants compose events (`fedprivacy.accounting`), the ledger stores
@@ -19,7 +19,7 @@ from typing import TypeGuard
 
 
 class NeighbouringRelation(enum.StrEnum):
-    """Which two shards the guarantee compares.
+    """The pairs of shards that the guarantee compares.
 
     `ADD_OR_REMOVE_ONE`: one shard has one record more than the other; the number of records is private.
     `ZERO_OUT`: one record is replaced by a null record that contributes nothing; the number of records is public.
@@ -31,7 +31,7 @@ class NeighbouringRelation(enum.StrEnum):
     REPLACE_ONE = "replace-one"
 
 
-CLIPPING_NORMS = (1e-6, 1e6)  # the least and the most: beyond them float32 gradients cannot be clipped exactly
+CLIPPING_NORMS = (1e-6, 1e6)  # smallest and largest: beyond them float32 gradients cannot be clipped exactly
 
 
 class _Sum:
@@ -42,7 +42,7 @@ class _Sum:
 
     @property
     def sensitivity(self) -> float:
-        """How far one record moves the sum, in units of the clipping norm, or of the bound on a number."""
+        """Largest change of the sum by one record, in units of the clipping norm, or of the bound on a number."""
         return 2.0 if self.relation is NeighbouringRelation.REPLACE_ONE else 1.0
 
 
@@ -188,8 +188,8 @@ class FixedSizeSampledGaussian(_Sum):
 class TruncatedPoissonSampledGaussian:
     """One release of a Gaussian sum over a Poisson sample that is cut down to a largest size.
 
-    As `PoissonSampledGaussian`, but of a sample of more than `largest_sample` records only as many are summed,
-    whichever are chosen: what static shapes of accelerators ask for.
+    As `PoissonSampledGaussian`, but a sample of more than `largest_sample` records is cut down to that many, whichever
+    are chosen: accelerators need static shapes.
 
     Formal guarantee (Chua et al. 2024, arXiv 2411.04205): let psi = Pr[Binomial(records, q) > `largest_sample`]. The
     release is within total variation psi of the one that is not cut down, whose pair is that of
@@ -236,7 +236,7 @@ Event = (
     | FixedSizeSampledGaussian
     | TruncatedPoissonSampledGaussian
 )
-"""Every event that an accountant may meet."""
+"""Any event that an accountant may meet."""
 
 History = (
     Mapping[Event, int]
@@ -246,15 +246,15 @@ History = (
     | Mapping[FixedSizeSampledGaussian, int]
     | Mapping[TruncatedPoissonSampledGaussian, int]
 )
-"""How often each event was executed. Order does not matter to composition, so none is kept."""
+"""Number of executions of each event. Order does not matter to composition, so none is kept."""
 
 
 def is_unsampled_gaussian(event: Event) -> TypeGuard[PoissonSampledGaussian]:
-    """Whether an event is the Gaussian mechanism itself: every record joins, and nothing amplifies."""
+    """Return whether an event is the Gaussian mechanism itself: every record joins, and nothing amplifies."""
     return isinstance(event, PoissonSampledGaussian) and event.sampling_rate == 1.0
 
 
-Claims = Mapping[tuple[str, PoissonSampledGaussian], int]  # steps by run and event: what somebody says it executed
+Claims = Mapping[tuple[str, PoissonSampledGaussian], int]  # number of steps by run and event, as somebody states it
 
 
 def _check_poisson_sampled(event: PoissonSampledGaussian | PoissonSampledLaplace, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""What each client's model scores on held-out records that are declared public: exact figures, and their spread."""
+"""Scores of each client's model on held-out records that are declared public: exact figures, and their spread."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 OF_EACH = "each_"
-"""Begins the name of a metric that is the mean over clients' held-out records, each client's under its own model."""
+"""Prefix of a metric that is the mean over clients' held-out records, each client's under its own model."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """How one client's model scores on its held-out records.
+    """Scores of one client's model on its held-out records.
 
     Attributes:
-        records: how many there are.
-        means: their mean score, by name.
+        records: number of held-out records.
+        means: their mean scores, by name.
     """
 
     records: int
@@ -25,7 +25,7 @@ class HeldOut:
 
 
 class ScoreSpread(NamedTuple):
-    """One score over all clients: the mean of all records, and least, quartiles and most of the clients' means."""
+    """One score over all clients: mean over all records, and minimum, quartiles and maximum of the clients' means."""
 
     mean: float
     least: float
@@ -36,13 +36,13 @@ class ScoreSpread(NamedTuple):
 
 
 def spread_of(held_out: Mapping[str, HeldOut]) -> dict[str, ScoreSpread]:
-    """How each score varies over clients that have held-out records, by its name; empty if none has."""
+    """Return the spread of each score over clients with held-out records, by name; empty if none has any."""
     some = [each for each in held_out.values() if each.records]
     return {name: _spread(name, some) for name in some[0].means} if some else {}
 
 
 def metrics_of_each(held_out: Mapping[str, HeldOut]) -> dict[str, float]:
-    """The mean scores as metrics of a round, each with the least and the most of a client."""
+    """Return the mean scores as metrics of a round, each with the smallest and largest mean of a client."""
     metrics: dict[str, float] = {}
     for name, spread in spread_of(held_out).items():
         each = f"{OF_EACH}{name}"

@@ -1,7 +1,6 @@
-"""Null, which stands for what JSON and the columns of a database cannot hold: infinity, and what is not a number.
+"""Null, which stands for what JSON and the columns of a database cannot hold: infinity and NaN.
 
-Whoever reads a null back knows what it stood for: no bound or no limit (`or_infinite`, `unbounded`), or no number
-(`measured`).
+The reader of a null knows what it stood for: no bound or no limit (`or_infinite`, `unbounded`), or NaN (`measured`).
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """A number as it is written: what is not finite becomes null, and what is missing already stays so."""
+    """Return a number as it is written: infinity, NaN and None become None."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """A value as it is written: by the names of its fields, with all that is in it, and null for what is not finite.
+    """Return a value as it is written: nested fields by name, and None for what is not finite.
 
     >>> plain({"loss": math.nan, "budgets": (3.0, math.inf)})
     {'loss': None, 'budgets': [3.0, None]}
@@ -39,15 +38,15 @@ def _plain(value: Any) -> Any:
 
 
 def or_infinite(value: float | None) -> float:
-    """An epsilon or a budget as it is read back: null is one without a bound."""
+    """Return an epsilon or a budget as it is read back: None becomes infinity."""
     return math.inf if value is None else value
 
 
 def unbounded(written: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a value as they are read back, where every null is an epsilon or a budget without a bound."""
+    """Return the fields of a value as they are read back, where every None is an epsilon or budget without a bound."""
     return {name: or_infinite(value) for name, value in written.items()}
 
 
 def measured(written: Mapping[str, float | None]) -> dict[str, float]:
-    """Measurements as they are read back: null is a loss that diverged, or an average of nothing."""
+    """Return measurements as they are read back: None becomes NaN, a loss that diverged or an average of nothing."""
     return {name: math.nan if value is None else value for name, value in written.items()}

@@ -1,7 +1,7 @@
-"""What every client of a run has spent at one moment, at the cost of the clients that have changed since the last one.
+"""Privacy losses of every client of a run at one moment; a reading costs only what the changed clients cost.
 
-Of a hundred thousand clients a round asks a thousand. A reading shares all others with the reading before it, and knows
-which they are, so that neither a round nor an observer that keeps every round pays for clients that were not asked.
+A round may ask a thousand of a hundred thousand clients. A reading shares all others with the previous reading, and
+knows which they are: neither a round nor an observer that keeps every round pays for clients that were not asked.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from fedprivacy.values.spent import ClientSpent
 
 _MOST_APART = 1 / 8
-"""Share of the clients that a reading keeps apart from those that it shares; beyond, copying all of them costs less."""
+"""Maximum share of the clients that a reading keeps apart from the shared ones; beyond it, copying all is cheaper."""
 
 
 class PopulationSpent(Mapping[str, ClientSpent]):
     """Every client's privacy loss at one moment, by client_id and in the order of the client_ids. It never changes.
 
     Args:
-        clients: by client_id.
+        clients: privacy loss of each client, by client_id.
 
     Attributes:
         places: client_id -> its place in that order; the same object in every reading of the same clients.
@@ -42,7 +42,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
 
     @classmethod
     def of(cls, clients: Mapping[str, ClientSpent]) -> PopulationSpent:
-        """Clients by client_id; what is a reading already stays itself."""
+        """Return a reading of clients given by client_id; a reading is returned as it is."""
         return clients if isinstance(clients, PopulationSpent) else cls(clients)
 
     def __getitem__(self, client_id: str) -> ClientSpent:
@@ -76,7 +76,9 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         return self._epsilons
 
     def epsilons_of(self, client_ids: Sequence[str]) -> NDArray[np.float64]:
-        """The privacy losses of some clients in nats, in this order; NaN for those that are not there."""
+        """Return the privacy losses of some clients in nats, in this order; NaN for clients that are not in the
+        reading.
+        """
         if len(client_ids) == len(self) and all(map(eq, client_ids, self.places)):
             return self.epsilons
         return np.array([self[one].epsilon if one in self.places else math.nan for one in client_ids], np.float64)
@@ -89,7 +91,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         return self._exhausted
 
     def updated(self, changed: Mapping[str, ClientSpent]) -> PopulationSpent:
-        """The reading after this one, in which these clients, known or new, are as given; nobody else has changed."""
+        """Return the next reading, in which these clients, known or new, are as given and all others are unchanged."""
         if not changed:
             return self
         known = changed.keys() <= self.places.keys()
@@ -99,18 +101,18 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         return after
 
     def changed_since(self, before: PopulationSpent | None) -> list[str]:
-        """Clients that are others than in a reading before, or are new, in the order of the client_ids."""
+        """List the clients that are new or differ from an earlier reading, in the order of the client_ids."""
         if before is None:
             return list(self)
         looked_at = self._perhaps_changed_since(before)
         return sorted(client_id for client_id in looked_at if before.get(client_id) != self[client_id])
 
     def includes(self, before: PopulationSpent) -> bool:
-        """Whether every client of another reading is in this one."""
+        """Return whether every client of another reading is in this one."""
         return before.places is self.places or before.places.keys() <= self.places.keys()
 
     def _perhaps_changed_since(self, before: PopulationSpent) -> Iterable[str]:
-        """Clients beside which no other has changed; all, if this reading did not come from that one by `updated`."""
+        """Return clients that may have changed; all, if this reading did not come from that one by `updated`."""
         changed: set[str] = set()
         moment = before._moment
         while moment is not self._moment:
@@ -125,7 +127,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         return self._shared | self._apart if self._apart else self._shared
 
     def _with(self, changed: Mapping[str, ClientSpent]) -> PopulationSpent:
-        """The same clients, some of them changed."""
+        """Return the same clients, some of them changed."""
         after: PopulationSpent = object.__new__(PopulationSpent)
         apart = {**self._apart, **changed}
         crowded = len(apart) > _MOST_APART * len(self)
@@ -149,7 +151,7 @@ def _exhausted_with(changed: Mapping[str, ClientSpent], before: tuple[str, ...])
 
 
 class _Moment:
-    """When a reading was taken: it leads to the moment after it, and is forgotten with the last earlier reading."""
+    """The moment of a reading: it links to the next moment, and is freed with the last earlier reading."""
 
     __slots__ = ("then",)
 

@@ -1,4 +1,4 @@
-"""What a run looks like from outside: one immutable result a round, and how its clients stand after it."""
+"""The state of a run as seen from outside: one immutable result a round, and the standing of its clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedprivacy.values.user_level import UserLevelSpent
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """What a step of an asynchronous run was made of, and who goes on training: see `fedprivacy.participation`."""
+    """Facts of one step of an asynchronous run: whose training began and continues; see `fedprivacy.participation`."""
 
     dispatched: tuple[str, ...]  # clients that began to train in the round, and were charged for it, sorted
     training: int  # how many still train after it, and are charged already
@@ -27,7 +27,7 @@ class Buffered:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """Everything that a finished round tells."""
+    """All results of a finished round."""
 
     round: int  # counted from 1; 0 is the state before the first round
     # Of the global model on the server's public records; with local evaluation, of the model before on the clients'.
@@ -57,12 +57,12 @@ class RoundResult:
 
     @cached_property
     def population(self) -> PopulationSpent:
-        """What `spent` says, of as many clients as there may be."""
+        """The content of `spent`, in a form that scales to any number of clients."""
         return PopulationSpent.of(self.spent)
 
     @cached_property
     def point(self) -> RoundPoint:
-        """The round in few numbers; found when first asked for, since of many clients that takes a while."""
+        """The round in few numbers; computed on first use, since many clients take a while."""
         return RoundPoint(
             round=self.round,
             metrics=self.metrics,
@@ -76,11 +76,11 @@ class RoundResult:
 
 
 class Roster:
-    """How the clients of a run stand, round after round.
+    """The standing of each client of a run, updated round by round.
 
     Attributes:
-        clients: by client_id, in the order of their enrolment.
-        changed: whose standing is another since somebody last cleared this.
+        clients: standings by client_id, in the order of enrolment.
+        changed: clients whose standing has changed since this was last cleared.
     """
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Roster:
 
 
 class Stage(enum.StrEnum):
-    """What a run is doing."""
+    """The activity of a run."""
 
     TRAINING = "training"
     AVERAGING = "averaging"
@@ -134,12 +134,12 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Where a run is, between two finished rounds."""
+    """The position of a run between two finished rounds."""
 
-    stage: Stage  # what it is doing
-    round: int  # in which round
-    clients: int  # how many were asked
+    stage: Stage  # current activity
+    round: int  # current round
+    clients: int  # number of clients asked
 
 
-PhaseObserver = Callable[[Phase], None]  # is told what a run is about to do; it must return at once
-Observer = Callable[[RoundResult], None]  # is told of every finished round
+PhaseObserver = Callable[[Phase], None]  # called before each phase of a run; it must return at once
+Observer = Callable[[RoundResult], None]  # called with every finished round

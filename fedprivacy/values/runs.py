@@ -1,4 +1,4 @@
-"""How a run stands, what became of the updates that it asked for, what an attack found, and its results as rows."""
+"""The status of a run, failures of its updates, results of audits, and results as rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class RunStatus(enum.StrEnum):
-    """How a run stands. `STOPPED`: before its last round, because nobody had budget left, or somebody ended it."""
+    """The status of a run. `STOPPED`: it ended before its last round, because no budget was left or somebody stopped
+    it.
+    """
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -25,51 +27,51 @@ class RunStatus(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStanding:
-    """A run, as it stands now."""
+    """A run and its current state."""
 
-    facts: RunFacts  # what does not change
-    status: RunStatus  # in a word
-    phase: Phase | None  # what it is doing; None: nothing, before its first round and after its end
+    facts: RunFacts  # constants of the run
+    status: RunStatus
+    phase: Phase | None  # current activity; None: idle, before its first round and after its end
     started: float  # seconds since 1970, UTC
-    updated: float  # its last sign of life, the same
+    updated: float  # time of its last sign of life, same unit
     changes: int  # grows with every change of the run or its rounds
     last: RoundPoint | None  # the newest finished round; None: not even the state before the first is known
 
     @property
     def running(self) -> bool:
-        """Whether it has not said that it ended."""
+        """True until the run says that it ended."""
         return self.status is RunStatus.RUNNING
 
     @property
     def finished(self) -> int:
-        """The newest finished round; 0: none."""
+        """Number of the newest finished round; 0: none."""
         return self.last.round if self.last else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """One reason for which updates were asked for and not used."""
+    """Updates that were asked for and not used, for one reason."""
 
     reason: str  # the code, perhaps with a detail after a colon
-    times: int  # how often
-    clients: int  # how many different clients
+    times: int  # number of updates
+    clients: int  # number of different clients
     client_ids: tuple[str, ...]  # some of them
     last_round: int  # the newest round
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """A run's clients and what became of their updates, in few numbers."""
+class RunTally:
+    """Counts of a run's clients by state and of its unused updates by reason."""
 
-    states: Mapping[str, int]  # how many clients are in each state; states without a client are missing
+    states: Mapping[str, int]  # number of clients in each state; states without a client are missing
     least_budget: float | None  # the smallest finite epsilon budget; None: no client has one
     # The largest share of a budget that is spent; infinite if an epsilon has no bound, None: no budget.
     most_share: float | None
-    failures: Mapping[str, int]  # how often updates were asked for and not used, by reason, over all rounds of the run
+    failures: Mapping[str, int]  # updates asked for and not used, by reason, over all rounds
 
 
 class Verdict(enum.StrEnum):
-    """Whether a lower bound leaves room for the upper one."""
+    """The comparison of a lower bound with the accountant's upper bound."""
 
     CONSISTENT = "consistent"
     VIOLATED = "violated"
@@ -79,24 +81,24 @@ class Verdict(enum.StrEnum):
 class AuditResult:
     """A lower bound on a privacy loss, found by attack, and the upper bound of the accountant."""
 
-    at: float  # when, in seconds since the epoch
-    attack: str  # its name
-    client_id: str  # whose loss; empty: of the run as a whole
+    at: float  # time of the audit, in seconds since the epoch
+    attack: str  # name of the attack
+    client_id: str  # client whose loss is bounded; empty: the run as a whole
     lower: float  # epsilon that the attack proved, with probability `confidence`
     confidence: float  # of the lower bound, for example 0.95
     upper: float  # epsilon that the accountant states, maybe infinite
-    delta: float  # of both
-    accountant: str  # that the upper bound is from
-    view: str  # whose eyes both bounds are for
+    delta: float  # delta of both bounds
+    accountant: str  # source of the upper bound
+    view: str  # observer for whom both bounds hold
 
     @property
     def verdict(self) -> Verdict:
-        """Violated: the attack proved a larger loss than the accountant allows. Either is wrong, or the code is."""
+        """Violated: the attack proved a larger loss than the accountant allows. One of them is wrong, or the code."""
         return Verdict.CONSISTENT if self.lower <= self.upper else Verdict.VIOLATED
 
 
 class Rows(list[dict[str, Any]]):
-    """Results as plain dictionaries that have the same keys, which become a data frame where somebody wants one.
+    """Results as plain dictionaries with the same keys; convertible to a data frame.
 
     >>> rows = Rows([{"client_id": "client-0", "epsilon": 1.5}])
     >>> rows[0]["epsilon"]

@@ -1,7 +1,7 @@
-"""What the figures of a run are drawn from: a bounded number of numbers, however many clients and rounds there were.
+"""Data from which the figures of a run are drawn: a bounded amount, however many clients and rounds there were.
 
 A history in memory and a run in the store both become a `RunSeries`, so that page, report and notebook draw the same.
-Numpy alone: to look at a run loads neither torch nor Flower.
+It needs numpy alone: displaying a run loads neither torch nor Flower.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, noise_text
 
 MOST_ROUNDS = 300  # more rounds than this are thinned: a plot has no more pixels
 MOST_CURVES = 20  # more different curves than this are drawn as a fan
-MOST_CHOSEN = 10  # clients that can be drawn on top of a fan
-MOST_TURNS = 200  # exhaustions that are marked in a fan
-MOST_COLUMNS = 60  # of a cost map: more would be too narrow to point at
+MOST_CHOSEN = 10  # maximum number of clients drawn on top of a fan
+MOST_TURNS = 200  # maximum number of exhaustions marked in a fan
+MOST_COLUMNS = 60  # maximum number of columns of a cost map: more would be too narrow to point at
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Spread:
 
     @classmethod
     def of(cls, epsilons: ArrayLike) -> Self:
-        """Of these clients, shape [clients]; all zero without a client."""
+        """Return the quantiles of epsilons, shape [clients]; all zero without a client."""
         given = np.asarray(epsilons, dtype=np.float64)
         if given.size == 0:
             return cls(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -52,7 +52,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What does not change during a run."""
+    """Constants of a run."""
 
     run_id: str  # unique in the ledger
     name: str  # for people, the last part of the run's folder
@@ -60,28 +60,30 @@ class RunFacts:
     noise_multiplier: float  # sigma of every local step, the least of any client's; 0 without privacy, or see below
     relation: str  # the neighbouring relation of every event
     metric: str  # key of the figure that is shown first
-    largest_noise_multiplier: float = 0.0  # where clients have their own; not above the other: they have not
-    # Where each client's noise is found when it enrols, both are 0 as long as none has come.
+    largest_noise_multiplier: float = 0.0  # where clients have their own; else not above noise_multiplier
+    # Both are 0 until the first client enrols, where each client's noise is determined at its enrolment.
 
     @property
     def noise_text(self) -> str:
-        """Sigma for people: of every client, or from the least to the largest."""
+        """The noise multiplier for people: of every client, or from the smallest to the largest."""
         if self.private and not self.noise_multiplier:
             return "each client's own"
         return noise_text(self.noise_multiplier, self.largest_noise_multiplier) if self.private else NO_PRIVACY
 
     @property
     def asks(self) -> bool:
-        """Whether it asked questions, and trained nothing: of one round, whose metrics are the answers."""
+        """True if the run asked questions and trained nothing; it then has one round, whose metrics are the answers."""
         return self.run_id.startswith(QUESTIONS)
 
     @property
     def private(self) -> bool:
-        """Whether local steps clip and add noise. Else the run is a baseline, and no epsilon bounds what it tells."""
+        """True if local steps clip and add noise. Otherwise the run is a baseline, and no epsilon bounds what it
+        reveals.
+        """
         return self.settings.get("privacy") is not False  # an earlier version has no such setting
 
     def epsilon_text(self, epsilon: float, budget: float = math.inf) -> str:
-        """An epsilon of this run for people; of a baseline, that there is none."""
+        """Return an epsilon of this run for people; for a baseline, the words for "no privacy"."""
         return epsilon_text(epsilon, budget) if self.private else NO_PRIVACY
 
     @property
@@ -91,7 +93,7 @@ class RunFacts:
 
     @property
     def strategy(self) -> str:
-        """The strategy's name, without the file that it came from; with that of an algorithm that is not the usual."""
+        """The strategy's name, without its file; together with the algorithm's name unless that is the default."""
         name = str(self.settings.get("strategy", "")).rpartition(":")[2]
         algorithm = str(self.settings.get("algorithm", "fedavg"))  # an earlier version has none
         return name if algorithm == "fedavg" else algorithm if name == "fedavg" else f"{algorithm}, {name}"
@@ -108,7 +110,7 @@ class RunFacts:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were planned."""
+        """Number of planned rounds."""
         return int(self.settings["rounds"])
 
     @property
@@ -118,7 +120,7 @@ class RunFacts:
 
     @property
     def schedule(self) -> Schedule:
-        """What each round is charged."""
+        """The number of steps charged in each round."""
         return Schedule(self.local_steps, int(self.settings.get("local-evaluation", 0)))  # an earlier version has none
 
 
@@ -129,13 +131,13 @@ class RoundPoint:
     round: int  # counted from 1; 0 is the state before the first round
     metrics: Mapping[str, float]  # of the global model on the server's public records
     epsilons: Spread  # of all clients, over all rounds and runs
-    clients: int  # how many are enrolled
-    participants: int  # how many updates were averaged
-    failed: int  # how many were asked for and not used
+    clients: int  # number of enrolled clients
+    participants: int  # number of averaged updates
+    failed: int  # number of updates asked for and not used
     exhausted: int  # clients with nothing left of their budget
     unreconciled: int  # clients with a charge of this run without a receipt
-    # When it was recorded, seconds since 1970, UTC; not a number: it was not, as in a folder, which knows no
-    # clock. It makes no round another.
+    # Time of recording, seconds since 1970, UTC; NaN if unknown, as in a folder, which has no clock. It does not
+    # count when rounds are compared.
     at: float = field(default=math.nan, compare=False)
 
 
@@ -143,7 +145,7 @@ class RoundPoint:
 class Curve:
     """The epsilon of clients that are alike in every round."""
 
-    client_ids: tuple[str, ...]  # who they are
+    client_ids: tuple[str, ...]  # these clients
     rounds: tuple[int, ...]  # since they were enrolled
     epsilons: tuple[float, ...]  # after each of those rounds
     exhausted_in: int | None  # the first of those rounds after which no step was left; None: some is
@@ -161,17 +163,19 @@ class Curve:
 class ClientCurves:
     """The epsilons of some clients round by round."""
 
-    clients: Sequence[ClientStanding]  # whose
+    clients: Sequence[ClientStanding]  # shape [clients]
     rounds: Sequence[int]  # shape [rounds], ascending
     epsilons: NDArray[np.float64]  # shape [rounds, clients]; not a number before a client was enrolled
 
     def each(self) -> list[Curve]:
-        """One curve for each client that was enrolled by then."""
+        """Return one curve for each client that was enrolled by then."""
         curves = map(self._curve, self.clients, self.epsilons.T)
         return [curve for curve in curves if curve.rounds]
 
     def alike(self) -> list[Curve]:
-        """One for all that are alike; the largest final epsilon first, and of equals the first exhausted."""
+        """Return one curve for each group of identical clients; largest final epsilon first, ties by earliest
+        exhaustion.
+        """
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for curve in self.each():
             groups[curve.rounds, curve.epsilons, curve.exhausted_in, curve.budget] += curve.client_ids
@@ -189,9 +193,9 @@ class ClientCurves:
 
 @dataclass(frozen=True, slots=True)
 class RunSeries:
-    """A run, as its figures need it."""
+    """The data of a run that its figures need."""
 
-    facts: RunFacts  # what does not change
+    facts: RunFacts  # constants of the run
     points: tuple[RoundPoint, ...]  # finished rounds, thinned; always the last
     worst: tuple[float, float] = (0.0, math.inf)  # epsilon and budget of the client that spent most
     budgets: tuple[float, ...] = ()  # the different finite budgets, ascending
@@ -216,17 +220,18 @@ class RunSeries:
 
 @dataclass(frozen=True, slots=True)
 class CostMap:
-    """What rounds cost clients: how much each one's epsilon grew."""
+    """Growth of each client's epsilon, round by round."""
 
     client_ids: tuple[str, ...]  # the rows
     first: tuple[int, ...]  # the first round of each column, shape [columns]
     last: tuple[int, ...]  # its last round
-    # Of epsilon within the column, shape [clients, columns]; not a number: not enrolled, or without a bound.
+    # Growth of epsilon within the column, shape [clients, columns]; NaN: not enrolled, or without a bound.
     growth: NDArray[np.float64] = field(compare=False)
 
     @classmethod
     def of(cls, client_ids: Iterable[str], ends: Sequence[int], epsilons: NDArray[np.float64]) -> Self:
-        """From what clients had spent before the first column and after each, shape [1 + columns, clients].
+        """Make the map from what clients had spent before the first column and after each, shape [1 + columns,
+        clients].
 
         The first column begins with round 1, and each ends with its last round of `ends`, ascending. Not a number: not
         enrolled, infinite: without a bound.
@@ -239,11 +244,11 @@ class CostMap:
 
 
 def thinned(last: int, most: int = MOST_ROUNDS) -> range:
-    """At most `most` of rounds 1 to `last`, evenly spread; always the last."""
+    """Return at most `most` of rounds 1 to `last`, evenly spread, including the last."""
     step = stride(last, most)
     return range(last - (last - 1) // step * step, last + 1, step) if last > 0 else range(0)
 
 
 def stride(count: int, most: int) -> int:
-    """Every how many of so many are shown, so that at most `most` are."""
+    """Return the interval at which items are shown, so that at most `most` of `count` are."""
     return max(1, math.ceil(count / most))

@@ -1,4 +1,4 @@
-"""What a client has spent, how it stands in its run, and why an update of its was asked for and not used."""
+"""A client's spent privacy loss, its standing in its run, and the reasons why an update was not used."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ClientSpent:
 
     @property
     def exhausted(self) -> bool:
-        """Whether not one more step is allowed."""
+        """True if not one more step is allowed."""
         return self.steps_left == 0
 
     @property
     def limited(self) -> bool:
-        """Whether there is a budget."""
+        """True if there is a finite budget."""
         return math.isfinite(self.budget_epsilon)
 
     @property
@@ -40,10 +40,10 @@ class ClientSpent:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What a code means."""
+    """The meaning of a reason code."""
 
-    words: str  # a sentence's worth
-    # Whether the client said no before it touched a record; its charge is returned. Any other stands.
+    words: str  # a clause for people
+    # True if the client refused before it touched a record: its charge is returned. Any other charge stands.
     refused: bool = False
 
 
@@ -75,11 +75,11 @@ REASONS = {
     "undecodable": Reason("a parameter of the update could not be read"),
     "not-finite": Reason("a parameter of the update is infinite or not a number"),
 }
-"""By code: the part of a reason before its first colon."""
+"""Reasons by code, the part of a reason before its first colon."""
 
 
 def reason_of(text: str) -> Reason:
-    """What a reason means, with or without a detail after its code; codes of a newer version speak for themselves."""
+    """Return the meaning of a reason, with or without a detail after its code; unknown codes stand for themselves."""
     code = text.partition(":")[0]
     if code.startswith("client-error-"):
         return Reason("Flower could not deliver the message, or the client's app ended with an error")
@@ -87,7 +87,7 @@ def reason_of(text: str) -> Reason:
 
 
 class ClientState(enum.StrEnum):
-    """How a client stands in its run.
+    """The state of a client in its run.
 
     `EXHAUSTED`: its budget allows no further step. `UNRECONCILED`: no receipt has confirmed a charge; it counts.
     `REFUSED`, `FAILED`: what became of its update when it was last asked. `ACTIVE`: none of these.
@@ -102,15 +102,15 @@ class ClientState(enum.StrEnum):
 
 @dataclass(slots=True)
 class ClientStanding:
-    """What a run says of a client after its last round; see `fedprivacy.values.rounds.Roster`, which keeps it so."""
+    """The standing of a client after the run's last round; `fedprivacy.values.rounds.Roster` updates it."""
 
-    number: int  # in the order of enrolment, from 0
-    spent: ClientSpent  # its account
+    number: int  # position in the order of enrolment, from 0
+    spent: ClientSpent  # its privacy loss
     averaged: int = 0  # rounds of the run whose average holds its update
     failed: int = 0  # rounds of the run that asked for an update and did not use it
     exhausted_in: int | None = None  # the first round after which no step was left; None: some is
     reason: str | None = None  # why its last update was not used; None: it was, or none was asked for
-    unreconciled: bool = False  # whether a charge of the run has no receipt
+    unreconciled: bool = False  # True if a charge of the run has no receipt
 
     @property
     def client_id(self) -> str:
@@ -119,7 +119,7 @@ class ClientStanding:
 
     @property
     def state(self) -> ClientState:
-        """All of it in a word."""
+        """The state, in one word."""
         if self.spent.exhausted:
             return ClientState.EXHAUSTED
         if self.unreconciled:

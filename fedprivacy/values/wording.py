@@ -1,4 +1,4 @@
-"""Numbers for people: how tables, figures and reports write an epsilon, a budget, a metric.
+"""Numbers for people: the form of epsilons, budgets and metrics in tables, figures and reports.
 
 >>> epsilon_text(2.9912)  # never rounded down
 '3.00'
@@ -18,17 +18,17 @@ import numpy as np
 from fedprivacy.values.attempt import QUESTIONS
 
 NO_PRIVACY = "no privacy"
-"""What stands where an epsilon would, of a run without clipping and noise: nothing bounds what it tells."""
+"""Text that replaces an epsilon for a run without clipping and noise: nothing bounds what it reveals."""
 
 
 def reading_text(budget: float) -> str:
-    """What an epsilon is that was read when nobody had fixed the rounds before (Rogers et al. 2016)."""
+    """Explain an epsilon that was read when the number of rounds had not been fixed before (Rogers et al. 2016)."""
     bound = "what is guaranteed is the budget" if math.isfinite(budget) else "there is no budget to guarantee"
     return f"Epsilon is an odometer's reading; {bound}."
 
 
 def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
-    """An epsilon for people: never rounded down, and never above a budget that it keeps."""
+    """Format an epsilon for people: never rounded down, and never above a budget that it keeps."""
     if not math.isfinite(epsilon):
         return "∞"
     rounded = _rounded(epsilon, ROUND_CEILING)
@@ -36,7 +36,7 @@ def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
 
 
 def proved_text(epsilon: float) -> str:
-    """An epsilon that is a lower bound: never rounded up.
+    """Format an epsilon that is a lower bound: never rounded up.
 
     >>> proved_text(2.9988)
     '2.99'
@@ -45,25 +45,25 @@ def proved_text(epsilon: float) -> str:
 
 
 def _rounded(epsilon: float, rounding: str) -> Decimal:
-    """To two decimals, or two digits of a number that they would not show."""
+    """Round to two decimals, or to two significant digits if two decimals would not show them."""
     exact = Decimal(repr(float(epsilon)))
     last_digit = min(-2, exact.adjusted() - 1) if exact else -2
     return exact.quantize(Decimal(1).scaleb(last_digit), rounding)
 
 
 def budget_text(budget: float) -> str:
-    """A finite epsilon budget as it was set."""
+    """Format a finite epsilon budget as it was set."""
     return np.format_float_positional(budget, trim="-")
 
 
 def words_of_what_is_left(epsilon: float, runs: int | None, steps: int, *, charged: bool = False) -> str:
-    """What is left of a budget: its epsilon, and how many more runs like the last one; None: none has trained.
+    """Describe what is left of a budget: its epsilon, and the number of further runs like the last one.
 
     Args:
-        epsilon: what is left of it; infinite: no budget was set.
-        runs: how many more.
-        steps: of the last one.
-        charged: whether something was taken, by questions for example, even if no run has trained.
+        epsilon: remaining epsilon; infinite: no budget was set.
+        runs: number of further runs; None: none has trained.
+        steps: steps of the last run.
+        charged: whether something was charged, by questions for example, even if no run has trained.
 
     >>> words_of_what_is_left(1.0, 2, 40)
     'left: epsilon 1.00, which allows 2 more runs like the last one (40 steps, the same noise)'
@@ -83,12 +83,12 @@ def words_of_what_is_left(epsilon: float, runs: int | None, steps: int, *, charg
 
 
 def delta_text(delta: float) -> str:
-    """A delta for people, with all its digits: 1e-5."""
+    """Format a delta for people, with all its digits: 1e-5."""
     return f"{Decimal(repr(float(delta))).normalize():e}"
 
 
 def noise_text(least: float, most: float = 0.0, digits: int = 4) -> str:
-    """A run's noise multiplier for people; the least and the largest, where clients have their own.
+    """Format a run's noise multiplier; the smallest and the largest, where clients have their own.
 
     >>> noise_text(1.25, 1.25), noise_text(0.75, 2.5)
     ('1.25', '0.75 to 2.5')
@@ -97,7 +97,7 @@ def noise_text(least: float, most: float = 0.0, digits: int = 4) -> str:
 
 
 def metric_text(metric: str, value: float | None) -> str:
-    """A metric's value for people: in percent if it is an accuracy."""
+    """Format a metric's value; in percent if it is an accuracy."""
     if value is None:
         return "not measured"
     if not math.isfinite(value):
@@ -106,17 +106,17 @@ def metric_text(metric: str, value: float | None) -> str:
 
 
 def metric_name(metric: str) -> str:
-    """A metric's name for people: words, not a key."""
+    """Return a metric's name in words instead of as a key."""
     return metric.replace("_", " ").replace("-", " ")
 
 
 def is_share(metric: str, value: float) -> bool:
-    """Whether a metric's value is a share of the records, to be shown in percent."""
+    """Return whether a metric's value is a share of the records, to be shown in percent."""
     return "accuracy" in metric.lower() and 0.0 <= value <= 1.0
 
 
 def less_is_better(metric: str) -> bool:
-    """Whether a metric counts mistakes, by its name: a loss, an error, a perplexity."""
+    """Return whether smaller values of a metric are better, by its name: a loss, an error, a perplexity."""
     words = metric_name(metric.lower()).split()
     return any(word in _MISTAKES or word.endswith(("loss", "error")) for word in words)
 
@@ -125,7 +125,7 @@ _MISTAKES = frozenset({"mse", "rmse", "mae", "nll", "perplexity", "brier"})
 
 
 def change_text(change: float, *, percent: bool) -> str:
-    """By how much a metric changes, with its sign; a share of the records in points of a percent.
+    """Format the change of a metric, with its sign; a share of the records in percentage points.
 
     >>> change_text(-0.0312, percent=True)
     '-3.1 points'
@@ -139,7 +139,7 @@ def count_text(count: int, noun: str) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Simulated seconds in the two units that tell most.
+    """Format simulated seconds in their two largest units.
 
     >>> time_text(7.25), time_text(3725.0), time_text(200_000.0)
     ('7.25 s', '1 h 2 min', '2 d 7 h')
@@ -155,7 +155,7 @@ def time_text(seconds: float) -> str:
 
 
 def run_text(run_id: str) -> str:
-    """A run's id as it fits into a table: eight characters tell runs apart, and a word says which only asked.
+    """Return a run's id in table form: eight characters tell runs apart, and a prefix marks runs that only asked.
 
     >>> run_text("0f8c2b7e11d34c06"), run_text("questions-0f8c2b7e11d34c06")
     ('0f8c2b7e', 'questions-0f8c2b7e')
@@ -165,7 +165,7 @@ def run_text(run_id: str) -> str:
 
 
 def question_text(question: str, most: int = 120) -> str:
-    """A question for people, from its JSON: its kind, its columns, its bounds, and then whatever else it says.
+    """Describe a question, given as JSON: its kind, its columns, its bounds, then all other fields.
 
     >>> question_text('{"column":"age","high":120,"kind":"mean","low":0}')
     'mean of age, from 0 to 120'
@@ -173,8 +173,8 @@ def question_text(question: str, most: int = 120) -> str:
     'joint histogram of age and bmi, edges 0 10 20 … 50'
 
     Args:
-        question: JSON; what is none is shown as it is.
-        most: characters that are shown.
+        question: JSON; any other text is shown as it is.
+        most: maximum number of characters shown.
     """
     try:
         fields = json.loads(question)

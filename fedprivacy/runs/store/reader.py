@@ -31,7 +31,7 @@ from fedprivacy.runs.store.schema import (
 )
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
-from fedprivacy.values.runs import AuditResult, Failures, RunStanding, Tally
+from fedprivacy.values.runs import AuditResult, Failures, RunStanding, RunTally
 from fedprivacy.values.series import ClientCurves, RoundPoint, stride
 from fedprivacy.values.spent import ClientStanding
 
@@ -148,17 +148,17 @@ class StoredRun:
         wanted = select(func.sum(recorded_rounds.c.failed)).where(self._mine(recorded_rounds))
         return self._read(lambda connection: int(connection.scalar(wanted) or 0))
 
-    def tally(self) -> Tally:
+    def tally(self) -> RunTally:
         """A run's clients in few numbers, by one look at each: for whoever asks again and again."""
         clients, failed = recorded_clients.c, recorded_failures.c
         share = case((and_(clients.budget.is_not(None), clients.share.is_(None)), math.inf), else_=clients.share)
         by_state = select(clients.state, func.count(), func.min(clients.budget), func.max(share))
         by_reason = select(failed.reason, func.count())
 
-        def work(connection: Connection) -> Tally:
+        def work(connection: Connection) -> RunTally:
             found = connection.execute(by_state.where(self._mine(recorded_clients)).group_by(clients.state)).all()
             times = connection.execute(by_reason.where(self._mine(recorded_failures)).group_by(failed.reason)).all()
-            return Tally(
+            return RunTally(
                 states={state: int(n) for state, n, _, _ in found},
                 least_budget=min((float(budget) for _, _, budget, _ in found if budget is not None), default=None),
                 most_share=max((float(most) for _, _, _, most in found if most is not None), default=None),
