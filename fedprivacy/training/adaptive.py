@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fedprivacy.gradients import clipping
 from fedprivacy.values.events import CLIPPING_NORMS
 
-if TYPE_CHECKING:  # the names of the clippings are asked for by every `--help`, which need not wait for torch
+if TYPE_CHECKING:  # every `--help` asks for the names of the clippings, and need not wait for torch
     from torch import Tensor
 
     from fedprivacy.gradients import Clipped
@@ -23,16 +23,16 @@ if TYPE_CHECKING:  # the names of the clippings are asked for by every `--help`,
 
 @dataclass(frozen=True, slots=True)
 class QuantileClipping:
-    """Moves the clipping norm C towards a quantile of the norms.
+    """Rule that moves the clipping norm C towards a quantile of the norms.
 
     Formal guarantee: one record's part of `joined` has Euclidean norm at most `sensitivity(C)`. So a Gaussian mechanism
     with that clipping norm releases sum and count for its one event. The next clipping norm is a post-processing.
 
     Attributes:
         quantile: the share of records that the clipping norm should not clip, in [0, 1].
-        learning_rate: how far log C moves when all records are on one side.
-        share: of the mechanism's privacy that goes to the count, in (0, 1): with noise multiplier sigma, the sum gets
-            noise as from sigma / sqrt(1 - share) and the count a standard deviation of sigma / (2 sqrt(share)).
+        learning_rate: distance that log C moves when all records are on one side.
+        share: share of the mechanism's privacy that goes to the count, in (0, 1): with noise multiplier sigma, the sum
+            gets noise as from sigma / sqrt(1 - share) and the count a standard deviation of sigma / (2 sqrt(share)).
     """
 
     quantile: float = 0.5
@@ -52,22 +52,23 @@ class QuantileClipping:
         return clipping_norm / math.sqrt(1.0 - self.share)
 
     def joined(self, clipped: Clipped, clipping_norm: float) -> Tensor:
-        """The sum of gradients clipped to C, and the centred count as one more coordinate, shape [d + 1].
+        """Append the centred count to the sum of gradients clipped to C, as one more coordinate, shape [d + 1].
 
-        A record counts 1/2 within the clipping norm and -1/2 beyond it, so that its share of the sensitivity is half of
-        what 0 and 1 would take.
+        A record counts 1/2 within the clipping norm and -1/2 beyond it: 0 and 1 would take twice the sensitivity.
         """
         import torch
 
         count = self.centred(clipped.within(clipping_norm), clipped.records, clipping_norm)
         return torch.cat([clipped.total, clipped.total.new_tensor([count])])
 
-    def centred(self, within: int, records: int, clipping_norm: float) -> float:
-        """That coordinate, of so many records within the clipping norm C."""
-        return float(within - 0.5 * records) * self.weight(clipping_norm)
+    def centred(self, count_within: int, records: int, clipping_norm: float) -> float:
+        """Return the coordinate of the count, given the number of records within the clipping norm C."""
+        return float(count_within - 0.5 * records) * self.weight(clipping_norm)
 
     def next_norm(self, noisy_count: float, clipping_norm: float, expected_batch_size: float) -> float:
-        """The clipping norm of the next step, within `CLIPPING_NORMS`; the count is the last coordinate released."""
+        """Compute the clipping norm of the next step, within `CLIPPING_NORMS`; the count is the last released
+        coordinate.
+        """
         within = 0.5 + noisy_count / (self.weight(clipping_norm) * expected_batch_size)
         moved = clipping_norm * math.exp(-self.learning_rate * (min(max(within, 0.0), 1.0) - self.quantile))
         # The mechanism's own norm, `sensitivity`, must stay in range too.
@@ -75,12 +76,12 @@ class QuantileClipping:
         return min(max(moved, low), high)
 
     def weight(self, clipping_norm: float) -> float:
-        """Of the count in the vector: C^2 + (weight / 2)^2 is the square of the sensitivity."""
+        """Weight of the count in the vector: C^2 + (weight / 2)^2 is the square of the sensitivity."""
         return 2.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))
 
 
 ADAPTIVE: dict[str, Callable[[], QuantileClipping]] = {"adaptive": QuantileClipping}
-"""What moves the clipping norm, by the name of each clipping that lets it move."""
+"""Rules that move the clipping norm, by the name of the clipping that lets it move."""
 
 CLIPPINGS = clipping.CLIPPINGS | dict.fromkeys(ADAPTIVE, clipping.FlatClipping)
-"""What makes a clipping, by name: those whose norm stays, and those whose norm moves."""
+"""Factories of clippings by name: those with a fixed norm, and those whose norm moves."""

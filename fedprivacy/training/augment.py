@@ -28,13 +28,13 @@ from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.task import Shard
 
 _EVENLY = 2.0**-24
-"""Between neighbouring random numbers: float32 has all of them."""
+"""Distance between neighbouring random numbers: float32 holds all of them."""
 
 _MOST_ROWS, _MOST_NUMBERS = 512, 2**20
-"""That a part has, if that is more than the least: larger ones are no faster."""
+"""Upper limits on rows and elements per chunk, if above the smallest size; larger chunks are no faster."""
 
 _MOST_HELD = 2**24
-"""Numbers of views that are held at once, of one record at least: of a large sample, some records after the others."""
+"""Maximum number of elements of views held at once (at least one record's): a large sample is taken in portions."""
 
 
 Batch = tuple[Tensor, Tensor]
@@ -42,26 +42,26 @@ Batch = tuple[Tensor, Tensor]
 
 
 class AugmentationError(ValueError):
-    """Something is not a view of every record."""
+    """An augmentation does not return a valid view of every record."""
 
 
 class Views:
-    """Makes the views of a sample of records.
+    """Random views of a sample of records.
 
     Attributes:
-        multiplicity: views of each.
+        multiplicity: number of views of each record.
     """
 
     def __init__(self, augmentation: Augmentation, multiplicity: int, inputs: Tensor) -> None:
-        """Judge the augmentation on made-up records.
+        """Check the augmentation on made-up records.
 
         Args:
-            augmentation: makes one view of each record.
-            multiplicity: at least 1.
-            inputs: records of the kind that will come, [any, ...]; no value is read.
+            augmentation: function that makes one view of each record.
+            multiplicity: number of views, at least 1.
+            inputs: inputs of the shape and type of the records, [any, ...]; no value is read.
 
         Raises:
-            AugmentationError: it fails; or what it makes has another shape or type, or shows other records.
+            AugmentationError: it fails; or its views have another shape or type, or depend on other records.
         """
         self.multiplicity, self._augmentation = multiplicity, augmentation
         with torch.no_grad(), computing_with(1):
@@ -69,11 +69,11 @@ class Views:
             largest = _MOST_ROWS
             while largest > WHOLE and largest * probe[0][0].numel() > _MOST_NUMBERS:
                 largest //= 2
-            failed, shown = torch.zeros_like(probe[0][:1]), lambda *batch: [self._view(*batch)]
-            self._row_by_row = RowByRow.admitted(self._view, failed, shown, nn.Identity(), probe, largest=largest)
+            failed, visible = torch.zeros_like(probe[0][:1]), lambda *batch: [self._view(*batch)]
+            self._row_by_row = RowByRow.admitted(self._view, failed, visible, nn.Identity(), probe, largest=largest)
 
     def _tried(self, records: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """Made-up records of these kinds, and random numbers, of which views can be made: of each by itself."""
+        """Find made-up records and random numbers whose views can be made, of each record by itself."""
         try:
             inputs, chances = made_up_records(records, draws, self._view)
             together = self._view(inputs, chances)
@@ -91,15 +91,16 @@ class Views:
 
     @property
     def together(self) -> int:
-        """Of how many records views are made at once: a power of two, which public shapes alone decide."""
+        """Number of records whose views are made at once: a power of two that depends on public shapes alone."""
         held = self.multiplicity * max(self._row_by_row.failed.numel(), 1)
         return 1 << (max(_MOST_HELD // held, 1).bit_length() - 1)
 
     @spanned("views")
     def of(self, shard: Shard, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Batch:
-        """The sampled records as their views, inputs of shape [records, multiplicity, ...]; [records, ...] for one.
+        """Return the sampled records as views, inputs of shape [records, multiplicity, ...]; [records, ...] for one
+        view.
 
-        Where a view cannot be made, the record itself is in its place.
+        A view that cannot be made is replaced by the record itself.
         """
         rows = torch.from_numpy(sample).to(shard.inputs.device)
         inputs = shard.inputs[rows].repeat_interleave(self.multiplicity, 0)
@@ -113,7 +114,7 @@ class Views:
         return views, shard.targets[rows]
 
     def _chances(self, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Tensor:
-        """Of each sampled record the random numbers in [0, 1), shape [records, multiplicity, draws]."""
+        """Draw the random numbers of each sampled record, in [0, 1), shape [records, multiplicity, draws]."""
         needed = self.multiplicity * self._augmentation.draws
         blocks = -(-needed // WORDS_A_BLOCK)
         numbers = (sample[:, np.newaxis] * blocks + np.arange(blocks)).astype(np.uint64)
@@ -122,7 +123,7 @@ class Views:
         return torch.from_numpy(evenly).view(len(sample), self.multiplicity, self._augmentation.draws)
 
     def _view(self, inputs: Tensor, chances: Tensor) -> Tensor:
-        """One view of each record; judged with numbers beyond [0, 1), too, of which the fraction counts."""
+        """Make one view of each record; the check passes numbers beyond [0, 1), too, whose fractional part is used."""
         view = self._augmentation.view(inputs.clone(), chances.nan_to_num(0.0, 0.0, 0.0).abs().frac())
         if not isinstance(view, Tensor) or (view.shape, view.dtype) != (inputs.shape, inputs.dtype):
             what = f"{list(view.shape)}, {view.dtype}" if isinstance(view, Tensor) else f"a {type(view).__name__}"
@@ -130,12 +131,12 @@ class Views:
         return view
 
 
-def heard(
+def sampled_batches(
     shard: Shard, sample: NDArray[np.intp], views: Views | None, keystream: Keystream, position: Position
 ) -> Iterator[Batch]:
-    """What the gradients of a sample are taken of: the records as they are, or as their views, some after the others.
+    """Yield the batches whose gradients are taken: the sampled records themselves, or their views, in portions.
 
-    Of nobody there is one part, too.
+    An empty sample yields one empty batch.
     """
     if views is None:
         rows = torch.from_numpy(sample).to(shard.inputs.device)

@@ -18,7 +18,7 @@ from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalUpdate
-from fedprivacy.training.augment import Views, heard
+from fedprivacy.training.augment import Views, sampled_batches
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.optimizers import Optimizer
@@ -68,7 +68,7 @@ class Baseline:
             now = Position(round, step)
             sample = poisson_sample(self.sampling_rate, len(shard.inputs), keystream, now)
             multiplicity = 1 if self.views is None else self.views.multiplicity
-            parts = heard(shard, sample, self.views, keystream, now)
+            parts = sampled_batches(shard, sample, self.views, keystream, now)
             total = reduce(torch.add, (_gradient_sum(model, loss, *part, multiplicity) for part in parts))
             return total.div(self.expected_batch_size).to(position.dtype)
 

@@ -1,7 +1,7 @@
 """DP-SGD for a cohort: many clients from one starting point, stacked where their models are small.
 
-What each client releases is what `fedprivacy.training.dpsgd` would have it release: the same samples, the same noise to
-the last bit, and sums of the same gradients. A stack computes these by other products, so a sum may differ in the last
+Each client releases what it would release by `fedprivacy.training.dpsgd`: the same samples, the same noise to the last
+bit, and sums of the same gradients. A stack computes these by other matrix products, so a sum may differ in the last
 bits of float32 before it is rounded to the lattice, and a released coordinate then by one step of the lattice.
 """
 
@@ -33,14 +33,14 @@ from fedprivacy.training.local_round import Kept, stacked_round
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_TOGETHER = 256
-"""Clients of a stack: more are no faster."""
+"""Maximum number of clients in a stack; more are no faster."""
 
 _MOST_BYTES = 64 * 2**20
-"""That the inputs of a stack would take, had each shard its public size: how updates are added up follows from that."""
+"""Maximum number of bytes of a stack's inputs, by public shard sizes: they fix how updates are added up."""
 
 
 class Member(Protocol):
-    """Whoever is one of a cohort, as far as it matters to who is stacked with whom."""
+    """The public facts of a cohort's client that decide with whom it is stacked."""
 
     @property
     def shard(self) -> Shard: ...  # noqa: D102
@@ -54,7 +54,7 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """One client of a cohort, as `DPSGD` knows it, and what it kept of its last round."""
+    """One client of a cohort with its mechanism, and the vector that it kept of its last round."""
 
     shard: Shard
     keystream: Keystream
@@ -65,20 +65,20 @@ class Trainee:
 
     @property
     def sampling_rate(self) -> float:
-        """With which each of its records joins a step."""
+        """Probability with which each record joins a step."""
         return self.mechanism.event.sampling_rate
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What some clients of a cohort release: see `fedprivacy.training.dpsgd.PrivateUpdate`.
+    """Releases of some clients of a cohort: see `fedprivacy.training.dpsgd.PrivateUpdate`.
 
     Attributes:
-        places: among the trainees.
-        parameters: the trained ones of each, flat, as they are sent, shape [clients, d].
-        clipping_norms: that the next step of each would have; infinite where nothing is clipped.
-        kept: what each keeps for its next round, shape [clients, d]; None: nothing.
-        problem: why these clients release nothing, and these are no parameters of theirs; None: they do.
+        places: indices of the clients among the trainees.
+        parameters: trained parameters of each client, flat, as they are sent, shape [clients, d].
+        clipping_norms: clipping norm of each client's next step; infinite where nothing is clipped.
+        kept: vector that each client keeps for its next round, shape [clients, d]; None: nothing.
+        problem: the error if these clients release nothing (`parameters` are then not theirs); None: they release.
     """
 
     places: list[int]
@@ -90,15 +90,15 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class CohortTraining:
-    """Trains clients from the engine's present parameters.
+    """Training of clients from the engine's present parameters.
 
     Formal guarantee: each client's part of a `Portion` is a post-processing of its own steps' releases, as in `DPSGD`;
     no other client's records enter into it (`fedprivacy.gradients.stacked`).
 
     Attributes:
-        engine: its model is the starting point, and is so again afterwards.
+        engine: gradient engine; its model is the starting point, and is restored afterwards.
         optimizer, proximal_mu, adaptive, algorithm, views: see `DPSGD`.
-        control: what the server sends besides the model, shape [d]; None: nothing.
+        control: vector that the server sends besides the model, shape [d]; None: nothing.
     """
 
     engine: GradientEngine
@@ -110,7 +110,7 @@ class CohortTraining:
     views: Views | None = None
 
     def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
-        """Train every client, in portions and an order that public numbers fix."""
+        """Train every client and yield portions, in an order that public numbers fix."""
         alone: list[int] = []
         for places in alike(trainees):
             members = [trainees[place] for place in places]
@@ -120,7 +120,7 @@ class CohortTraining:
                 alone += places
             else:
                 yield tried(self.engine.model, partial(self._stacked, stack, places, members, round), places)
-        for place in sorted(alone):  # large models: in order, their sum keeps the fewest of them
+        for place in sorted(alone):  # large models: in this order, their sum keeps the fewest vectors
             yield tried(self.engine.model, partial(self._alone, place, trainees[place], round), [place])
 
     @spanned("training")
@@ -144,7 +144,7 @@ class CohortTraining:
 
     @spanned("training")
     def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[Trainee], round: int) -> Portion:
-        """All clients step by step; they have the same number of steps."""
+        """Train all clients step by step; they have the same number of steps."""
         pool = Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees])
         divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=torch.float32)
         norms = np.array([one.mechanism.clipping_norm for one in trainees])
@@ -170,7 +170,7 @@ class CohortTraining:
         norms: NDArray[np.float64],
         position: Position,
     ) -> tuple[Tensor, NDArray[np.float64]]:
-        """One release of each client's mechanism, [clients, d], and each one's next clipping norm."""
+        """Release each client's mechanism once: sums [clients, d], and each client's next clipping norm."""
         keystreams = [one.keystream for one in trainees]
         rates = np.array([one.sampling_rate for one in trainees])
         batches = poisson_samples(rates, [len(one.shard.inputs) for one in trainees], keystreams, position)
@@ -195,7 +195,7 @@ def _joined(
     norms: NDArray[np.float64],
     adaptive: QuantileClipping,
 ) -> Tensor:
-    """Each client's clipped sum with its centred count as one more coordinate, [clients, d + 1]."""
+    """Append each client's centred count to its clipped sum as one more coordinate, [clients, d + 1]."""
     owners = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
     squared = clipped.squared_norms.numpy()
     finite, within = ~np.isnan(squared), squared <= norms[owners] ** 2
@@ -205,7 +205,9 @@ def _joined(
 
 
 def tried(model: nn.Module, train: Callable[[], Portion], places: list[int]) -> Portion:
-    """What comes of training these clients: their failure is not the others'. The model is as it was before."""
+    """Train these clients; an error becomes their portion's problem and nobody else's. The model is restored
+    afterwards.
+    """
     start, own = flat_parameters(model), [p for p in model.parameters() if p.requires_grad]
     try:
         return train()
@@ -216,7 +218,7 @@ def tried(model: nn.Module, train: Callable[[], Portion], places: list[int]) -> 
 
 
 def alike(trainees: Sequence[Member]) -> Iterator[list[int]]:
-    """Places of clients that can be stacked: with as many steps, and records of one kind."""
+    """Group the places of clients that can be stacked: same number of steps, and records of one kind."""
     kinds: dict[object, list[int]] = {}
     for place, one in enumerate(trainees):
         rows = (one.shard.inputs, one.shard.targets)
@@ -226,7 +228,7 @@ def alike(trainees: Sequence[Member]) -> Iterator[list[int]]:
 
 
 def _portions(trainees: Sequence[Member], places: Sequence[int]) -> Iterator[list[int]]:
-    """The places in portions of so many clients, or so many bytes."""
+    """Split the places into portions, limited in clients and in bytes."""
     portion: list[int] = []
     size = 0.0
     for place in places:
@@ -241,7 +243,7 @@ def _portions(trainees: Sequence[Member], places: Sequence[int]) -> Iterator[lis
 
 
 def _public_bytes(one: Member) -> float:
-    """That a shard's inputs take if it has as many records as is publicly said."""
+    """Number of bytes that a shard's inputs take if it has its public number of records."""
     inputs = one.shard.inputs
     records = one.expected_batch_size / one.sampling_rate
     return records * math.prod(inputs.shape[1:]) * inputs.element_size()

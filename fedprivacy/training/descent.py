@@ -1,4 +1,4 @@
-"""Local steps along given gradients: what training with and without privacy, alone and in a stack, have in common."""
+"""Local steps along given gradients: the part that training with and without privacy, alone and stacked, shares."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedprivacy.training.algorithms import LocalRound, StepsExceededError
 from fedprivacy.training.optimizers import Optimizer
 
 MeanGradient = Callable[[int, Tensor], Tensor]
-"""The number of a local step, from 1, and where it is taken, shape [..., d] -> its mean gradient, of the same shape.
+"""(number of a local step, from 1; position, shape [..., d]) -> the mean gradient there, of the same shape.
 
-The position is the same object for all steps that follow one another, moved in place. What is returned is overwritten.
+The position is one object for all consecutive steps, moved in place. The returned tensor is overwritten.
 """
 
 
@@ -24,11 +24,11 @@ class Descent:
     """The local steps of a round; see `fedprivacy.training.algorithms.algorithm.Descend`.
 
     Attributes:
-        mean_gradient: asked once for each step.
-        optimizer: moves positions by mean gradients; what it remembers is new in every call.
-        proximal_mu: FedProx's pull towards where a call began (Li et al. 2020).
-        granted: steps that may be taken, in all calls together.
-        taken: so far.
+        mean_gradient: called once for each step.
+        optimizer: moves positions by mean gradients; its state is new in every call.
+        proximal_mu: FedProx's pull towards the starting point of a call (Li et al. 2020).
+        granted: number of steps that may be taken, in all calls together.
+        taken: number of steps taken so far.
     """
 
     mean_gradient: MeanGradient
@@ -38,7 +38,7 @@ class Descent:
     taken: int = field(default=0, init=False)
 
     def round(self, shared: Tensor, own: Tensor, control: Tensor | None, personal: Tensor | None) -> LocalRound:
-        """What an algorithm has of the round whose steps these are; see `LocalRound`."""
+        """Return the algorithm's inputs for the round of these steps; see `LocalRound`."""
         return LocalRound(shared, own, control, personal, self.granted, self.optimizer.learning_rate, self)
 
     def __call__(
@@ -67,13 +67,13 @@ class Descent:
 
 @dataclass(slots=True)
 class ModelAt:
-    """A model whose trained parameters are views of a position, so that what moves it moves them."""
+    """A model whose trained parameters are views of a position, so that moving the position moves them."""
 
     model: nn.Module
     _position: Tensor | None = field(default=None, init=False)
 
     def go(self, position: Tensor) -> None:
-        """Stand at a position, shape [d]; nothing is done where it stands there already."""
+        """Move the model to a position, shape [d]; nothing happens if it is there already."""
         if position is not self._position:
             trained = [p for p in self.model.parameters() if p.requires_grad]
             torch.nn.utils.vector_to_parameters(position, trained)

@@ -1,4 +1,4 @@
-"""DP-SGD (Abadi et al. 2016): sample, clip, sum, add noise, step; returns parameters and what they cost."""
+"""DP-SGD (Abadi et al. 2016): sample, clip, sum, add noise, step; the result is parameters and the events they cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
-from fedprivacy.training.augment import Views, heard
+from fedprivacy.training.augment import Views, sampled_batches
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.optimizers import Optimizer
@@ -24,17 +24,17 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 @dataclass(frozen=True, slots=True)
 class PrivateUpdate:
-    """What DP-SGD releases: parameters after the last local step, and the events that produced them.
+    """The release of DP-SGD: parameters after the last local step, and the events that produced them.
 
     Formal guarantee: given the starting point, `parameters` and `clipping_norm` are a post-processing of `steps`
     adaptive releases of `event`, and so is `kept`. Nothing else in this object depends on the shard.
 
     Attributes:
-        parameters: the trained ones, by name, as the server averages them.
-        event: of each release.
-        steps: how many releases there were.
-        clipping_norm: that the next step would have: another one only with adaptive clipping.
-        kept: what the client itself keeps for its next round, shape [d]; None: nothing.
+        parameters: trained parameters, by name, as the server averages them.
+        event: event of each release.
+        steps: number of releases.
+        clipping_norm: clipping norm of a next step; it changes only with adaptive clipping.
+        kept: vector that the client keeps for its next round, shape [d]; None: nothing.
     """
 
     parameters: dict[str, Tensor]
@@ -49,15 +49,15 @@ class DPSGD:
     """Local training with record-level differential privacy.
 
     Attributes:
-        mechanism: samples, and adds noise once for each local step.
+        mechanism: mechanism that samples and adds noise, once for each local step.
         expected_batch_size: the public divisor of the noisy sum: sampling rate times *public* shard size. The number
-            of records that really joined is private and divides nothing.
+            of records that joined is private and never used as a divisor.
         optimizer: moves the parameters by the noisy mean gradients: post-processing.
         proximal_mu: FedProx's pull towards the global model (Li et al. 2020), added after the noise: post-processing.
-        adaptive: moves the clipping norm from step to step, starting from the mechanism's; None: it stays.
-        algorithm: where the steps begin, and what becomes of where they lead to: post-processing.
-        views: random views of each record, whose gradients are averaged before they are clipped, by an engine of as
-            many views; None: the records as they are.
+        adaptive: rule that moves the clipping norm from step to step, starting from the mechanism's; None: it stays.
+        algorithm: federated algorithm, which fixes the starting point and uses the result: post-processing.
+        views: random views of each record, whose gradients are averaged before they are clipped (the engine must have
+            the same number of views); None: the records as they are.
     """
 
     mechanism: SampledGaussianSum
@@ -79,15 +79,15 @@ class DPSGD:
         keystream: Keystream,
         before: Kept = NOTHING_KEPT,
     ) -> PrivateUpdate:
-        """Take `steps` local steps from the model's present parameters, which are then those that are sent.
+        """Take `steps` local steps from the model's present parameters and release the result.
 
         Args:
-            engine: computes the clipped sums; its model is the starting point, and its trainable parameters move.
+            engine: gradient engine; its model is the starting point, and its trainable parameters move.
             shard: the client's records, on the model's device.
-            steps: local steps, >= 1.
-            round: the round, which names the randomness.
+            steps: number of local steps, >= 1.
+            round: number of the round, which selects the randomness.
             keystream: the client's randomness.
-            before: what the client kept of its last round, and what the server sends besides the model.
+            before: vector that the client kept of its last round, and the server's control.
         """
         norm, model, shard = self.mechanism.clipping_norm, ModelAt(engine.model), shard.present()
 
@@ -107,11 +107,11 @@ class DPSGD:
     def _release(
         self, engine: GradientEngine, shard: Shard, norm: float, keystream: Keystream, position: Position
     ) -> tuple[Tensor, float]:
-        """One release of the mechanism with clipping norm C: the noisy sum, and the clipping norm of the next step."""
+        """Release the mechanism once with clipping norm C: the noisy sum, and the clipping norm of the next step."""
         adaptive = self.adaptive
 
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
-            parts = heard(shard, sample, self.views, keystream, position)
+            parts = sampled_batches(shard, sample, self.views, keystream, position)
             clipped = Clipped.joined([engine.clip(*part, norm) for part in parts])
             return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
 

@@ -1,4 +1,4 @@
-"""Local evaluation with privacy: what a client's records score under the model that it uses, as a noisy sum.
+"""Local evaluation with privacy: a noisy sum of the scores of a client's records under the model that it uses.
 
 It is one more release of the run's own mechanism, with the same sampling rate and noise multiplier as a local step, and
 costs what a local step costs: accountants, budgets and filters count one step more.
@@ -25,7 +25,8 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 
 def unit(scores: int) -> float:
-    """What a record's count weighs in its vector of so many scores; each score weighs from minus to plus as much.
+    """Weight of a record's count in its vector of so many scores; each score contributes from minus to plus this
+    weight.
 
     Scores are centred, so that count and scores have equal shares of a vector of norm 1.
     """
@@ -34,13 +35,13 @@ def unit(scores: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NoisySums:
-    """What local evaluation releases.
+    """Release of a local evaluation.
 
     Formal guarantee: one release of `event`. Nothing else in this object depends on the shard.
 
     Attributes:
-        event: of the release.
-        sums: of the sampled records' vectors, with noise: the count, then each centred score, in units of a norm of 1.
+        event: event of the release.
+        sums: noisy sums of the sampled records' vectors: the count, then each centred score, in units of a norm of 1.
     """
 
     event: PoissonSampledGaussian
@@ -49,7 +50,7 @@ class NoisySums:
 
 @dataclass(frozen=True, slots=True)
 class LocalEvaluation:
-    """How the model does on a client's own records: a noisy count of them, and noisy sums of their scores.
+    """Evaluation of a model on a client's own records: a noisy count of them, and noisy sums of their scores.
 
     A record's vector is its count and its scores, each clipped to its public bounds and centred between them, in equal
     shares: of Euclidean norm at most 1. A record without a score (its output cannot be computed, or is no number)
@@ -60,8 +61,8 @@ class LocalEvaluation:
     sums round far below its allowance.
 
     Attributes:
-        event: of one local step of the run.
-        scores: what is measured, in a public order.
+        event: event of one local step of the run.
+        scores: scores to measure, in a public order.
     """
 
     event: PoissonSampledGaussian
@@ -72,10 +73,10 @@ class LocalEvaluation:
         """Sample, measure, sum, add noise once.
 
         Args:
-            measured: takes the scores under the model that the client uses, on the shard's device.
+            measured: function that scores records under the model that the client uses, on the shard's device.
             shard: the client's records.
             keystream: the client's randomness.
-            position: round and step, which no local step has.
+            position: round and a step number that no local step has.
         """
 
         shard = shard.present()
@@ -89,7 +90,7 @@ class LocalEvaluation:
         return NoisySums(self.event, tuple(released.tolist()))
 
     def _vectors(self, scores: Tensor) -> Tensor:
-        """The vectors of those records that have scores, [records, scores], shape [some, 1 + scores]."""
+        """Make the vectors of the records that have scores, [records, scores], shape [some, 1 + scores]."""
         least, most = torch.tensor([(score.least, score.most) for score in self.scores], dtype=scores.dtype).unbind(1)
         known = scores[~scores.isnan().any(1)]
         centred = 2.0 * ((known.clamp(least, most) - least) / (most - least)) - 1.0
@@ -97,13 +98,13 @@ class LocalEvaluation:
 
 
 def estimated(scores: Mapping[str, Score], released: Sequence[NoisySums]) -> Evaluation:
-    """What noisy sums of one or more clients tell of all their records: a post-processing.
+    """Estimate the scores of all records of one or more clients from noisy sums: a post-processing.
 
     Each client's sums are divided by its sampling rate, so that every record counts the same.
 
     Args:
-        scores: what was measured, by name, in the order of the sums.
-        released: of different clients, or rounds; at least one.
+        scores: measured scores by name, in the order of the sums.
+        released: sums of different clients, or rounds; at least one.
     """
     rates = [sums.event.sampling_rate for sums in released]
     count, *totals = np.sum([np.array(sums.sums) / rate for sums, rate in zip(released, rates, strict=True)], axis=0)

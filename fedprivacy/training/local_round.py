@@ -1,4 +1,4 @@
-"""What clients keep from round to round, and how an algorithm finds it at the beginning of the next."""
+"""Vectors that clients keep from round to round, and how an algorithm gets them at the beginning of the next."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedprivacy.training.descent import Descent
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a client begins a round with besides the global model.
+    """State with which a client begins a round, besides the global model.
 
     Attributes:
-        own: what it kept of its last round, shape [d]; None: nothing yet.
-        control: what the server sends besides the model, shape [d]; None: nothing.
+        own: vector that it kept of its last round, shape [d]; None: nothing yet.
+        control: vector that the server sends besides the model, shape [d]; None: nothing.
     """
 
     own: Tensor | None = None
@@ -29,14 +29,14 @@ class Kept:
 NOTHING_KEPT = Kept()
 
 CONTROL = "control"
-"""What a server's control is called in a message, as a record and as an array."""
+"""Name of a server's control in a message, as a record and as an array."""
 
 
 def local_round(algorithm: Algorithm, model: nn.Module, before: Kept, descent: Descent) -> LocalRound:
-    """One client's round, at the model's present parameters.
+    """Prepare one client's round, at the model's present parameters.
 
     Raises:
-        ValueError: the model has none of the layers that the algorithm has each client keep.
+        ValueError: the model has none of the layers that each client keeps under this algorithm.
     """
     shared = flat_parameters(model)
     control = None if before.control is None else before.control.to(shared.device)
@@ -47,12 +47,12 @@ def local_round(algorithm: Algorithm, model: nn.Module, before: Kept, descent: D
 def stacked_round(
     algorithm: Algorithm, model: nn.Module, own: Sequence[Tensor | None], control: Tensor | None, descent: Descent
 ) -> LocalRound:
-    """The round of clients that are stacked, at the model's present parameters: a row for each.
+    """Prepare the round of clients that are stacked, at the model's present parameters: a row for each.
 
     Args:
-        algorithm, model, descent: of all of them.
-        own: what each kept of its last round, shape [d]; None: nothing yet.
-        control: what the server sends besides the model, shape [d]; None: nothing.
+        algorithm, model, descent: those of all clients.
+        own: vector that each client kept of its last round, shape [d]; None: nothing yet.
+        control: vector that the server sends besides the model, shape [d]; None: nothing.
 
     Raises:
         ValueError: see `local_round`.
@@ -66,7 +66,7 @@ def stacked_round(
 
 
 def personal_mask(algorithm: Algorithm, model: nn.Module) -> Tensor | None:
-    """Which trained parameters are in personal layers, of type bool, shape [d]; None: the algorithm has none.
+    """Make the mask of the trained parameters in personal layers, bool, shape [d]; None: the algorithm has none.
 
     Raises:
         ValueError: the model has no such layers.

@@ -1,4 +1,4 @@
-"""The machine that computes and the code it chose, for doctor, run folder and terminal: what a report of trouble needs.
+"""Facts about the machine and the code paths it chose, for doctor, run folder and terminal.
 
 All of it is public: it was chosen on made-up records.
 """
@@ -19,7 +19,7 @@ from fedprivacy.mechanisms import lattice_noise
 from fedprivacy.values.wording import count_text
 
 MACHINE = "machine.json"
-"""File in a run's folder."""
+"""Name of the file in a run's folder."""
 
 STACKS = "stacks of clients"
 """Name of the method by which many clients with small models train together."""
@@ -31,15 +31,15 @@ class Machine:
 
     Attributes:
         processor: the widest vector instructions that torch uses, such as "AVX2".
-        cores: how many this process may use.
-        torch: its version.
-        products: the library that multiplies matrices, with its mode.
-        gradients: how they are computed; "": that was not decided here.
-        records: how many are computed at a time at most; 0: not decided here.
-        threads: torch's own, and as many as compute gradients at most.
+        cores: number of cores that this process may use.
+        torch: version of torch.
+        products: library that multiplies matrices, with its mode.
+        gradients: method that computes gradients; "": not decided here.
+        records: maximum number of records computed at a time; 0: not decided here.
+        threads: number of torch's threads, and of those that compute gradients at most.
         refused: faster ways to compute gradients that this machine or the model rules out, with the reason.
-        remedy: what would make gradients faster; "": nothing needs to.
-        noise: the library that draws it.
+        remedy: advice that makes gradients faster; "": none is needed.
+        noise: library that draws the noise.
     """
 
     processor: str
@@ -55,7 +55,7 @@ class Machine:
 
     @classmethod
     def here(cls, engine: GradientEngine | None = None, *, stacked: bool = False) -> Machine:
-        """This machine, with what a prepared engine chose; `stacked`: clients train together, in stacks."""
+        """Describe this machine, with a prepared engine's choices; `stacked`: clients train together, in stacks."""
         chosen = None if stacked else engine
         return cls(
             processor=torch.backends.cpu.get_cpu_capability(),
@@ -72,7 +72,7 @@ class Machine:
 
     @property
     def line(self) -> str:
-        """Everything that matters, in a line for people."""
+        """The facts in one line for people."""
         at_a_time = f", {self.records} records at a time" if self.records else ""
         how = f"gradients by {self.gradients}{at_a_time}; " if self.gradients else ""
         threads, cores = count_text(self.threads, "thread"), count_text(self.cores, "core")
@@ -81,12 +81,12 @@ class Machine:
         )
 
     def keep(self, folder: Path) -> None:
-        """Write it into a run's folder, as JSON."""
+        """Write the facts into a run's folder, as JSON."""
         write_durably(folder / MACHINE, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @classmethod
     def kept_in(cls, folder: Path) -> Machine | None:
-        """The machine that a run's folder names; None: it names none."""
+        """Read the machine that a run's folder names; None: it names none."""
         file = folder / MACHINE
         if not file.exists():
             return None

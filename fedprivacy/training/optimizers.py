@@ -1,6 +1,6 @@
-"""Optimisers: how a local step moves the parameters by the gradient that a mechanism has released.
+"""Optimisers: they move the parameters in a local step by the gradient that a mechanism has released.
 
-Formal guarantee: an optimiser sees parameters and released gradients, never a record. What it computes is a
+Formal guarantee: an optimiser sees parameters and released gradients, never a record. Its result is a
 post-processing of those releases (Dwork, Roth 2014, proposition 2.1) and costs no privacy: the event of a local step is
 the same whatever the optimiser, its momentum or its weight decay.
 
@@ -26,20 +26,20 @@ from inspect import signature
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-if TYPE_CHECKING:  # the names of the optimisers are asked for by every `--help`, which need not wait for torch
+if TYPE_CHECKING:  # every `--help` asks for the names of the optimisers, and need not wait for torch
     from torch import Tensor
 
 LARGEST_LEARNING_RATE = 1e30
-"""Float32 goes to 3e38: a larger one could not be multiplied with."""
+"""Largest learning rate: float32 ends at 3e38, and a larger rate could not be multiplied with."""
 
 LARGEST_WEIGHT_DECAY = 1e3
 
 Step: TypeAlias = "Callable[[Tensor], None]"
-"""Moves a position by a released gradient, shape [d]. The gradient's memory is the step's to write in."""
+"""Function that moves a position by a released gradient, shape [d]. It may write into the gradient."""
 
 
 class Optimizer(Protocol):
-    """The settings of an optimiser. What it remembers from step to step is new in every `start`."""
+    """The settings of an optimiser. Its state is new in every `start`."""
 
     @property
     def learning_rate(self) -> float:
@@ -47,7 +47,7 @@ class Optimizer(Protocol):
         ...
 
     def start(self, position: Tensor) -> Step:
-        """Steps that move `position`, shape [d], in place."""
+        """Return a step that moves `position`, shape [d], in place."""
         ...
 
 
@@ -57,7 +57,7 @@ class SGD:
 
     Attributes:
         learning_rate: step size.
-        momentum: what each step keeps of the direction before, in [0, 1).
+        momentum: share of the previous direction that each step keeps, in [0, 1).
         weight_decay: pull towards zero, added to the gradient.
     """
 
@@ -85,8 +85,8 @@ class Adam:
 
     Attributes:
         learning_rate: step size.
-        betas: what each step keeps of the averages of the gradient and of its square, each in [0, 1).
-        eps: added to the root of the averaged square.
+        betas: shares of the averages of the gradient and of its square that each step keeps, each in [0, 1).
+        eps: number added to the root of the averaged square.
     """
 
     learning_rate: float
@@ -115,7 +115,7 @@ class AdamW:
 
     Attributes:
         learning_rate: step size.
-        weight_decay: what each step takes from the parameters, as a share of them, for a learning rate of 1.
+        weight_decay: share of the parameters that each step subtracts, for a learning rate of 1.
         betas: as in `Adam`, and so is `eps`.
     """
 
@@ -137,16 +137,16 @@ class AdamW:
 
 @dataclass(slots=True)
 class MovingAverage:
-    """The average of iterates whose weights fade: what is left of the noise when the steps themselves stand still.
+    """Average of iterates with fading weights: it removes noise that remains when the steps themselves stand still.
 
     After iterate t = 0, 1, 2, ...: average <- d average + (1 - d) iterate, with d = min(decay, (1 + t) / (10 + t)), so
     that the first iterates are soon forgotten (Polyak, Juditsky 1992; with this warm-up De et al. 2022, who show what
     it does for DP-SGD). Post-processing of the iterates, like an optimiser.
 
     Attributes:
-        decay: in [0, 1); 0: the average is the last iterate.
+        decay: largest weight of the old average, in [0, 1); 0: the average is the last iterate.
         average: the average so far, by parameter name.
-        iterates: how many have come.
+        iterates: number of iterates so far.
     """
 
     decay: float
@@ -154,7 +154,7 @@ class MovingAverage:
     iterates: int = 0
 
     def begin(self, start: Mapping[str, Tensor]) -> None:
-        """Forget everything and begin at `start`."""
+        """Discard the average and begin at `start`."""
         self.average, self.iterates = {name: value.clone() for name, value in start.items()}, 0
 
     def add(self, iterate: Mapping[str, Tensor]) -> None:
@@ -166,24 +166,24 @@ class MovingAverage:
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-"""What makes an optimiser, by the name that configurations and grants have for it.
+"""Factories of optimisers, by the name that configurations and grants have for them.
 
-Its arguments `learning_rate`, `momentum` and `weight_decay` are set by the run's settings of these names. One without a
-default has to be given wherever a task's recipe is for another optimiser.
+Its arguments `learning_rate`, `momentum` and `weight_decay` are set by the run's settings of these names. An argument
+without a default must be given wherever a task's recipe is for another optimiser.
 """
 
 
 @cache
 def settings_of(optimizer: Callable[..., Optimizer]) -> dict[str, bool]:
-    """The settings that an optimiser takes, and whether each has to be given."""
+    """Return the settings that an optimiser takes, and whether each must be given."""
     return {taken.name: taken.default is taken.empty for taken in signature(optimizer).parameters.values()}
 
 
 def build_optimizer(name: str, learning_rate: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
-    """The optimiser that a configuration names.
+    """Build the optimiser that a configuration names.
 
     Raises:
-        ValueError: there is none of this name, or it does not take a momentum or weight decay that is not 0.
+        ValueError: the name is unknown, or the optimiser does not take a momentum or weight decay that is not 0.
     """
     if name not in OPTIMIZERS:
         raise ValueError(f"optimizer is '{name}'; choose one of {', '.join(OPTIMIZERS)}.")

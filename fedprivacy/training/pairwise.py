@@ -1,9 +1,9 @@
-"""Pairwise summation of vectors that come from anywhere, in any order: their ranks alone decide the sum's bits.
+"""Pairwise summation of vectors that arrive in any order: only their ranks decide the sum's bits.
 
-Floating-point addition is not associative, so what several processes add up would depend on who has added what. Here
-the tree is fixed: rank 0 is added to rank 1, and 2 to 3, then the first pair to the second, and so on. Whoever has some
-of the vectors adds up the branches that are whole, and the branches of several are joined. It is also the more accurate
-sum: its error grows with the logarithm of their number (Higham 2002, section 4.2).
+Floating-point addition is not associative, so a sum over several processes would depend on which process adds what.
+Here the tree is fixed: rank 0 is added to rank 1, and 2 to 3, then the first pair to the second, and so on. Each
+process adds up the branches for which it has all vectors, and the branches of several processes are joined. The sum is
+also more accurate: its error grows with the logarithm of the number of vectors (Higham 2002, section 4.2).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Branch = tuple[int, int]
 
 
 class PairwiseSum:
-    """A sum of vectors, of which some are here. Of n vectors in a row, at most 2 log2(n) sums are kept."""
+    """A sum of vectors that arrive in any order. For n consecutive vectors, at most 2 log2(n) partial sums are kept."""
 
     def __init__(self) -> None:
         self._branches: dict[_Branch, Tensor | None] = {}
 
     def add(self, ranks: Sequence[int], rows: Tensor) -> None:
-        """Take in vectors, each rank once.
+        """Add vectors, each rank once.
 
         Args:
-            ranks: counted from 0, ascending.
-            rows: the vectors, shape [ranks, d]; their memory is the sum's from now on, which writes in it.
+            ranks: ranks of the vectors, counted from 0, ascending.
+            rows: vectors, shape [ranks, d]; the sum takes over their memory and writes into it.
         """
         if len(ranks) == 1:
             self._grow((0, ranks[0]), rows[0])
@@ -40,16 +40,16 @@ class PairwiseSum:
             self._add_run(ranks[start], rows[start:stop])
 
     def skip(self, rank: int) -> None:
-        """There is no vector of this rank."""
+        """Note that there is no vector of this rank."""
         self._grow((0, rank), None)
 
     def join(self, other: PairwiseSum) -> None:
-        """Take in what another has added up, which is not used any more."""
+        """Add the partial sums of another sum, which is not used any more."""
         for branch, vector in other._branches.items():
             self._grow(branch, vector)
 
     def move(self, device: str) -> None:
-        """Take the sums that are here to a device; on any, they are added to the same bits."""
+        """Move the partial sums to a device; they add up to the same bits on any."""
         self._branches = {branch: None if v is None else v.to(device) for branch, v in self._branches.items()}
 
     @property
@@ -59,11 +59,11 @@ class PairwiseSum:
         return reduce(_plus, whole, None)
 
     def _add_run(self, first: int, rows: Tensor) -> None:
-        """Take in consecutive ranks, all branches of a level at once."""
+        """Add consecutive ranks, all branches of a level at once."""
         level = 0
         while len(rows):
             if first % 2:
-                self._grow((level, first), rows[0].clone())  # which does not keep the others in memory
+                self._grow((level, first), rows[0].clone())  # a copy, so that the other rows are freed
                 first, rows = first + 1, rows[1:]
             if len(rows) % 2:
                 self._grow((level, first + len(rows) - 1), rows[-1].clone())
@@ -71,7 +71,9 @@ class PairwiseSum:
             level, first, rows = level + 1, first // 2, rows[0::2] + rows[1::2]
 
     def _grow(self, branch: _Branch, vector: Tensor | None) -> None:
-        """Add a branch to its sibling, and so on, as long as that is there. (Addition is commutative, to the bit.)"""
+        """Add a branch to its sibling, and so on, as long as the sibling is there. (Addition is commutative, to the
+        bit.)
+        """
         level, place = branch
         while (sibling := (level, place ^ 1)) in self._branches:
             vector = _plus(vector, self._branches.pop(sibling), Tensor.add_)

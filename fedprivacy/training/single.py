@@ -34,14 +34,14 @@ Records = Shard | tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A model, and what it cost.
+    """A trained model and its privacy cost.
 
     Attributes:
-        model: the trained one, ready to predict.
-        epsilon: what it cost at `delta`, in nats.
-        delta: of the budget.
-        event: one step: sampling rate, noise multiplier in clipping norms, and the neighbouring relation.
-        steps: how often it was executed.
+        model: trained model, ready to predict.
+        epsilon: privacy loss at `delta`, in nats.
+        delta: delta of the budget.
+        event: event of one step: sampling rate, noise multiplier in clipping norms, and the neighbouring relation.
+        steps: number of executed steps.
     """
 
     model: nn.Module
@@ -75,11 +75,11 @@ def train(
 ) -> Trained:
     """Train a copy of a model with DP-SGD on records that lie in one place.
 
-    Formal guarantee: what is returned is (epsilon, delta)-differentially private for a record, whoever sees every step
-    of it. How many records there are is private: neighbours are data with one record more and without it
-    (add-or-remove-one). With `size_public` the number is known to everybody, and neighbours differ in what one record
-    says (zero-out). It holds for arguments that were chosen without looking at the records. Batches are Poisson
-    samples, and the noise is the least that the budget allows.
+    Formal guarantee: the returned value is (epsilon, delta)-differentially private for a record, even against an
+    observer of every step. The number of records is private: neighbours differ in the presence of one record
+    (add-or-remove-one). With `size_public` the number is known to everybody, and in neighbours one record is replaced
+    by a null record (zero-out). It holds for arguments that were chosen without looking at the records. Batches are
+    Poisson samples, and the noise is the least that the budget allows.
 
     >>> import fedprivacy as fp, torch
     >>> sides = torch.arange(400) % 2
@@ -96,35 +96,37 @@ def train(
         loss: (outputs, targets) -> one loss for each record, shape [batch], for example with reduction="none".
         data: a `Shard`; or inputs and targets, shape [records, ...] each; or a `torch.utils.data.Dataset` of pairs.
         prototype: a made-up pair, input and target of one record, whose shapes and types all pairs of a `Dataset` have.
-            One that has not, or cannot be read, is a null row. It must be given with a `Dataset` and chosen without
-            looking at the records: types that are found out from all of them let one record change every other.
-        epsilon: the most that may be spent, in nats.
-        delta: of that budget, in (0, 1), well below 1 / number of records.
-        steps: how many, at least 1.
+            A pair of other shapes or types, or one that cannot be read, is a null row. The prototype must be given with
+            a `Dataset` and chosen without looking at the records: if types were inferred from all records, one record
+            could change every other.
+        epsilon: maximum privacy loss, in nats.
+        delta: delta of that budget, in (0, 1), well below 1 / number of records.
+        steps: number of steps, at least 1.
         sampling_rate: q, probability with which each record joins a step, in (0, 1].
         batch_size: expected batch size, by which the noisy sums are divided: q times a public guess of how many records
             there are. None: q times their number, where that is public.
-        size_public: whether everybody may know how many records there are.
+        size_public: whether the number of records is public.
         clipping_norm: C, bound on the Euclidean norm of one record's gradient; with adaptive clipping, of the first
             step.
-        clipping: "flat", "per-layer", "automatic" or "adaptive": C follows the median norm of the gradients. What that
-            tells of the records comes out of the same noisy sum: it costs no epsilon, and half a percent more noise.
+        clipping: "flat", "per-layer", "automatic" or "adaptive". With "adaptive", C follows the median norm of the
+            gradients, which is read from the same noisy sum: it costs no epsilon, but half a percent more noise.
         learning_rate: step size.
         optimizer: "sgd", "adam" or "adamw".
-        momentum: of sgd, in [0, 1).
-        weight_decay: of sgd and adamw.
-        augmentation: makes random views of a record, over which its gradient is averaged before it is clipped (De et
-            al. 2022): it costs no epsilon. None: the records as they are.
-        augmentation_multiplicity: how many views, from 1 to 256: so many times the work.
-        seed: makes the training repeatable, and protects nobody from whoever knows it; two trainings with one seed
-            share their noise, so that their losses do not add up. None: secret randomness, which is kept nowhere.
+        momentum: momentum of sgd, in [0, 1).
+        weight_decay: weight decay of sgd and adamw.
+        augmentation: function that makes random views of a record; its gradient is averaged over them before it is
+            clipped (De et al. 2022), which costs no epsilon. None: the records as they are.
+        augmentation_multiplicity: number of views, from 1 to 256; the work grows in proportion.
+        seed: seed that makes the training repeatable but gives no protection against anybody who knows it; two
+            trainings with one seed share their noise, so that their losses do not add up. None: secret randomness,
+            which is not stored.
 
     Raises:
         UnsupportedModelError: the model mixes records, or cannot be trained with DP-SGD for another reason.
         LossShapeError: the loss is not one value for each record.
-        ValueError: something is out of range, the augmentation makes no views of such records, no noise meets the
-            budget, a `Dataset` comes without a prototype, or, with `size_public`, whole numbers without saying which
-            rows are null. No record has been read.
+        ValueError: an argument is out of range, the augmentation cannot make views of such records, no noise meets the
+            budget, a `Dataset` is given without a prototype, or `size_public` is set for whole numbers without a
+            statement of the null rows. No record has been read.
     """
     relation = NeighbouringRelation.ZERO_OUT if size_public else NeighbouringRelation.ADD_OR_REMOVE_ONE
     model = deepcopy(model).train()
@@ -166,7 +168,7 @@ def train(
 
 
 def _divisor(batch_size: float | None, public: float | None) -> float:
-    """The public number by which noisy sums are divided."""
+    """Return the public number by which noisy sums are divided."""
     if batch_size is None and public is None:
         raise ValueError(
             "batch_size is open, and how many records there are is private; give sampling_rate times a public guess of "
@@ -176,7 +178,7 @@ def _divisor(batch_size: float | None, public: float | None) -> float:
 
 
 def _shard(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | None) -> Shard:
-    """The records as tensors."""
+    """Return the records as tensors."""
     if isinstance(data, Shard):
         return data
     if isinstance(data, tuple):
@@ -195,7 +197,7 @@ def _shard(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | None
 
 
 def _copied(data: Any, place: int, inputs: Tensor, targets: Tensor) -> bool:
-    """Copy one record of a data set to its place; False if it is not of the prototype's kind, or cannot be had."""
+    """Copy one record of a data set to its place; return False if it is unreadable or not of the prototype's kind."""
     try:
         values = [torch.as_tensor(value).detach() for value in data[place]]
         for value, rows in zip(values, (inputs, targets), strict=True):
@@ -204,6 +206,6 @@ def _copied(data: Any, place: int, inputs: Tensor, targets: Tensor) -> bool:
                 return False
         for value, rows in zip(values, (inputs, targets), strict=True):
             rows[place].copy_(value)
-    except Exception:  # whatever a record makes the data set raise is that record's
+    except Exception:  # any error that a record causes in the data set counts against that record alone
         return False
     return True

@@ -1,8 +1,8 @@
 """User-level privacy by a trusted server: each client's whole update is clipped, the sum gets Gaussian noise, once.
 
-DP-FedAvg (McMahan, Ramage, Talwar, Zhang 2018, arXiv 1710.06963). What is protected is a client with all that it holds,
-against whoever sees the global models. Clients join by Poisson sampling, count alike whatever their shards' sizes, and
-the sum is divided by the *expected* number of clients that join, which is public; how many did join is not.
+DP-FedAvg (McMahan, Ramage, Talwar, Zhang 2018, arXiv 1710.06963). It protects a client with all its records against
+anybody who sees the global models. Clients join by Poisson sampling and count alike whatever their shards' sizes. The
+sum is divided by the *expected* number of clients that join, which is public; the number that did join is not.
 
 With adaptive clipping (Andrew, Thakkar, McMahan, Ramaswamy 2021, arXiv 1905.03871) the clipping norm follows a quantile
 of the updates' norms: see `count_and_sum`.
@@ -26,35 +26,37 @@ from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 
 NORM_ALLOWANCE = 2.0**-20
-"""By how much a clipped update may be longer than C in float64, relative: an update of d parameters by d 2^-52."""
+"""Largest relative excess of a clipped update's norm over C in float64: for d parameters, d 2^-52."""
 
 CLIENT_ALLOWANCE = NORM_ALLOWANCE + LATTICE_ALLOWANCE / 2.0
-"""By how much one client may move the sum beyond C, relative; the noise is scaled up to cover it."""
+"""Largest relative excess over C of a client's change of the sum; the noise is scaled up to cover it."""
 
 LEARNING_RATE = 0.2
-"""eta_C of adaptive clipping: how far log C moves when every update is on one side (Andrew et al. recommend it)."""
+"""Rate eta_C of adaptive clipping: distance that log C moves when every update is on one side (Andrew et al. use it).
+"""
 
 MOST_OF_THE_COUNT = 1.0 / 16.0
-"""The most of the mechanism's privacy that goes to the count, where the cohort is small: z_delta is 1.033 z then."""
+"""Maximum share of the mechanism's privacy that goes to the count, reached by small cohorts: z_delta is then 1.033 z.
+"""
 
 Update = NDArray[np.float64]
-"""A client's parameters less the global model's, flat, shape [d]."""
+"""A client's parameters minus the global model's, flat, shape [d]."""
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
-    """What a round tells: everything else in it is the server's secret."""
+class ReleasedMean:
+    """The release of a round; everything else in the round is the server's secret."""
 
     mean: Update  # noisy sum over the expected number of clients, shape [d]
-    clipping_norm: float  # of the next round
+    clipping_norm: float  # clipping norm of the next round
 
 
 @dataclass(frozen=True, slots=True)
 class ClippedClientSum:
     """The noisy sum of clipped updates over a Poisson sample of the clients.
 
-    Formal guarantee: the release of a round, `Released`, is dominated by `event` where a neighbouring federation has
-    one client more or less, whatever that client sends, if `joined` says who contributes, and each of them once.
+    Formal guarantee: the release of a round, `ReleasedMean`, is dominated by `event` where a neighbouring federation
+    has one client more or less, whatever that client sends, if `joined` selects the contributing clients, each once.
 
     Proof. Let v be what a client adds. Its update is scaled by C / norm where the norm, computed in float64, exceeds C:
     the norm of the result is at most C (1 + `NORM_ALLOWANCE`), for up to 2^32 parameters. An update that is not finite
@@ -70,9 +72,10 @@ class ClippedClientSum:
     by itself.
 
     Attributes:
-        event: the probability q with which a client joins, the noise multiplier z and the relation: what a round costs.
-        clients: how many there are, a public number: the sum is divided by q times this.
-        adaptive: what moves the clipping norm; None: it stays.
+        event: probability q with which a client joins, noise multiplier z and relation; it determines the cost of a
+            round.
+        clients: public number of clients: the sum is divided by q times this.
+        adaptive: rule that moves the clipping norm; None: it stays.
     """
 
     event: PoissonSampledGaussian
@@ -87,11 +90,11 @@ class ClippedClientSum:
 
     @property
     def expected_clients(self) -> float:
-        """How many join on average: the divisor of the sum."""
+        """Average number of clients that join: the divisor of the sum."""
         return self.event.sampling_rate * self.clients
 
     def joined(self, client_ids: Iterable[str], keystream: Keystream, position: Position) -> set[str]:
-        """Who joins the round, of these clients; maybe nobody.
+        """Draw the clients that join the round; possibly none.
 
         Formal guarantee: every client draws a word of 64 bits that depends on (key, round, attempt, client_id) only,
         and joins if it is below floor(q 2^64): with a probability of at most q, independently of every other client.
@@ -111,11 +114,11 @@ class ClippedClientSum:
         clipping_norm: float,
         keystream: Keystream,
         position: Position,
-    ) -> Released:
-        """Clip, sum, add noise once, divide. No update at all is released like any number of them.
+    ) -> ReleasedMean:
+        """Clip, sum, add noise once, divide. The sum over no updates is released like any other.
 
         Args:
-            updates: of the clients that joined, one each; each of shape [dimension].
+            updates: updates of the clients that joined, one each, of shape [dimension].
             dimension: d, the number of parameters.
             clipping_norm: C, the largest Euclidean norm of a client's update, within `CLIPPING_NORMS`.
             keystream: the server's randomness.
@@ -141,10 +144,10 @@ class ClippedClientSum:
         moved = clipping_norm
         if self.adaptive:
             moved = self.adaptive.next_norm(float(noisy[-1]), clipping_norm, self.expected_clients)
-        return Released(noisy[:dimension] / self.expected_clients, moved)
+        return ReleasedMean(noisy[:dimension] / self.expected_clients, moved)
 
     def _contribution(self, update: Update, clipping_norm: float) -> Update:
-        """What a client adds to the sum: its clipped update, and whether that was short enough, where this counts."""
+        """Clip an update; with adaptive clipping, append the coordinate that counts updates within the norm."""
         clipped, within = clipped_update(update, clipping_norm)
         if self.adaptive is None:
             return clipped
@@ -153,7 +156,7 @@ class ClippedClientSum:
 
 
 def clipped_update(update: Update, clipping_norm: float) -> tuple[Update, bool | None]:
-    """An update scaled to a norm of at most C, and whether it was within it; zero and None where it is not finite.
+    """Scale an update to a norm of at most C; also tell whether it was within C. Zero and None if it is not finite.
 
     >>> clipped_update(np.array([3.0, 4.0]), 1.0)
     (array([0.6, 0.8]), False)
@@ -175,22 +178,23 @@ def clipped_update(update: Update, clipping_norm: float) -> tuple[Update, bool |
 def count_and_sum(
     noise_multiplier: float, expected_clients: float, quantile: float = 0.5, count_noise: float | None = None
 ) -> QuantileClipping:
-    """Adaptive clipping as Andrew et al. 2021 split the noise, for one mechanism with this noise multiplier.
+    """Make adaptive clipping that splits the noise as Andrew et al. 2021 do, for one mechanism with this noise
+    multiplier.
 
     They release the sum with noise multiplier z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2), and the count of clients within
     C, each counted 1/2 or -1/2, with standard deviation sigma_b; together that costs as much as z (their theorem 1).
-    Here both are coordinates of one vector, and the count has a share of the squared sensitivity. The two are the same:
-    the share is (z / 2 sigma_b)^2.
+    Here both are coordinates of one vector, and the count has a share of the squared sensitivity. The two views agree
+    if the share is (z / 2 sigma_b)^2.
 
     Args:
         noise_multiplier: z.
-        expected_clients: that join a round.
-        quantile: gamma, the share of updates that shall be within C.
-        count_noise: sigma_b, in clients; None: a twentieth of `expected_clients`, as they recommend, but so much that
-            the count's share is `MOST_OF_THE_COUNT` at most.
+        expected_clients: average number of clients that join a round.
+        quantile: gamma, the target share of updates within C.
+        count_noise: sigma_b, in clients; None: a twentieth of `expected_clients`, as they recommend, or more, so that
+            the count's share is at most `MOST_OF_THE_COUNT`.
 
     Raises:
-        ValueError: sigma_b is so small that nothing of z is left for the sum.
+        ValueError: sigma_b is so small that no privacy is left for the sum.
     """
     if count_noise is None:
         count_noise = max(expected_clients / 20.0, noise_multiplier / (2.0 * math.sqrt(MOST_OF_THE_COUNT)))
@@ -204,6 +208,6 @@ def count_and_sum(
 
 
 def _word(keystream: Keystream, position: Position, client_id: str) -> int:
-    """64 bits for one client in one round: keyed BLAKE2b, as wherever a keystream derives."""
+    """Derive 64 bits for one client in one round by keyed BLAKE2b, as keystreams are derived."""
     label = f"clients/{position.round}/{position.step}/{client_id}".encode()
     return int.from_bytes(hashlib.blake2b(label, key=keystream.key, digest_size=8).digest(), "little")

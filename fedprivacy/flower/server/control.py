@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.training.algorithms import Turnout
+from fedprivacy.training.algorithms import RoundTurnout
 from fedprivacy.training.algorithms.algorithm import ServerHalf
 from fedprivacy.training.local_round import CONTROL
 
@@ -50,7 +50,7 @@ class ServerControl:
         """
         self.weights |= weights
         share = sum(weights.values()) / sum(self.weights.values())
-        turnout = Turnout(share, steps, learning_rate)
+        turnout = RoundTurnout(share, steps, learning_rate)
         before = None if self.value is None else self.value.double()
         self.value = half.advanced(before, start.double(), mean.double(), turnout).float()
 

@@ -11,9 +11,9 @@ from fedprivacy.training.algorithms.algorithm import (
     Algorithm,
     LocalRound,
     LocalUpdate,
+    RoundTurnout,
     ServerHalf,
     StepsExceededError,
-    Turnout,
 )
 from fedprivacy.training.algorithms.ditto import Ditto
 from fedprivacy.training.algorithms.fedavg import FEDAVG, FedAvg
@@ -39,10 +39,10 @@ __all__ = [
     "LocalUpdate",
     "MeanRegularised",
     "OwnNormalisation",
+    "RoundTurnout",
     "Scaffold",
     "ServerHalf",
     "StepsExceededError",
-    "Turnout",
     "algorithm_of",
     "arguments_of",
     "text_of",
@@ -58,7 +58,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedrep": FedRep,
     "fedbn": OwnNormalisation,
 }
-"""By the name that configurations and grants have for it.
+"""Algorithms by the name that configurations and grants have for them.
 
 To add one is to add its page and its entry. Its arguments are set by the run's settings of these names.
 """
@@ -66,29 +66,29 @@ To add one is to add its page and its entry. Its arguments are set by the run's 
 DEFAULT_ALGORITHM = "fedavg"
 
 ALGORITHM_SETTINGS = ("pull", "personal_steps")
-"""The settings of algorithms."""
+"""Names of the settings of algorithms."""
 
 _MOST_STEPS = 10**9
 
 
 @cache
 def arguments_of(algorithm: str) -> frozenset[str]:
-    """The settings that an algorithm takes."""
+    """Return the names of the settings that an algorithm takes."""
     return frozenset(each.name for each in fields(ALGORITHMS[algorithm]) if each.init)  # type: ignore[arg-type]
 
 
 def text_of(algorithm: Algorithm) -> str:
-    """A known algorithm with its settings, as a grant names it: JSON, of which there is one for each."""
+    """Write a known algorithm with its settings as a grant names it: JSON, of which there is one text for each."""
     name = next(name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
     return json.dumps({"name": name, **asdict(algorithm)}, sort_keys=True)  # type: ignore[call-overload]
 
 
 @lru_cache(maxsize=64)
 def algorithm_of(text: str) -> Algorithm:
-    """The inverse of `text_of`.
+    """Return the algorithm that `text_of` wrote.
 
     Raises:
-        ValueError: it is no such text, or a setting is out of range.
+        ValueError: the text is none that `text_of` writes, or a setting is out of range.
     """
     try:
         named = json.loads(text)

@@ -1,4 +1,4 @@
-"""What a federated algorithm is: how a client spends a round's private steps, what it keeps, and what it sends.
+"""Protocol of federated algorithms: how a client spends a round's private steps, what it keeps, and what it sends.
 
 Formal guarantee: an algorithm sees parameters, and moves them by `LocalRound.descend` alone, whose every step is one
 release of the mechanism that the round was granted, at whatever parameters it is asked for. So all that an algorithm
@@ -15,26 +15,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-if TYPE_CHECKING:  # the names of the algorithms are asked for by every `--help`, which need not wait for torch
+if TYPE_CHECKING:  # every `--help` asks for the names of the algorithms, and need not wait for torch
     from torch import Tensor, nn
 
 
 class Descend(Protocol):
-    """Takes private local steps."""
+    """Function that takes private local steps."""
 
     def __call__(
         self, start: Tensor, steps: int, *, correction: Tensor | None = None, only: Tensor | None = None
     ) -> Tensor:
-        """Where so many steps lead to.
+        """Take steps and return the parameters that they lead to.
 
         Args:
-            start: where they begin, shape [..., d]. It is not changed.
-            steps: how many, each one of those that were granted.
-            correction: added to every noisy mean gradient, shape [..., d].
-            only: which parameters move, of type bool, shape [d]; None: all.
+            start: starting point, shape [..., d]. It is not changed.
+            steps: number of steps, taken from those that were granted.
+            correction: vector added to every noisy mean gradient, shape [..., d].
+            only: mask of the parameters that move, bool, shape [d]; None: all.
 
         Raises:
-            StepsExceededError: fewer are left of those that were granted. No record has been read for it.
+            StepsExceededError: fewer of the granted steps are left. No record has been read.
         """
         ...
 
@@ -45,16 +45,17 @@ class StepsExceededError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class LocalRound:
-    """What an algorithm has of a client in a round.
+    """Inputs of an algorithm for one round of a client.
 
     Attributes:
         shared: the global model, shape [..., d].
-        own: what the client kept of its last round, of the same shape; in its first, what `Algorithm.first` says.
-        control: what the server sends besides the model, as `Algorithm.server` has it; None: nothing yet.
-        personal: which parameters are in personal layers, of type bool, shape [d]; None: the algorithm has none.
-        steps: private steps that were granted, at least 1.
-        learning_rate: of the local steps.
-        descend: takes them.
+        own: vector that the client kept of its last round, of the same shape; in its first round, that of
+            `Algorithm.first`.
+        control: vector that the server sends besides the model, made by `Algorithm.server`; None: nothing yet.
+        personal: mask of the parameters in personal layers, bool, shape [d]; None: the algorithm has none.
+        steps: number of private steps that were granted, at least 1.
+        learning_rate: step size of the local steps.
+        descend: function that takes the steps.
     """
 
     shared: Tensor
@@ -68,11 +69,12 @@ class LocalRound:
 
 @dataclass(frozen=True, slots=True)
 class LocalUpdate:
-    """What a client has after a round.
+    """Results of a client's round.
 
     Attributes:
-        sent: the parameters that the server averages, shape [..., d]. What is not to leave has the server's own values.
-        kept: what the client itself keeps for its next round, of the same shape; None: nothing.
+        sent: parameters that the server averages, shape [..., d]. Parameters that must not leave the client have the
+            server's own values here.
+        kept: vector that the client keeps for its next round, of the same shape; None: nothing.
     """
 
     sent: Tensor
@@ -80,28 +82,29 @@ class LocalUpdate:
 
 
 class ServerHalf(Protocol):
-    """What an algorithm has the server do besides averaging."""
+    """The server's part of an algorithm, besides averaging."""
 
-    def advanced(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: Turnout) -> Tensor:
-        """What the server sends with the next model.
+    def advanced(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: RoundTurnout) -> Tensor:
+        """Compute the control that the server sends with the next model.
 
         Args:
-            control: what it sent with this round's, shape [d]; None: nothing.
+            control: control that it sent with this round's model, shape [d]; None: nothing.
             start: this round's model, shape [d].
-            mean: the average of what clients sent, shape [d].
-            turnout: who they were.
+            mean: average of the parameters that clients sent, shape [d].
+            turnout: public numbers about these clients.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Turnout:
-    """Who took part in a round, as far as a `ServerHalf` needs to know: public numbers.
+class RoundTurnout:
+    """Public numbers about the clients that took part in a round, for a `ServerHalf`.
 
     Attributes:
-        share: weight of those whose updates were averaged, of the weight of all that ever were, this round's included.
-        steps: local steps of each.
-        learning_rate: of these steps.
+        share: weight of the clients whose updates were averaged, relative to all clients that ever were, this round's
+            included.
+        steps: number of local steps of each client.
+        learning_rate: step size of these steps.
     """
 
     share: float
@@ -113,11 +116,11 @@ class Algorithm(Protocol):
     """One federated algorithm, on the client and on the server: the settings of both are its attributes.
 
     Attributes:
-        keeps: whether clients keep something from round to round.
-        personal: whether what they keep is a model of their own, or a part of one.
-        fewest_steps: local steps in a round; with fewer it is another algorithm, or none.
+        keeps: whether clients keep a vector from round to round.
+        personal: whether that vector is a model of their own, or a part of one.
+        fewest_steps: minimum number of local steps in a round; with fewer it is another algorithm, or none.
         plain_sgd: whether local steps must be plain gradient descent.
-        server: what the server does besides averaging; None: nothing.
+        server: the server's part besides averaging; None: nothing.
     """
 
     keeps: ClassVar[bool] = False
@@ -127,21 +130,21 @@ class Algorithm(Protocol):
     server: ClassVar[ServerHalf | None] = None
 
     def first(self, shared: Tensor, control: Tensor | None) -> Tensor:
-        """What a client that has kept nothing yet is taken to have kept, shape [d]. Default: the global model."""
+        """Return the vector of a client that has kept none yet, shape [d]. Default: the global model."""
         return shared
 
     def layers(self, model: nn.Module) -> frozenset[str]:
-        """The names of the trained parameters in personal layers. Default: there are none.
+        """Return the names of the trained parameters in personal layers. Default: none.
 
         Raises:
-            ValueError: the model has no such layers, or no others.
+            ValueError: the model has no such layers, or only such layers.
         """
         return frozenset()
 
     def train(self, client: LocalRound) -> LocalUpdate:
-        """One round on one client, or on several at once."""
+        """Run one round on one client, or on several at once."""
         ...
 
     def model(self, shared: Tensor, kept: Tensor, personal: Tensor | None) -> Tensor:
-        """The model that a client uses, shape [..., d]. Default: the one that it kept, if that is what it keeps."""
+        """Return the model that a client uses, shape [..., d]. Default: the one that it kept, if it keeps a model."""
         return kept if self.personal else shared

@@ -11,14 +11,14 @@ from fedprivacy.training.algorithms.pull import pulled
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """Federated averaging, and beside it a model v_k of each client's own, with the penalty lambda/2 |v_k - global|^2.
+    """Federated averaging plus a personal model v_k of each client, with the penalty lambda/2 |v_k - global|^2.
 
     Both models look at the records, so a round's private steps are divided between them: the last `personal_steps` are
     v_k's. It never leaves the client.
 
     Attributes:
-        pull: lambda.
-        personal_steps: how many of a round's local steps move the client's own model; 0: half of them.
+        pull: lambda, strength of the penalty.
+        personal_steps: number of a round's local steps that move the client's own model; 0: half of them.
     """
 
     keeps: ClassVar[bool] = True

@@ -19,4 +19,4 @@ class FedAvg(Algorithm):
 
 
 FEDAVG = FedAvg()
-"""What is meant where nothing else is said."""
+"""The default algorithm."""

@@ -1,4 +1,4 @@
-"""Which layers of a model are a client's own."""
+"""Layers of a model that are a client's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def head_of(model: nn.Module) -> frozenset[str]:
-    """The trained parameters of the last layer that has some.
+    """Return the trained parameters of the last layer that has any.
 
     Raises:
         ValueError: no other layer has any, so that nothing would be shared.
@@ -24,7 +24,7 @@ def head_of(model: nn.Module) -> frozenset[str]:
 
 
 def normalisations_of(model: nn.Module) -> frozenset[str]:
-    """The trained parameters of normalisation layers.
+    """Return the trained parameters of normalisation layers.
 
     Raises:
         ValueError: there are none.
@@ -41,7 +41,9 @@ def normalisations_of(model: nn.Module) -> frozenset[str]:
 
 
 def _trained_by_layer(model: nn.Module) -> list[frozenset[str]]:
-    """The names of the trained parameters of each layer that has some itself, in the order of the model."""
+    """List the names of each layer's own trained parameters, in the order of the model; layers without any are left
+    out.
+    """
     layers: dict[str, set[str]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:

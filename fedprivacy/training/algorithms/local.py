@@ -1,4 +1,4 @@
-"""Local training: what a client can do alone, by which every other algorithm is to be measured."""
+"""Local training: every client alone, the baseline for every other algorithm."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, Loca
 
 @dataclass(frozen=True)
 class LocalTraining(Algorithm):
-    """Every client trains a model of its own, from the global model on, which stays where it is.
+    """Every client trains a model of its own, starting from the global model, and sends no trained parameter.
 
-    No parameter that was trained leaves; with adaptive clipping the norm does that its steps arrived at, noisy as they
-    are. The steps are charged all the same: the model is made to be used, and whoever sees what it predicts learns no
-    more than the charge says.
+    With adaptive clipping, the (noisy) clipping norm after its steps is sent. The steps are charged all the same: the
+    model is made to be used, and the charge bounds what its predictions reveal.
     """
 
     keeps: ClassVar[bool] = True

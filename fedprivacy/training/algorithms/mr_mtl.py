@@ -11,18 +11,19 @@ from fedprivacy.training.algorithms.pull import pulled
 
 @dataclass(frozen=True)
 class MeanRegularised(Algorithm):
-    """Every client trains a model w_k of its own, with the penalty lambda/2 |w_k - mean|^2; the server averages them.
+    """Every client trains a model w_k of its own, with the penalty lambda/2 |w_k - mean|^2; the server averages the
+    models.
 
-    At lambda 0 this is local training, and from lambda = 1 / learning rate on it is FedAvg, to the last bit of what is
-    trained; where noise is large or shards small, the best lies in between. The penalty's part of all local steps is
-    taken before the gradients' part, so that both ends are exact: the paper alternates, which differs by terms of
-    second order in learning_rate * lambda.
+    With lambda = 0 this is local training; from lambda = 1 / learning rate on it is FedAvg, to the last bit of the
+    trained parameters. Where noise is large or shards are small, the best lambda lies in between. The penalty's part
+    of all local steps is taken before the gradients' part, so that both ends are exact: the paper alternates, which
+    differs by terms of second order in learning_rate * lambda.
 
-    What is sent is the client's own model itself, which went through the mechanism. To choose lambda by private records
-    costs privacy, which nobody charges: choose it beforehand.
+    The client sends its own model, which went through the mechanism. Choosing lambda by private records costs privacy
+    that is not charged: choose it beforehand.
 
     Attributes:
-        pull: lambda.
+        pull: lambda, strength of the penalty.
     """
 
     keeps: ClassVar[bool] = True

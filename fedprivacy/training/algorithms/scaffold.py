@@ -5,34 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, ServerHalf, Turnout
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, RoundTurnout, ServerHalf
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class MeanControl:
-    """The server's control c: the mean of the clients' controls c_k, of all that took part so far.
+    """The server's control c: the mean of the controls c_k of all clients that took part so far.
 
-    Nobody sends a control. With K steps of learning rate eta from x, corrected by c - c_k, a client arrives at
+    Clients send no controls. With K steps of learning rate eta from x, corrected by c - c_k, a client arrives at
     y = x - K eta (g - c_k + c), g being the mean of its noisy gradients, which is its next control. So
     (x - y) / (K eta) - c = g - c_k is how much its control moves, and the average of the models tells the average of
     these.
     """
 
-    def advanced(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: Turnout) -> Tensor:
-        told = (start - mean) / (turnout.steps * turnout.learning_rate)
-        return told if control is None else control + turnout.share * (told - control)
+    def advanced(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: RoundTurnout) -> Tensor:
+        moved = (start - mean) / (turnout.steps * turnout.learning_rate)
+        return moved if control is None else control + turnout.share * (moved - control)
 
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """Local steps corrected by c - c_k: by how much the mean of all clients' gradients differs from the client's own.
+    """Local steps corrected by c - c_k, the mean of all clients' gradients minus the client's own.
 
     A client's control c_k is the mean of the noisy gradients of its last round: post-processing, no further charge. A
-    client that takes part for the first time is corrected by nothing (c_k = c), and its gradients join the mean: this
-    is the warm start, which wastes no round. In a run where every client's update arrives, c is the weighted mean of
-    all c_k, exactly; an update that is lost moves c_k alone.
+    client that takes part for the first time is not corrected (c_k = c), and its gradients join the mean: this is the
+    warm start, which wastes no round. In a run where every client's update arrives, c is exactly the weighted mean of
+    all c_k; an update that is lost changes c_k but not c.
     """
 
     keeps: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""A shared body with layers of each client's own: FedPer, FedRep, and normalisation that stays at home (FedBN)."""
+"""Algorithms with a shared body and personal layers: FedPer, FedRep, and local normalisation (FedBN)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """Body and head train together, and the head never leaves its client (Arivazhagan et al. 2019).
+    """Body and head train together; the head never leaves its client (Arivazhagan et al. 2019).
 
-    One release tells of both, so that the head costs nothing beside the body.
+    One release covers both, so that the head costs no additional privacy.
     """
 
     keeps: ClassVar[bool] = True
@@ -40,12 +40,13 @@ class FedPer(Algorithm):
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """First the head moves, then the body (Collins et al. 2021).
+    """The head moves first, then the body (Collins et al. 2021).
 
-    Each step's release bounds the gradients of both, and moves one: with privacy FedPer makes more of the same charge.
+    Each step's release covers the gradients of both but moves only one: with privacy, FedPer gains more from the same
+    charge.
 
     Attributes:
-        personal_steps: how many of a round's local steps move the head; 0: half of them.
+        personal_steps: number of a round's local steps that move the head; 0: half of them.
     """
 
     fewest_steps: ClassVar[int] = 2
