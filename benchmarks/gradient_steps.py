@@ -43,9 +43,9 @@ class OurStep:
         self._keystream, self._count = Keystream.secret(), itertools.count(1)
 
     @property
-    def means(self) -> str:
+    def method(self) -> str:
         """How the engine computes gradients."""
-        return self._engine.means
+        return self._engine.method
 
     def __call__(self, mark: Mark) -> None:
         """Take one step."""

@@ -115,7 +115,7 @@ def measure(problem: Problem, rounds: int, max_memory: str | None) -> Figures:
         time_vs_nonprivate=time_ratio(times, OURS, NONPRIVATE),
         memory_vs_opacus_default=memory[OURS] / memory[DEFAULT] if DEFAULT in memory else None,
         memory_vs_nonprivate=memory[OURS] / memory[NONPRIVATE],
-        engine=ours.means,
+        engine=ours.method,
         ms=ms[OURS],
         nonprivate_ms=ms[NONPRIVATE],
         opacus_ms={mode: ms.get(mode) for mode in MODES},

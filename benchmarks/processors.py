@@ -36,12 +36,12 @@ class Figures:
     """One model on one kind.
 
     Attributes:
-        means: how its gradients are computed.
+        method: how its gradients are computed.
         milliseconds: of our step.
         ratio: its time in those of the step without privacy.
     """
 
-    means: str
+    method: str
     milliseconds: float
     ratio: float
 
@@ -52,7 +52,7 @@ def measured(model: str, rounds: int) -> Figures:
     asked = problem(model, device)
     ours = OurStep(asked)
     times = interleaved({"ours": ours, "nonprivate": nonprivate_step(asked)}, rounds, (), device)
-    return Figures(ours.means, 1e3 * median(times["ours"]), time_ratio(times, "ours", "nonprivate"))
+    return Figures(ours.method, 1e3 * median(times["ours"]), time_ratio(times, "ours", "nonprivate"))
 
 
 def of_kind(kind: str, models: list[str], rounds: int) -> dict[str, Figures]:
@@ -74,7 +74,7 @@ def table_of(found: dict[str, dict[str, Figures]]) -> Table:
             relative = one.ratio / reference[model].ratio if reference else None
             missed = relative is not None and relative > GOALS.get(kind, float("inf"))
             shown = "" if relative is None else f"{relative:.2f}{' > goal' if missed else ''}"
-            table.add_row(model, kind, one.means, f"{one.milliseconds:.2f}", f"{one.ratio:.1f}", shown)
+            table.add_row(model, kind, one.method, f"{one.milliseconds:.2f}", f"{one.ratio:.1f}", shown)
     return table
 
 

@@ -39,7 +39,7 @@ from fedprivacy.values.wording import count_text
 
 IMPORT = "from fedprivacy.gradients import made_private"
 
-_MEANS = {
+_METHODS = {
     "vmap": "vmap: exact, but slow: every record's gradient is written out",
     "loop": "loop: exact, but slow: one backward pass for each record",
 }
@@ -316,9 +316,9 @@ def _findings(name: str, patient: Patient, diagnosis: Diagnosis) -> Iterator[Ren
     grid = Table.grid(padding=(0, 2))
     grid.add_row("parameters", f"{diagnosis.trained:,} trained, {diagnosis.frozen:,} frozen")
     grid.add_row("checked", Text(_checked(patient, diagnosis)))
-    if diagnosis.means:
-        means = _MEANS.get(diagnosis.means, diagnosis.means)
-        grid.add_row("gradients", f"{means}, once it is mended" if serious else means)
+    if diagnosis.method:
+        method = _METHODS.get(diagnosis.method, diagnosis.method)
+        grid.add_row("gradients", f"{method}, once it is mended" if serious else method)
     if diagnosis.obstacle:
         place, what, remedy = diagnosis.obstacle.place, diagnosis.obstacle.what, diagnosis.obstacle.remedy
         grid.add_row("slow because", Text(f"{place}\n{what}" if place else what))

@@ -1,8 +1,8 @@
-"""Something computed of each record of a batch by itself, bit for bit, whatever the others are.
+"""Per-record results, bit-identical regardless of the rest of the batch.
 
-A batch is computed in parts of one size, in which made-up records are known to have the same results in any place and
-any company, under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path whatever they say;
-where they have not, with matrix products of one row each, or else one record after the other.
+A batch is computed in parts of one size. For this size, made-up records are known to have the same results in any place
+and any company, under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path through the
+code whatever their values. If no size passes, matrix products take one row each; else records are computed one by one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.watch import OnePath
 
 Results = Callable[[Tensor, Tensor], Sequence[Tensor]]
-"""What is computed of two rows for each record, [batch, ...] each: any results, [batch, ...] each."""
+"""Function of two rows for each record, [batch, ...] each: any number of results, [batch, ...] each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowByRow:
-    """Computes one result of each record of a batch.
+    """Function that computes one result for each record of a batch, independently of the others.
 
     Attributes:
-        result: of two rows for each record, [batch, ...] each, what is wanted of it, [batch, ...].
-        failed: what stands for a record of which it cannot be computed, shape [1, ...].
-        sizes: of the parts, the largest first.
-        company: made-up records, [some, ...] each, for one that fills the memory with others.
+        result: function of two rows for each record, [batch, ...] each, that returns the results, [batch, ...].
+        failed: result of a record for which it cannot be computed, shape [1, ...].
+        sizes: sizes of the parts, the largest first.
+        company: made-up records, [some, ...] each, that are computed beside a record which needs much memory.
         single_rows: whether matrix products take one row at a time.
     """
 
@@ -44,12 +44,12 @@ class RowByRow:
     company: tuple[Tensor, Tensor]
     single_rows: bool = False
 
-    def __call__(self, ones: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """The results, [batch, ...], and which of them could be computed, bool [batch]."""
+    def __call__(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the results, [batch, ...], and a mask of those that could be computed, bool [batch]."""
         found = [(self.failed[:0], torch.empty(0, dtype=torch.bool))]
         with one_row_at_a_time() if self.single_rows else nullcontext():
-            for start, stop, size in cut(len(ones), self.sizes):
-                found.append(self._of_part(ones[start:stop], others[start:stop], size))
+            for start, stop, size in cut(len(first), self.sizes):
+                found.append(self._of_part(first[start:stop], second[start:stop], size))
         return _joined(found)
 
     @classmethod
@@ -57,63 +57,67 @@ class RowByRow:
         cls,
         result: Callable[[Tensor, Tensor], Tensor],
         failed: Tensor,
-        shown: Results,
+        visible: Results,
         model: nn.Module,
         probe: tuple[Tensor, Tensor],
         *,
         largest: int = WHOLE,
     ) -> RowByRow:
-        """The largest parts in which records are computed by themselves.
+        """Choose the largest parts in which records are computed independently of each other.
 
-        A branch on a value may be one that no made-up record takes, and that a true one takes for all around it.
+        Branches on values are refused: a real record might take one that no made-up record takes, for all records of
+        its part.
 
         Args:
             result, failed: see the attributes.
-            shown: everything of a batch that must not show who else is in it, [batch, ...] each.
-            model: with whose parameters it is computed; they are others in the meantime.
-            probe: made-up records of the kind that will come.
-            largest: the largest size that is wanted, `WHOLE` times a power of two.
+            visible: function that returns everything of a batch in which other records must not show, [batch, ...]
+                each.
+            model: model whose parameters are used; they are changed during the check and restored.
+            probe: made-up records of the shape and type of the real ones.
+            largest: largest wanted size, `WHOLE` times a power of two.
         """
-        sizes, single_rows = _sizes_apart(shown, model, probe, largest), False
+        sizes, single_rows = _sizes_apart(visible, model, probe, largest), False
         if sizes == (1,):
             with one_row_at_a_time():
-                sizes = _sizes_apart(shown, model, probe, largest)
+                sizes = _sizes_apart(visible, model, probe, largest)
             single_rows = sizes != (1,)
         return cls(result, failed, sizes, probe, single_rows)
 
-    def _of_part(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """A part's; if one of its records makes it fail, each is computed with copies of itself."""
-        records = len(ones)
+    def _of_part(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Compute one part; if one of its records makes it fail, compute each record with copies of itself."""
+        records = len(first)
         try:
-            found = self.result(filled(ones, size), filled(others, size))[:records]
+            found = self.result(filled(first, size), filled(second, size))[:records]
             return found, torch.ones(records, dtype=torch.bool)
         except Exception as error:
-            full = out_of_memory(error) and self.sizes != (1,)  # which is not the fault of one of them
+            full = out_of_memory(error) and self.sizes != (1,)  # no single record's fault
         if full:
-            return self._in_smaller_parts(ones, others, size)
+            return self._in_smaller_parts(first, second, size)
         if records == 1:
             return self.failed, torch.zeros(1, dtype=torch.bool)
-        return _joined([self._of_part(*pair, size) for pair in zip(ones.split(1), others.split(1), strict=True)])
+        return _joined([self._of_part(*pair, size) for pair in zip(first.split(1), second.split(1), strict=True)])
 
-    def _in_smaller_parts(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Compute the same bits in less memory; in the smallest parts, each record beside made-up ones."""
-        of = next((smaller for smaller in self.sizes if smaller < size), None)
-        if of is None:
-            return self._in_company(ones, others, size)
-        return _joined([self._of_part(*pair, of) for pair in zip(ones.split(of), others.split(of), strict=True)])
+    def _in_smaller_parts(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Compute the same bits in smaller parts, which need less memory; finally, each beside made-up ones."""
+        smaller = next((other for other in self.sizes if other < size), None)
+        if smaller is None:
+            return self._in_company(first, second, size)
+        return _joined(
+            [self._of_part(*pair, smaller) for pair in zip(first.split(smaller), second.split(smaller), strict=True)]
+        )
 
-    def _in_company(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Compute each record beside made-up ones; one that does not fit even so asks for too much itself.
+    def _in_company(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Compute each record beside made-up ones; a record that does not fit even so needs too much memory itself.
 
         Raises:
-            MemoryError: memory does not hold made-up records either, which is no record's fault.
+            MemoryError: memory does not hold made-up records either, so that no record is at fault.
         """
         try:
             self.result(*(filled(rows, size) for rows in self.company))
         except Exception as error:
             raise MemoryError(f"memory does not hold {size} records at a time") from error
         found = []
-        for pair in zip(ones.split(1), others.split(1), strict=True):
+        for pair in zip(first.split(1), second.split(1), strict=True):
             rows = (filled(torch.cat([own, public]), size) for own, public in zip(pair, self.company, strict=True))
             try:
                 found.append((self.result(*rows)[:1], torch.ones(1, dtype=torch.bool)))
@@ -127,29 +131,30 @@ def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.cat(results), torch.cat(known)
 
 
-def _sizes_apart(shown: Results, model: nn.Module, probe: tuple[Tensor, Tensor], largest: int) -> tuple[int, ...]:
-    """The sizes of parts in which records are computed by themselves, the largest first; if there are none, 1."""
-    axes = {length for part in probe for length in part.shape[1:]}  # an axis as long would pass for that of the records
+def _sizes_apart(visible: Results, model: nn.Module, probe: tuple[Tensor, Tensor], largest: int) -> tuple[int, ...]:
+    """Find the sizes of parts in which records are independent, the largest first; (1,) if there are none."""
+    # An axis of the same length could be taken for that of the records.
+    axes = {length for part in probe for length in part.shape[1:]}
     sizes = [size for size in sizes_up_to(max(largest, 4 * WHOLE)) if size not in axes]
     sizes = [size for size in sizes if size <= largest] or sizes[-1:]
     rows = filled(probe[0], sizes[0]), filled(probe[1], sizes[0])
     try:
         with OnePath(*rows):
-            shown(*rows)
-        return sizes_that_agree(_Judged(shown), model, probe, sizes, 0)
+            visible(*rows)
+        return sizes_that_agree(_Judged(visible), model, probe, sizes, 0)
     except Exception:  # such parts cannot be computed at all, or show who is in them
         return (1,)
 
 
 class _Judged:
-    """Results in the place of gradients, to be judged by the same check."""
+    """Adapter: results in the place of gradients, so that the same check judges them."""
 
     name, held_bytes = "the model", 0
 
-    def __init__(self, shown: Results) -> None:
-        self._shown = shown
+    def __init__(self, visible: Results) -> None:
+        self._visible = visible
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        rows = (result.reshape(len(inputs), -1) for result in self._shown(inputs, targets))
+        rows = (result.reshape(len(inputs), -1) for result in self._visible(inputs, targets))
         found = [Written(row if row.is_floating_point() else row.double()) for row in rows]
         return [Sized(Part(place), piece, piece.norms()) for place, piece in enumerate(found)]

@@ -1,4 +1,4 @@
-"""How much of each record's gradient counts: the scale that bounds one record's contribution.
+"""Clippings: scales that bound one record's contribution.
 
 Every clipping keeps one promise, on which the noise relies: the scaled gradient of a record has Euclidean norm at most
 `clipping_norm`, whatever the record is.
@@ -10,31 +10,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # the names of the clippings are asked for by every `--help`, which need not wait for torch
+if TYPE_CHECKING:  # every `--help` asks for the names of the clippings, and need not wait for torch
     from torch import Tensor
 
 _ROUNDING_MARGIN = 1.0 - 2.0**-20
-"""Clip a little below C, so that float32 rounding of the scaled gradient cannot carry its norm above C."""
+"""Factor slightly below 1 on C: float32 rounding of the scaled gradient cannot carry its norm above C."""
 
 _LEAST_STABILITY = 1e-6
-"""With less, a gradient so small that its norm vanishes in float32 has too large a scale."""
+"""Least stability: below it, a gradient whose norm vanishes in float32 would have too large a scale."""
 
 
 class Clipping(Protocol):
-    """Scales of the records' gradients, from their norms.
+    """Scales of the records' gradients, computed from their norms.
 
     Formal guarantee: the root of sum over groups of (scale * norm)^2 is at most `clipping_norm`, for every record.
     """
 
     def groups(self, names: Sequence[str]) -> list[int]:
-        """The group that each named parameter is clipped with, counted from 0."""
+        """Return the number, from 0, of the group with which each named parameter is clipped."""
         ...
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
-        """Factors for each group and record.
+        """Compute a factor for each group and record.
 
         Args:
-            squared_norms: of each record's gradient within each group, shape [groups, batch], float64, finite.
+            squared_norms: squared norm of each record's gradient within each group, shape [groups, batch], float64,
+                finite.
             clipping_norm: C, a number, a tensor without axes, or one for each record, shape [batch].
 
         Returns:
@@ -48,7 +49,7 @@ class FlatClipping:
     """The whole gradient is scaled by min(1, C / norm) (Abadi et al. 2016)."""
 
     def groups(self, names: Sequence[str]) -> list[int]:
-        """One group."""
+        """Put all parameters into one group."""
         return [0] * len(names)
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
@@ -60,7 +61,7 @@ class PerLayerClipping:
     """Each of K layers' gradients is scaled to norm at most C / sqrt(K) (McMahan et al. 2018), so all to C."""
 
     def groups(self, names: Sequence[str]) -> list[int]:
-        """One group for each layer: parameters whose names agree up to the last dot."""
+        """Make one group for each layer: parameters whose names agree up to the last dot."""
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
         return [layers.index(name.rpartition(".")[0]) for name in names]
 
@@ -71,12 +72,12 @@ class PerLayerClipping:
 
 @dataclass(frozen=True, slots=True)
 class AutomaticClipping:
-    """AUTO-S (Bu et al. 2023): every gradient is scaled by C / (norm + stability), large or small.
+    """AUTO-S (Bu et al. 2023): every gradient, large or small, is scaled by C / (norm + stability).
 
     C then only rescales the learning rate: leave it at 1.
 
     Attributes:
-        stability: keeps small gradients small; the paper's 0.01.
+        stability: number that keeps small gradients small; the paper's 0.01.
     """
 
     stability: float = 0.01
@@ -86,7 +87,7 @@ class AutomaticClipping:
             raise ValueError(f"stability is {self.stability}; choose a number from {_LEAST_STABILITY:g}.")
 
     def groups(self, names: Sequence[str]) -> list[int]:
-        """One group."""
+        """Put all parameters into one group."""
         return [0] * len(names)
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
@@ -99,4 +100,4 @@ CLIPPINGS: dict[str, Callable[[], Clipping]] = {
     "per-layer": PerLayerClipping,
     "automatic": AutomaticClipping,
 }
-"""What makes a clipping, by the name that configurations and grants have for it; see `training.adaptive` for more."""
+"""Factories of clippings, by the name that configurations and grants have for them; `training.adaptive` adds more."""

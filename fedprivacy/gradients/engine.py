@@ -1,4 +1,4 @@
-"""The engine: clipped sums of per-record gradients, by the fastest means that has proved itself on this model."""
+"""The engine: clipped sums of per-record gradients, by the fastest method that has proved itself on this model."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.threads import by_speed, computing_with
 
 _LONGEST_SQUARED = 2.0**200
-"""A gradient whose squared norm is larger counts as not finite: its scale would lose digits in float32."""
+"""Largest squared norm of a finite gradient: beyond it the scale would lose digits in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """What a batch contributes.
+    """The contribution of a batch.
 
     Attributes:
         total: sum of the clipped gradients, shape [d], float64.
-        squared_norms: of the records' gradients before clipping, where they are finite; in parts of any length.
-            Private.
+        squared_norms: squared norms of the records' gradients before clipping, where they are finite; in parts of any
+            length. Private.
     """
 
     total: Tensor
@@ -47,22 +47,22 @@ class Clipped:
 
     @property
     def records(self) -> int:
-        """How many records' gradients are finite. Private."""
+        """Number of records with a finite gradient. Private."""
         return sum(len(part) for part in self.squared_norms)
 
     @classmethod
     def joined(cls, parts: Sequence[Clipped]) -> Clipped:
-        """Of one batch in several parts, at least one: added up in float64, as blocks are."""
+        """Join the parts of one batch, at least one: sums are added in float64, as blocks are."""
         total = reduce(torch.add, (part.total for part in parts))
         return cls(total, [squared for part in parts for squared in part.squared_norms])
 
     def same_as(self, other: Clipped) -> bool:
-        """Whether every number is the same."""
-        ones, others = ((clipped.total, *clipped.squared_norms) for clipped in (self, other))
-        return len(ones) == len(others) and all(map(torch.equal, ones, others))
+        """Return whether every number is the same."""
+        ours, theirs = ((clipped.total, *clipped.squared_norms) for clipped in (self, other))
+        return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
 
     def within(self, clipping_norm: float) -> int:
-        """How many records' gradients are no longer than the clipping norm. Private."""
+        """Count the records whose gradients are no longer than the clipping norm. Private."""
         return sum(int((part <= clipping_norm**2).sum()) for part in self.squared_norms)
 
 
@@ -71,11 +71,11 @@ class _Measured:
     """A part of a batch, before it is clipped."""
 
     pieces: list[Sized]
-    squared_norms: Tensor  # of the rows within each group, [groups, rows], float64, finite
-    usable: Tensor | None  # which rows are records with a finite gradient, bool; None: all
+    squared_norms: Tensor  # squared norms of the rows within each group, [groups, rows], float64, finite
+    usable: Tensor | None  # mask of the rows that are records with a finite gradient, bool; None: all
 
     def counted(self) -> Tensor:
-        """The squared norms of the records' whole gradients."""
+        """Return the squared norms of the records' whole gradients."""
         whole = _whole(self.squared_norms)
         return whole if self.usable is None else whole[self.usable]
 
@@ -84,7 +84,7 @@ class GradientEngine:
     """Clipped sums of one model's per-record gradients.
 
     Attributes:
-        model: read in every call, never changed.
+        model: the model; read in every call, never changed.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class GradientEngine:
         max_memory: int | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
-        """Prepare nothing yet: the shape of the first batch decides.
+        """Make an engine; the shape of the first batch decides how it computes, so nothing is prepared yet.
 
         Args:
-            model: as `check_model` accepts it.
-            loss: one loss for each record.
-            clipping: how one record's contribution is bounded; None: `FlatClipping`.
+            model: a model that `check_model` accepts.
+            loss: loss that returns one value for each record.
+            clipping: rule that bounds one record's contribution; None: `FlatClipping`.
             views: augmentation multiplicity (De et al. 2022): each record comes as this many views of itself, whose
                 gradients are averaged before the average is clipped; inputs then have shape [batch, views, ...].
-            max_memory: bytes that activations and written gradients may take. Batches are computed in parts and added
-                up; the parts are as large as is fastest, or as this allows.
-            autocast: `torch.bfloat16`: activations and their gradients in this type, where that is safe. Norms are of
-                the rounded gradients that are summed, so a record is bounded as in float32. None: float32.
+            max_memory: maximum number of bytes of activations and written gradients. Batches are computed in parts and
+                added up; the parts have the fastest size that fits.
+            autocast: `torch.bfloat16` computes activations and their gradients in this type, where that is safe. Norms
+                are those of the rounded gradients that are summed, so a record is bounded as in float32. None: float32.
         """
         self.model = model
         self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
@@ -119,14 +119,14 @@ class GradientEngine:
         self._groups = self._clipping.groups(list(trained))
         self._public = [p.clone() for p in trained.values()]
         self._prepared: tuple[object, ...] = ()
-        self._company: tuple[Tensor, ...] = ()  # made-up records of the kind that is prepared for
+        self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
         self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
 
     @property
-    def means(self) -> str:
-        """How gradients are computed: the name of what the self-check has admitted."""
-        return self._admitted.means.name
+    def method(self) -> str:
+        """Name of the method by which gradients are computed; the self-check has admitted it."""
+        return self._admitted.method.name
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -135,33 +135,33 @@ class GradientEngine:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The faster means that were not used, and why: a line each."""
+        """The faster methods that were not used, and why: a line each."""
         return self._admitted.refused
 
     @property
     def threads(self) -> int:
-        """Of torch's, with which gradients are computed."""
+        """Number of torch's threads that compute gradients."""
         return self._admitted.threads
 
     @property
     def obstacle(self) -> Obstacle | None:
-        """What keeps gradients from being computed by book-keeping; None: nothing does."""
+        """The reason why gradients are not computed by book-keeping; None: they are."""
         return self._admitted.obstacle
 
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
-        """Choose the means for records of this shape and type, on made-up records alone; done once.
+        """Choose the method for records of this shape and type, on made-up records alone; done once.
 
-        So is the number of threads: at most as many as torch has, and fewer only where that changes no bit.
+        The number of threads is chosen, too: at most as many as torch has, and fewer only where that changes no bit.
 
-        The model has the parameters with which the engine was made for this long: others may be a server's, which could
-        hide from the choice what it does to records.
+        Meanwhile the model has the parameters with which the engine was made: the current ones may come from a server,
+        which could choose them so that the check passes although real records would be mixed.
 
-        Of inputs [any, ...], a view of a record in each row, and targets [any, ...] no value is read.
+        No value is read of inputs [any, ...], which hold a view of a record in each row, and of targets [any, ...].
 
         Raises:
             LossShapeError: the loss is not one value for each record.
             UnsupportedModelError: a layer's input is changed in place, or the model draws random numbers.
-            Exception: what the model raises on a record of zeros; or memory does not hold the smallest part.
+            Exception: any error that the model raises on a record of zeros; or memory does not hold the smallest part.
         """
         most = torch.get_num_threads()  # kernels share their rows among them
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
@@ -182,9 +182,9 @@ class GradientEngine:
         self._prepared = kind
 
     def _sizes_that_fit(self, probe: tuple[Tensor, Tensor]) -> tuple[int, ...]:
-        """The sizes of parts that memory holds, from the forward pass to the sum; raises if there are none.
+        """Find the sizes of parts that fit into memory, from the forward pass to the sum; raise if there are none.
 
-        Tried before records are: how many of them are in a part is private, and so must be what depends on it.
+        They are tried with made-up records: the number of records in a part is private, so no choice may depend on it.
         """
         fitting: list[int] = []
         for size in self._admitted.sizes:
@@ -197,7 +197,7 @@ class GradientEngine:
         return tuple(fitting)
 
     def _try_part(self, probe: tuple[Tensor, Tensor], size: int) -> None:
-        """Compute so many made-up records and add them up, beside what a part with failing records holds besides."""
+        """Compute and sum `size` made-up records, beside everything else that a part with failing records holds."""
         made_up = of_views(probe, self._views)
         rows = torch.arange(size, device=probe[0].device) % len(probe[0])
         inputs, targets = (plain(tensor[rows]) for tensor in made_up)
@@ -208,7 +208,7 @@ class GradientEngine:
         del besides
 
     def _fastest_threads(self, probe: tuple[Tensor, Tensor]) -> int:
-        """The fastest number of threads, of those with which every bit is as it is with one."""
+        """Find the fastest of the numbers of threads with which every bit is the same as with one thread."""
         batches = [self._hostile_batch(probe, size) for size in self._admitted.sizes]
         with computing_with(1):
             expected = [self._clipped(*batch, 1.0) for batch in batches]
@@ -228,9 +228,9 @@ class GradientEngine:
         return inputs, targets
 
     def stack(self, inputs: Tensor, targets: Tensor) -> Stack | None:
-        """The same gradients for many clients at once, of records of this kind; None: they are not to be stacked.
+        """Return a stack that computes the same gradients for many clients at once; None: the model cannot be stacked.
 
-        Of inputs and targets, [any, ...], no value is read. Like `prepare`, the first call takes a while.
+        No value of inputs and targets, [any, ...], is read. Like `prepare`, the first call takes a while.
         """
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
         if kind not in self._stacks:
@@ -242,7 +242,7 @@ class GradientEngine:
 
     @contextmanager
     def _as_made(self) -> Iterator[list[nn.Parameter]]:
-        """The trained parameters as they were when the engine was made: others may be a server's."""
+        """Give the trained parameters their values of when the engine was made; the current ones may be a server's."""
         with restored(self.model) as parameters:
             for p, values in zip(parameters, self._public, strict=True):
                 p.data.copy_(values)
@@ -255,16 +255,16 @@ class GradientEngine:
         changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`): see `fedprivacy.mechanisms.gaussian_sum`.
 
         A record's scaled gradient is a function of the record, the parameters and public numbers alone, bit for bit,
-        as far as `fedprivacy.gradients.invariance` can tell; what the batch adds to it is the rounding of its own
+        as far as `fedprivacy.gradients.invariance` can tell; the batch adds only the rounding of the record's own
         block of the sum. It holds for models that `check_model` accepts. A record without a finite gradient, or whose
-        gradient cannot be computed, contributes zero: whether a batch fails must not depend on one record.
+        gradient cannot be computed, contributes zero, because the failure of a batch must not depend on one record.
 
         Args:
             inputs: the batch, shape [batch, ...]; may be empty.
             targets: shape [batch, ...].
             clipping_norm: C.
-            mask: which rows are records and not padding, shape [batch], bool; None: all. The guarantee compares batches
-                whose masked rows are left out first.
+            mask: True for rows that are records and not padding, shape [batch], bool; None: all. The guarantee compares
+                batches after masked rows are left out.
 
         Returns:
             Shape [d], float64, all trainable parameters' gradients flattened and joined in the order of
@@ -272,14 +272,14 @@ class GradientEngine:
 
         Raises:
             LossShapeError: the loss is not one value for each record.
-            MemoryError, RuntimeError: memory does not hold a part, nor smaller ones of `STRETCH` rows, though it did in
+            MemoryError, RuntimeError: memory holds neither a part nor smaller ones of `STRETCH` rows, though it did in
                 `prepare`.
         """
         return self.clip(inputs, targets, clipping_norm, mask).total
 
     @spanned("gradients and clipping")
     def clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Clipped:
-        """The clipped sum, and the norms of what was clipped; see `clipped_sum`."""
+        """Return the clipped sum and the norms before clipping; see `clipped_sum`."""
         if mask is not None:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
@@ -288,9 +288,9 @@ class GradientEngine:
             return self._clipped(inputs, targets, clipping_norm)
 
     def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
-        """The clipped sum of records that the means are prepared for."""
+        """Compute the clipped sum of records for which the method is prepared."""
         sums, squared = self._new_sums(inputs.device), list[Tensor]()
-        with full_precision, torch.no_grad():  # means that need autograd's graph ask for it
+        with full_precision, torch.no_grad():  # methods that need autograd's graph enable it
             for start, stop, size in cut(len(inputs), self._admitted.sizes):
                 squared += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)
         return Clipped(sums.total(), squared)
@@ -299,19 +299,19 @@ class GradientEngine:
         return Sums(self._shapes, self._dtype, device, self._admitted.sizes[0])
 
     def _add(self, sums: Sums, part: _Measured, clipping_norm: float) -> None:
-        """Clip a part, and add it up."""
+        """Clip a part and add it to the sums."""
         scales = self._clipping.scales(part.squared_norms, clipping_norm)
         by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
         sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
 
     def _add_part(self, sums: Sums, inputs: Tensor, targets: Tensor, size: int, clipping_norm: float) -> list[Tensor]:
-        """Add up records, clipped, in so many rows; the squared norms of those that count.
+        """Clip a part of `size` rows and add it to the sums; return the squared norms of the records that count.
 
-        Where memory does not hold these, in smaller parts: norms and float32 sums of `STRETCH` rows keep their bits,
-        and what float64 adds in another order may change in its last. Nothing of a part outlives it, nor of one that
-        failed: else what memory holds would depend on what came before.
+        If memory does not hold it, it is computed in smaller parts: norms and float32 sums of `STRETCH` rows keep their
+        bits, and the float64 sum may change in its last bit. A chunk's tensors are freed before the next is computed,
+        also after a failure. Otherwise whether a chunk fits would depend on earlier records.
         """
-        smaller = [of for of in self._admitted.sizes if STRETCH <= of < size and size % of == 0]
+        smaller = [part for part in self._admitted.sizes if STRETCH <= part < size and size % part == 0]
         rows, fits = (filled(inputs, size), filled(targets, size)), True
         try:
             part = self._measured(*rows, len(inputs))
@@ -335,24 +335,24 @@ class GradientEngine:
         return [squared for part_of_it in counted for squared in part_of_it]
 
     def _measured(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
-        """The pieces and norms of a part whose first rows are records; None if none of them counts.
+        """Compute pieces and norms of a part whose first rows are records; None if none of them counts.
 
-        Rows that cannot be computed, or have no finite gradient, keep their places, filled with another record: so
-        neither the others' gradients nor the order in which they are added change.
+        Rows that cannot be computed, or have no finite gradient, keep their places and are filled with another record.
+        So neither the other gradients nor the order of their addition changes.
         """
         try:
             return self._finite(inputs, targets, None if records == len(inputs) else _first(records, inputs))
-        except Exception as error:  # what concerns all records, `prepare` has raised
+        except Exception as error:  # errors that concern all records were raised by `prepare`
             if self._concerns_all(error):
                 raise
         usable = self._computable(inputs, targets, _first(records, inputs))
         return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
 
     def _measured_beside_made_up(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
-        """Measure a part that memory does not hold, without the records that ask for more than made-up ones.
+        """Measure a part that memory does not hold, without the records that need more memory than made-up ones.
 
-        Whether a record does is tried beside made-up ones: it depends on no other record. Memory that does not hold
-        made-up ones alone is no record's fault, and an error.
+        Each record is tried beside made-up ones, so that the result depends on no other record. If memory does not hold
+        made-up records alone, no record is at fault, and this is an error.
         """
         size = len(inputs)
         self._pieces(*(filled(public, size) for public in self._company))
@@ -364,18 +364,20 @@ class GradientEngine:
         return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
 
     def _concerns_all(self, error: Exception) -> bool:
-        """Whether it is no record's own fault: memory does not hold so many, which are computed together."""
+        """Return whether an error is no single record's fault: memory does not hold a part of records computed
+        together.
+        """
         return out_of_memory(error) and not self._admitted.alone
 
     def _finite(self, inputs: Tensor, targets: Tensor, usable: Tensor | None) -> _Measured | None:
-        """The pieces and norms of rows that can all be computed."""
+        """Compute pieces and norms of rows that can all be computed."""
         for _ in range(2):  # once more, where some have no finite gradient
             pieces = self._pieces(inputs, targets)
             if not pieces:  # no parameter had any influence
                 return None
             squared = self._by_group(pieces)
             whole = _whole(squared)
-            if float(whole.max()) <= _LONGEST_SQUARED:  # of NaN and others, the largest is NaN
+            if float(whole.max()) <= _LONGEST_SQUARED:  # the maximum is NaN if any is
                 return _Measured(pieces, squared, usable)
             finite = whole <= _LONGEST_SQUARED
             usable = finite if usable is None else finite & usable
@@ -386,9 +388,9 @@ class GradientEngine:
         return None
 
     def _computable(self, inputs: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
-        """Which of the candidates, bool [rows], do not make the computation fail: found by halving them.
+        """Return which of the candidates, bool [rows], do not make the computation fail, by repeated halving.
 
-        Where each is computed alone anyway, it is tried alone: what it asks for is then its own.
+        If records are computed alone anyway, each is tried alone: its memory is then its own.
         """
         places = candidates.nonzero().squeeze(1)
         if self._admitted.alone:
@@ -415,11 +417,13 @@ class GradientEngine:
         return True
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
-        """The pieces of the records' gradients."""
-        return self._admitted.means.pieces(inputs, targets, self._admitted.kept_bytes)
+        """Compute the pieces of the records' gradients."""
+        return self._admitted.method.pieces(inputs, targets, self._admitted.kept_bytes)
 
     def _by_group(self, pieces: list[Sized]) -> Tensor:
-        """Squared norms of the records' gradients, shape [groups, batch], float64; added in one order for all."""
+        """Sum squared norms of the records' gradients by group, shape [groups, batch], float64; always in the same
+        order.
+        """
         squared = torch.stack([sized.norms.double() for sized in pieces]).square_()
         groups = max(self._groups) + 1
         if groups == 1:
@@ -429,16 +433,16 @@ class GradientEngine:
 
 
 def _whole(squared_norms: Tensor) -> Tensor:
-    """Squared norms of whole gradients, from those by group."""
+    """Return squared norms of whole gradients, given those by group."""
     return squared_norms[0] if len(squared_norms) == 1 else squared_norms.sum(0)
 
 
 def _first(records: int, rows: Tensor) -> Tensor:
-    """Which of some rows are the first so many, bool."""
+    """Return the mask of the first `records` rows, bool."""
     return torch.arange(len(rows), device=rows.device) < records
 
 
 def _filled_up(inputs: Tensor, targets: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows, with copies of the first usable one in the places of those that are not."""
+    """Replace the unusable rows by copies of the first usable one."""
     places = torch.where(usable, torch.arange(len(usable), device=usable.device), usable.int().argmax())
     return plain(inputs[places]), plain(targets[places])

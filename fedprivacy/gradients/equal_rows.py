@@ -1,8 +1,8 @@
-"""Products that treat equal rows alike: each product of a computation is tried by itself.
+"""Products that treat equal rows alike: each matrix product of a computation is tried by itself.
 
-A kernel that treats the last few rows apart changes a last bit of some records there. What a model makes of them may
-hide it: a loss that is flat at made-up records, and is not at true ones. So products are looked at one by one, where
-nothing hides it: rows that are equal must have results that are equal, in every place.
+A kernel that treats the last few rows differently changes a last bit of some records there. Later layers may hide it,
+for example a loss that is flat at made-up records but not at real ones. So products are tried one by one, where nothing
+hides it: equal rows must have equal results in every place.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.watch import Watch
 
 ENOUGH = 64
-"""Numbers of each row that are looked at. Another order of a sum of random numbers gives another last bit in at least
-four of ten cases, measured for sums of 3 to 784 numbers, so all these are missed with a probability below 1e-14."""
+"""Number of values of each row that are compared. Another order of a sum of random numbers changes the last bit in at
+least four of ten cases, measured for sums of 3 to 784 numbers: all of them miss it with a probability below 1e-14.
+"""
 
 _FACTORS = {"mm": (0, 1), "bmm": (0, 1), "mv": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "addmv": (1, 2)}
-"""The places of rows and matrix among a product's arguments."""
+"""Positions of rows and matrix among a product's arguments."""
 
 _CONVOLUTIONS = ("convolution", "convolution_backward")
 _ATTENTION = ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward")
@@ -32,19 +33,19 @@ _ALIGNMENT = 64
 
 
 class EqualRowsStayEqual(Watch):
-    """For the length of a computation, computes each of its products again on rows that are all equal.
+    """Check that computes every product of a computation again on rows that are all equal.
 
-    Shapes, strides and addresses are as in the computation. Every other time the second half of each sum takes back the
-    first, so that what is left is rounding alone: in half precision it would be rounded away otherwise.
+    Shapes, strides and addresses are those of the computation. Every other time the second half of each sum cancels the
+    first, so that only rounding remains: otherwise half precision would round it away.
 
     Raises:
-        PlaceError: equal rows have results that differ.
+        PlaceError: equal rows have different results.
     """
 
     def __init__(self, size: int, axes: Sequence[int] = (0,)) -> None:
-        """Take the number of records, and the axes on which rows stand that must be treated alike.
+        """Take the number of records, and the axes along which rows must be treated alike.
 
-        A product whose first axis is no multiple of the number is none of a batch.
+        A product whose first axis is no multiple of the number does not belong to a batch.
         """
         super().__init__()
         self._size, self._axes, self._generator = size, axes, torch.Generator().manual_seed(size)
@@ -76,14 +77,16 @@ class EqualRowsStayEqual(Watch):
                 raise PlaceError(f"{func} computes equal rows differently")
 
     def _with_equal_rows(self, arg: Any, axis: int, rows: int) -> Any:
-        """One row in the place of all, of random numbers, or of masks and ids the first; others stay as they are."""
+        """Replace all rows by one: random numbers, or the first row of masks and ids; leave other arguments as they
+        are.
+        """
         if not isinstance(arg, Tensor) or arg.dim() <= axis or arg.shape[axis] != rows or 0 in arg.stride():
             return arg
         first = arg.narrow(axis, 0, 1)
         return _like(arg).copy_((self._random(first) if arg.is_floating_point() else first).expand_as(arg))
 
     def _take_back(self, made: list[Any], rows: int, matrix: int) -> None:
-        """Let the second half of each sum be the first with the other sign, and what is added to it zero."""
+        """Make the second half of each sum the negative of the first, and the addend zero."""
         half = made[rows].shape[-1] // 2
         made[rows][..., half : 2 * half] = -made[rows][..., :half]
         made[rows][..., 2 * half :] = 0.0
@@ -98,19 +101,19 @@ class EqualRowsStayEqual(Watch):
 
 
 def _of_records(name: str, args: Sequence[Any]) -> bool:
-    """False for a convolution whose first result is the gradient of weights: its rows are no records."""
+    """Return False for a convolution whose first result is the gradient of weights: its rows are not records."""
     return name == "convolution" or bool(args[-1][0])
 
 
 def _layout(arg: Any) -> object:
-    """The properties of an argument by which a kernel is chosen."""
+    """Return the properties of an argument by which a kernel is chosen."""
     if not isinstance(arg, Tensor):
         return str(arg)
     return arg.shape, arg.stride(), arg.dtype, arg.data_ptr() % _ALIGNMENT
 
 
 def _like(tensor: Tensor) -> Tensor:
-    """Memory of the same layout, at an address of the same alignment."""
+    """Allocate memory of the same layout, at an address of the same alignment."""
     offset = tensor.data_ptr() % _ALIGNMENT // tensor.element_size()
     extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.new_empty(offset + extent).as_strided(tensor.shape, tensor.stride(), offset)

@@ -1,17 +1,17 @@
-"""Whether what is computed of a record is the same, bit for bit, whatever else is in its batch.
+"""Check that a record's results are the same, bit for bit, whatever else is in its batch.
 
-The clip bounds what a record's own gradient adds to the sum. It bounds the whole change of the sum only if nobody
-else's gradient changes with it. Mathematically none does; in floating point one does wherever a kernel treats a row by
-its place or by the number of rows: another order of summation is another last bit, and under parameters that a server
-chooses to amplify it another gradient.
+The clip bounds the contribution of a record's own gradient to the sum. It bounds the whole change of the sum only if no
+other gradient changes with it. Mathematically none does. In floating point one does wherever a kernel treats a row by
+its place or by the number of rows: another order of summation changes the last bit, and a server can choose parameters
+that amplify this to another gradient.
 
-Kernels decide by shapes, strides and addresses, and by very few values (a whole vector takes the long way where one of
-its numbers is huge). So made-up records are moved, repeated, surrounded by NaN, infinity and subnormal numbers, and cut
-off, under parameters and numbers that keep every unit alive: where a means treats them alike, it treats all alike. What
-it computes of the others tells nothing, for a wrong gradient is clipped by its own norm.
+Kernels choose their code by shapes, strides and addresses, and by very few values (a whole vector takes the slow path
+if one of its numbers is huge). So made-up records are moved, repeated, surrounded by NaN, infinity and subnormal
+numbers, and cut off, under parameters and numbers that keep every unit alive: a method that treats these alike treats
+all records alike. Accuracy is not checked here: a wrong gradient is still clipped by its own norm, so privacy holds.
 
-A kernel may treat only the last few rows apart, and change a last bit of only some records there, which later layers
-hide. So the products of a batch are also tried one by one (`fedprivacy.gradients.equal_rows`).
+A kernel may treat only the last few rows differently, and change a last bit of only some records there, which later
+layers hide. So the products of a batch are also tried one by one (`fedprivacy.gradients.equal_rows`).
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from torch import Tensor, nn
 from fedprivacy.gradients.equal_rows import EqualRowsStayEqual
 from fedprivacy.gradients.parameters import restored
 from fedprivacy.gradients.parts import WHOLE, plain, same_bits
-from fedprivacy.gradients.selfcheck import DisagreementError, Means, PlaceError
+from fedprivacy.gradients.selfcheck import DisagreementError, Method, PlaceError
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.watch import NothingLeftOver
 
 EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
-"""What stands in the rows around a record: each would show if it touched the record's own."""
+"""Values of the rows around a record: each would show if it touched the record's own."""
 
 _WIDEST = 20
-"""Records differ by up to 2 to this power in size, parameters by a third of it, up and down."""
+"""Binary exponent of the largest ratio of records' sizes; parameters vary by a third of it, up and down."""
 
 
 def sizes_that_agree(
-    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], sizes: Sequence[int], kept_bytes: int
+    method: Method, model: nn.Module, probe: tuple[Tensor, Tensor], sizes: Sequence[int], kept_bytes: int
 ) -> tuple[int, ...]:
-    """The sizes of a part in which a record's gradient has the same bits, in any place and any company.
+    """Find the sizes of parts in which a record's gradient has the same bits, in any place and any company.
 
-    The sizes that are wanted come with the largest first: it is returned, and those that agree with it. The probe has
-    the shape and type of the true records; the model's trained parameters are others in the meantime.
+    The wanted sizes are given with the largest first; it is returned together with those that agree with it. The probe
+    has the shape and type of the real records. The model's trained parameters are changed during the check.
 
     Raises:
-        PlaceError: in the largest, a record's place or company shows.
-        DisagreementError: it leaves elements over, or shows no gradient by which it could be judged.
-        Exception: what the means raises on records like the made-up ones.
+        PlaceError: in the largest size, a result depends on a record's place or company.
+        DisagreementError: the size leaves elements over, or no gradient was usable for the check.
+        Exception: any error that the method raises on records like the made-up ones.
     """
     agreeing, seen = list(sizes), False
     for seed, wide in enumerate((False, True, False)):
@@ -58,24 +58,24 @@ def sizes_that_agree(
             inputs = hostile_rows(probe[0], sizes[0], generator, wide=wide)
             records = inputs, hostile_rows(probe[1], sizes[0], generator, wide=False)
             with _products_tried(sizes[0], seed == 0), NothingLeftOver(sizes[0]):
-                whole = means.pieces(*records, kept_bytes)
+                whole = method.pieces(*records, kept_bytes)
             for rows, company in _arrangements(sizes[0], generator):
-                moved = means.pieces(*_arranged(*records, rows, company), kept_bytes)
+                moved = method.pieces(*_arranged(*records, rows, company), kept_bytes)
                 if not _same(whole, rows[~company], moved, (~company).nonzero().squeeze(1)):
-                    raise PlaceError(f"{means.name} computes a record by its place in the batch")
-            agreeing = [s for s in agreeing if _agrees(means, records, whole, s, kept_bytes, first=seed == 0)]
+                    raise PlaceError(f"{method.name} computes a record by its place in the batch")
+            agreeing = [s for s in agreeing if _agrees(method, records, whole, s, kept_bytes, first=seed == 0)]
             seen = seen or _alive(whole)
     if not seen:
-        raise DisagreementError(f"{means.name} showed no gradient by which it could be judged")
+        raise DisagreementError(f"{method.name} showed no gradient by which it could be judged")
     return tuple(agreeing)
 
 
 def _agrees(
-    means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int, *, first: bool
+    method: Method, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int, *, first: bool
 ) -> bool:
-    """Whether records have the same gradients in parts of another size: all of them, or of a small one's the first.
+    """Return whether records have the same gradients in parts of another size: all of them, or a small size's first.
 
-    What the last part has room for is the first records once more. Products are tried in the `first` such comparison.
+    The last part is filled up with the first records. Products are tried only in the `first` comparison of a size.
     """
     count = len(records[0])
     if size == count:
@@ -87,7 +87,7 @@ def _agrees(
         inputs, targets = (plain(tensor[rows]) for tensor in records)
         try:
             with _products_tried(size, first and start == 0), NothingLeftOver(size):
-                fewer = means.pieces(inputs, targets, kept_bytes)
+                fewer = method.pieces(inputs, targets, kept_bytes)
         except Exception:  # a size that cannot be computed is none
             return False
         if not _same(whole, rows, fewer, torch.arange(size)):
@@ -96,37 +96,39 @@ def _agrees(
 
 
 def _products_tried(size: int, tried: bool) -> AbstractContextManager[object]:
-    """Outside of other watches, or they would see what it computes."""
+    """Return the check of products. Enter it before other watches, or they would see what it computes."""
     return EqualRowsStayEqual(size) if tried else nullcontext()
 
 
-def _same(ones: list[Sized], of: Tensor, others: list[Sized], are: Tensor) -> bool:
-    """Whether records `of` in one batch have the same pieces, bit for bit, as `are` in another."""
-    if [one.part for one in ones] != [other.part for other in others]:
+def _same(batch: list[Sized], rows: Tensor, other_batch: list[Sized], other_rows: Tensor) -> bool:
+    """Return whether records at `rows` of one batch have the same pieces, bit for bit, as those at `other_rows` of
+    another.
+    """
+    if [one.part for one in batch] != [other.part for other in other_batch]:
         return False
-    pairs = zip(ones, others, strict=True)
+    pairs = zip(batch, other_batch, strict=True)
     return all(
-        same_bits(mine[of], theirs[are])
+        same_bits(mine[rows], theirs[other_rows])
         for one, other in pairs
         for mine, theirs in zip((one.norms, *one.piece.sources), (other.norms, *other.piece.sources), strict=True)
     )
 
 
 def _alive(whole: list[Sized]) -> bool:
-    """Whether at least half of the records have a gradient that is finite and not zero."""
+    """Return whether at least half of the records have a gradient that is finite and not zero."""
     squared = torch.stack([one.norms.double().square() for one in whole]).sum(0)
     return bool(((squared > 0) & squared.isfinite()).double().mean() >= 0.5)
 
 
 def _arrangements(size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each place of a batch the record that stands there now, and which places hold company instead, bool."""
+    """Yield the record to put at each place of a batch, and a mask of the places to fill with company, bool."""
     places = torch.arange(size)
     yield torch.randperm(size, generator=generator), torch.zeros(size, dtype=torch.bool)
     yield places.roll(1), torch.rand(size, generator=generator) < 0.5 * (size > 1)
 
 
 def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) -> tuple[Tensor, Tensor]:
-    """The records in other places, and extreme ones among them; of whole numbers, the first record."""
+    """Rearrange the records and put extreme ones among them; for whole numbers, the first record."""
     inputs, targets = inputs[rows].clone(), targets[rows].clone()
     for tensor in (inputs, targets):
         if tensor.is_floating_point():
@@ -139,9 +141,10 @@ def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) ->
 
 
 def hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide: bool) -> Tensor:
-    """Records or targets of the made-up ones' shape and type: of both signs and, if `wide`, of very different sizes.
+    """Make records or targets of the made-up ones' shape and type: of both signs and, if `wide`, of very different
+    sizes.
 
-    Whole numbers are the made-up ones' own in any mixture: others the model may not accept.
+    Whole numbers are drawn from the made-up ones: the model may not accept others.
     """
     shape = (count, *probe.shape[1:])
     if not probe.is_floating_point():
@@ -156,8 +159,8 @@ def hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide:
 def make_hostile(trained: list[nn.Parameter], generator: torch.Generator, *, wide: bool) -> None:
     """Give the trained parameters values that keep numbers alive from layer to layer.
 
-    If `wide`, single weights are up to 2^6 times as large, or as small, and they lie in one vector, as in training:
-    their addresses are of other kinds.
+    If `wide`, single weights are up to 2^6 times as large, or as small, and all lie in one vector, as in training: then
+    their addresses have other alignments.
     """
     if wide and trained:
         nn.utils.vector_to_parameters(torch.cat([p.data.flatten() for p in trained]), trained)

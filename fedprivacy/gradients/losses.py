@@ -1,4 +1,4 @@
-"""Losses that keep the records of a batch apart; and what is said of a model or a loss that does not."""
+"""Losses that keep the records of a batch apart, and the errors about models and losses that do not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LossShapeError(ValueError):
 
 
 def checked_losses(losses: Tensor, records: int) -> Tensor:
-    """The losses; a `LossShapeError` if they are not one for each record."""
+    """Return the losses, or raise a `LossShapeError` if they are not one for each record."""
     if losses.shape != (records,):
         raise LossShapeError(
             f"The task's loss returned shape {list(losses.shape)} for a batch of {records}; "
@@ -35,10 +35,10 @@ def checked_losses(losses: Tensor, records: int) -> Tensor:
 
 
 def tried_on_cpu(loss: Loss) -> Loss:
-    """The same loss for a GPU: it raises on a label out of range, as on a CPU.
+    """Wrap a loss for a GPU so that it raises on a label out of range, as on a CPU.
 
-    A kernel on a GPU would stop at such a label, and the process could use the device no more: one record would decide
-    whether the client ever answers again.
+    A kernel on a GPU would abort at such a label, and the process could no longer use the device: one record would
+    decide whether the client ever answers again.
     """
 
     def tried(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def tried_on_cpu(loss: Loss) -> Loss:
 
 
 def gradient_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
-    """The gradient of a loss: (outputs [batch, ...], targets [batch, ...]) -> [batch, ...], each row its record's own.
+    """Return the gradient of a loss: (outputs [batch, ...], targets [batch, ...]) -> [batch, ...], independent rows.
 
     Cross entropy's is known; any other loss goes through autograd.
     """
@@ -69,14 +69,14 @@ def gradient_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _is_cross_entropy(loss: Loss) -> bool:
-    """Whether the loss is `cross_entropy(outputs, targets, reduction="none")` and nothing else."""
+    """Return whether the loss is `cross_entropy(outputs, targets, reduction="none")` and nothing else."""
 
     def function(outputs: Tensor, targets: Tensor) -> Tensor:  # torch.fx traces functions, not methods
         return loss(outputs, targets)
 
     try:
         outputs, targets, call, output = fx.Tracer().trace(function).nodes
-    except Exception:  # whatever tracing does to a user's function, autograd still knows its gradient
+    except Exception:  # tracing a user's function may fail in any way; autograd still computes its gradient
         return False
     same = call.target is functional.cross_entropy and call.args == (outputs, targets) and output.args == (call,)
     return same and call.kwargs == _CROSS_ENTROPY

@@ -27,28 +27,30 @@ from fedprivacy.gradients.rules.pooling import Window, shifted_max, shifted_max_
 _aten = torch.ops.aten
 
 _NUMPY_IS_FASTER = 4
-"""With so many threads or fewer."""
+"""Maximum number of threads with which numpy's kernel is faster."""
 
 
 class Operation(ABC):
     """One step with one input.
 
     Attributes:
-        fresh: whether what both passes return is memory of its own, which the operation does not read again.
+        fresh: whether both passes return memory of their own, which the operation does not read again.
     """
 
     fresh = True
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
-        """The output, and what is to be kept for the gradients."""
+        """Return the output, and the values to keep for the gradients."""
 
     @abstractmethod
     def backward(self, kept: Any, gradient: Tensor) -> Tensor:
-        """The gradient of the inputs, from what `forward` kept and the gradient of the output."""
+        """Return the gradient of the inputs, given the values that `forward` kept and the gradient of the output."""
 
     def piece(self, parameter: str, kept: Any, gradient: Tensor, kept_bytes: int) -> Piece:
-        """The piece of the layer's weight or bias, which may keep so many bytes; likewise."""
+        """Return the piece of the layer's weight or bias, which may keep `kept_bytes` bytes; arguments as for
+        `backward`.
+        """
         raise NotImplementedError
 
 
@@ -99,8 +101,8 @@ class Convolve(Operation):
 class Activation(Operation):
     """An activation whose gradient follows from its output.
 
-    It writes over the inputs, and over the gradient of the output, where nobody else will read them: fresh memory is
-    slower than the arithmetic.
+    It overwrites the inputs and the gradient of the output if nothing else reads them: fresh memory is slower than the
+    arithmetic.
     """
 
     fresh = False
@@ -119,9 +121,9 @@ class Activation(Operation):
 
 
 def _tanh(inputs: Tensor, *, out: Tensor) -> Tensor:
-    """The hyperbolic tangent: on a CPU by numpy's kernel, eight times as fast as torch's and right to 2e-7.
+    """Compute the hyperbolic tangent: on a CPU by numpy's kernel, eight times as fast as torch's and accurate to 2e-7.
 
-    Numpy's has one thread: torch's kernel overtakes it with many.
+    Numpy uses one thread; torch's kernel is faster with many.
     """
     if inputs.is_cuda or inputs.dtype != torch.float32 or torch.get_num_threads() > _NUMPY_IS_FASTER:
         return torch.tanh(inputs, out=out)
@@ -212,7 +214,7 @@ class ByAutograd(Operation):
 
 
 def operation_for(layer: nn.Module) -> Operation | None:
-    """The operation that computes a layer, or None if only autograd can."""
+    """Return the operation that computes a layer, or None if only autograd can."""
     make = _OPERATIONS.get(type(layer))
     if make is not None:
         return make(layer)

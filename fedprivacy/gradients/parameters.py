@@ -10,18 +10,18 @@ from torch import Tensor, nn
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that are trained, by name, detached, in the order of the flat gradient vector."""
+    """Return the trained parameters by name, detached, in the order of the flat gradient vector."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def flat_parameters(model: nn.Module) -> Tensor:
-    """The trainable parameters joined to one vector, shape [d], in the order of `trainable_parameters`."""
+    """Join the trainable parameters to one vector, shape [d], in the order of `trainable_parameters`."""
     return torch.cat([p.flatten() for p in trainable_parameters(model).values()])
 
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """The trained parameters, to be changed for a while: afterwards they are what they were, where they were."""
+    """Yield the trained parameters, which may be changed; afterwards values and memory are restored."""
     trained = [p for p in model.parameters() if p.requires_grad]
     own = [p.data for p in trained]
     kept = [values.clone() for values in own]

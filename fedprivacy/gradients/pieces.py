@@ -1,11 +1,11 @@
-"""Per-record gradients of one parameter, each in the form that is cheapest to hold.
+"""Pieces: per-record gradients of one parameter, each in the cheapest form.
 
 A layer's gradient for one record is a sum over positions t of outer products g_t a_t^T of output gradients and inputs.
-Its norm, and its weighted sum over the records, can often be had without keeping it for every record. Each piece
-answers both questions, and can be written out when something else must be added to it first.
+Its norm, and its weighted sum over the records, can often be computed without keeping it for every record. Each piece
+provides both, and can be written out when something else must be added to it first.
 
-The clip is only as good as the agreement between the two answers: the norm must be that of the vector that is summed.
-So no piece takes the norm of an expression that cancels and sums another that does not.
+The clip is only as good as the agreement between the two: the norm must be that of the vector that is summed. So no
+piece takes the norm of an expression that cancels and sums another that does not.
 """
 
 from __future__ import annotations
@@ -23,70 +23,72 @@ Writer = Callable[[int, int], "Written"]
 """(start, stop) -> the written gradients of records start to stop."""
 
 _SHORT = 2**14
-"""Entries whose squares are added in float32 before float64 takes over."""
+"""Number of entries whose squares are added in float32 before float64 takes over."""
 
 _SMALLEST_SURE_NORM = 1e-12
-"""Squares of entries below 1e-19 lose digits in float32; a norm above this bound does not notice them."""
+"""Smallest norm that is surely right: squares of entries below 1e-19 lose digits in float32, which larger norms do not
+notice.
+"""
 
 _CHUNK_BYTES = 16 * 2**20
-"""Written gradients that are in flight at a time: what a processor's cache still holds."""
+"""Number of bytes of written gradients in flight at a time: they fit into a processor's cache."""
 
 STRETCH = 32
-"""Records that one matrix product adds at most, and that are written at a time: see `gradients.summation`."""
+"""Maximum number of records that one matrix product adds, and that are written at a time: see `gradients.summation`."""
 
 _UNIT64 = 2.0**-52
-"""Twice the relative rounding of one operation in float64."""
+"""Twice the relative rounding error of one operation in float64."""
 
 _LONGEST_FACTOR = 2.0**64
-"""With a longer factor a gradient counts as not finite: scaled down, the other factor would lose digits in float32."""
+"""Longest factor of a finite gradient: scaled down, the other factor would lose digits in float32."""
 
 
 class Piece(ABC):
     """The gradients of one parameter (or of some of its rows) for every record of a batch.
 
     Attributes:
-        sources: what the gradients are computed of: row i, and nothing else in them, makes record i's gradient.
+        sources: tensors from which the gradients are computed: only their row i determines record i's gradient.
     """
 
     sources: tuple[Tensor, ...]
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that the piece takes beyond the layer's inputs and output gradients."""
+        """Number of bytes that the piece takes beyond the layer's inputs and output gradients."""
         return 0
 
     @abstractmethod
     def norms(self) -> Tensor:
-        """Euclidean norm of each record's gradient, shape [batch], float32 or float64.
+        """Return the Euclidean norm of each record's gradient, shape [batch], float32 or float64.
 
-        Never below (1 - 2e-5) times the norm of what `add_weighted_sum` adds, and above it by more only where terms
-        cancel: the clip relies on it.
+        It is never below (1 - 2e-5) times the norm of the vector that `add_weighted_sum` adds, and above it by more
+        only where terms cancel: the clip relies on it.
         """
 
     @abstractmethod
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        """Add the sum over some records, one after another, of weight times gradient to `out`.
+        """Add the sum over consecutive records of weight times gradient to `out`.
 
         Args:
-            weights: of these records, shape [n], of the dtype of `out`, in which the sum is computed.
-            out: shape [*parameter]; changed in place, and rounded once, as by one product.
-            start: the first of them.
+            weights: weights of these records, shape [n], of the dtype of `out`, in which the sum is computed.
+            out: tensor of shape [*parameter]; changed in place, and rounded once, as by one product.
+            start: number of the first of these records.
         """
 
     @abstractmethod
     def gradients(self) -> Tensor:
-        """Every record's gradient written out, shape [batch, *parameter]."""
+        """Write out every record's gradient, shape [batch, *parameter]."""
 
     def averaged(self, views: int, kept_bytes: int) -> Piece:
-        """The gradients of records that have `views` rows each, one after another: the mean of the rows."""
+        """Average the gradients of records that have `views` consecutive rows each."""
         return Written(_mean_of_views(self.gradients(), views))
 
 
 class Written(Piece):
-    """Gradients written out and kept. What vanishes of their norms in float32 is far below any clipping norm."""
+    """Gradients written out and kept. The loss of their norms in float32 is far below any clipping norm."""
 
     def __init__(self, kept: Tensor, axes: tuple[int, ...] | None = None) -> None:
-        """Take gradients [batch, ...], and for each axis of the parameter the axis of a record's one; None: as is."""
+        """Take gradients [batch, ...], and the record's axis for each axis of the parameter; None: as they are."""
         self.sources, self._kept, self._axes = (kept,), kept, axes
 
     @property
@@ -110,11 +112,11 @@ class Written(Piece):
 class Rewritten(Piece):
     """Gradients too large to keep: written twice, some records at a time, once for the norms and once for the sum.
 
-    Each time as many as before, or the second writing could differ from the first in its last bits.
+    Both times in chunks of the same size: otherwise the second writing could differ from the first in its last bits.
     """
 
     def __init__(self, write: Writer, sources: tuple[Tensor, ...], chunk: int) -> None:
-        """Take what writes, what it writes from, and how many records it writes at a time, a power of two."""
+        """Take the function that writes, its sources, and the number of records to write at a time, a power of two."""
         self._write, self.sources, self._chunk = write, sources, chunk
 
     def norms(self) -> Tensor:
@@ -142,7 +144,7 @@ class Rewritten(Piece):
 
 
 class Outer(Piece):
-    """One outer product for each record, whose norm is the product of two norms, however small one of them is."""
+    """One outer product for each record; its norm is the product of two norms, however small one of them is."""
 
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
         """Take inputs [batch, d] and output gradients [batch, p]."""
@@ -169,11 +171,11 @@ class Outer(Piece):
 class Gram(Piece):
     """Outer products over few positions of a large parameter: the ghost norm (Goodfellow 2015; Li et al. 2022).
 
-    The squared norm of sum_t g_t a_t^T is sum_st <a_s, a_t> <g_s, g_t>. In float32 that cancels to nothing where the
-    inputs share a large offset and the output gradients sum to almost zero, and a norm of nothing is never clipped.
+    The squared norm of sum_t g_t a_t^T is sum_st <a_s, a_t> <g_s, g_t>. In float32 that cancels to zero where the
+    inputs share a large offset and the output gradients sum to almost zero, and a norm of zero is never clipped.
     Here norms and sums are float64, which holds the products of float32 numbers exactly. But a squared norm cancels
-    twice as deep as the sum does, to nothing in float64 too. So the largest error that its computation can have is
-    added: where terms cancel the norm is too large, and never too small.
+    twice as deep as the sum does, to zero even in float64. So the largest possible error of its computation is added:
+    where terms cancel, the norm is too large, and never too small.
     """
 
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
@@ -184,7 +186,7 @@ class Gram(Piece):
         inputs, grads = self.sources
         gram = torch.bmm(inputs, inputs.transpose(1, 2)).mul_(torch.bmm(grads, grads.transpose(1, 2)))
         squared = gram.sum((1, 2)).clamp_(min=0.0)
-        terms = inputs.shape[2] + grads.shape[2] + inputs.shape[1] ** 2 + 4  # of the longest chain of roundings
+        terms = inputs.shape[2] + grads.shape[2] + inputs.shape[1] ** 2 + 4  # length of the longest chain of roundings
         uncancelled = (inputs.norm(dim=2) * grads.norm(dim=2)).sum(1).square_()
         squared.add_(uncancelled, alpha=terms * _UNIT64)
         one, other = inputs.square().sum((1, 2)), grads.square().sum((1, 2))
@@ -203,10 +205,10 @@ class Gram(Piece):
         return over_positions(inputs, gradients / views, kept_bytes)
 
 
-class Rows(Piece):
-    """Gradients of a table, of which each record touches few rows: an embedding's.
+class TableRows(Piece):
+    """Gradients of a table, such as an embedding's, of which each record touches few rows.
 
-    Rows that a record touches more than once are added up before the norm is taken.
+    Gradients of a row that a record touches more than once are added before the norm is taken.
     """
 
     def __init__(self, ids: Tensor, gradients: Tensor, table: torch.Size) -> None:
@@ -240,11 +242,13 @@ class Rows(Piece):
 
     def averaged(self, views: int, kept_bytes: int) -> Piece:
         ids, gradients = (source.unflatten(0, (-1, views)).flatten(1, 2) for source in self.sources)
-        return Rows(ids, gradients / views, self._table)
+        return TableRows(ids, gradients / views, self._table)
 
 
 def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) -> Piece:
-    """The piece of a linear map, [batch, positions, d] to [batch, positions, p], that may keep so many bytes."""
+    """Return the piece of a linear map, [batch, positions, d] to [batch, positions, p], that may keep `kept_bytes`
+    bytes.
+    """
     positions, d = inputs.shape[1:]
     p = output_gradients.shape[2]
     if positions == 1:
@@ -260,25 +264,26 @@ def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) ->
 
 
 _GRAM_COST = 8
-"""Time of a float64 Gram product relative to a float32 product of the same size, with what keeping gradients costs;
-measured on one core for d = p = 768, see benchmarks."""
+"""Time of a float64 Gram product relative to a float32 product of the same size, including the cost of keeping
+gradients; measured on one core for d = p = 768, see benchmarks.
+"""
 
 
 def written_or_not(write: Writer, sources: tuple[Tensor, ...], bytes_each: int, kept_bytes: int) -> Piece:
-    """Gradients of `bytes_each` written once and kept, if they fit into `kept_bytes`, else written twice in chunks."""
+    """Write gradients of `bytes_each` once and keep them, if they fit into `kept_bytes`, else twice in chunks."""
     records = len(sources[0])
     if records * bytes_each <= kept_bytes:
         return write(0, records)
     return Rewritten(write, sources, min(_power_of_two(_CHUNK_BYTES // bytes_each), STRETCH))
 
 
-def _power_of_two(most: int) -> int:
-    """The largest that is no larger than `most`, and 1 at least: it divides a part of a batch without a rest."""
-    return 1 << max(most.bit_length() - 1, 0)
+def _power_of_two(largest: int) -> int:
+    """Return the largest power of two up to `largest`, at least 1: it divides a part of a batch evenly."""
+    return 1 << max(largest.bit_length() - 1, 0)
 
 
 def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
-    """One piece for all uses of a parameter in a batch, which must be added before the norm is taken."""
+    """Join all uses of a parameter in a batch into one piece, because they must be added before the norm is taken."""
     if len(pieces) == 1:
         return pieces[0]
     if all(isinstance(piece, Outer) for piece in pieces):
@@ -293,22 +298,24 @@ def _mean_of_views(rows: Tensor, views: int) -> Tensor:
 
 
 def _factor_norms(rows: Tensor) -> Tensor:
-    """Norms [batch] of rows [batch, n], float64, right to 1e-6 however small they are.
+    """Return norms [batch] of rows [batch, n], float64, accurate to 1e-6 however small they are.
 
-    Each is a function of its own row: so is the precision in which it was computed.
+    Each norm, and the precision of its computation, is a function of its own row alone.
     """
     if rows.is_cuda:  # no branch on a value there
         norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
     norms = row_norms(rows).double()
-    least, most = torch.aminmax(norms)  # not a number, if one of them is none
+    least, most = torch.aminmax(norms)  # NaN if one of them is NaN
     if not float(least) > _SMALLEST_SURE_NORM:
         norms = torch.where(norms > _SMALLEST_SURE_NORM, norms, row_norms(rows.double()))
     return norms if float(most) <= _LONGEST_FACTOR else norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Norms [batch] of rows [batch, ...], at least float32, from norms of short stretches: long float32 sums drift."""
+    """Return norms [batch] of rows [batch, ...], at least float32, from norms of short stretches: long float32 sums
+    drift.
+    """
     if rows.dim() != 2:
         rows = rows.flatten(1)
     dtype = torch.promote_types(rows.dtype, torch.float32)
@@ -321,10 +328,10 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def _some(rows: Tensor, weights: Tensor, start: int) -> Tensor:
-    """The rows from `start` on that have weights; torch takes two microseconds to find that they are all."""
+    """Return the rows from `start` on that have weights. (The test for all rows saves torch two microseconds.)"""
     return rows if weights.shape[0] == rows.shape[0] else rows[start : start + weights.shape[0]]
 
 
 def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    """The tensor in a type; torch takes a microsecond to find that it has it already."""
+    """Convert the tensor to a type. (The test for the same type saves torch a microsecond.)"""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)

@@ -1,7 +1,8 @@
-"""Matrix products that treat all rows alike, in full float32 precision whatever the process has chosen for the rest.
+"""Matrix products that treat all rows alike, in full float32 precision whatever the process's own setting.
 
-A product with a matrix of weights sums over an inner axis. Where that is no multiple of a processor's vectors, kernels
-finish rows in different ways, by their places. Zeros up to the next multiple change no sum and leave nothing to finish.
+A product with a matrix of weights sums over an inner axis. If its length is no multiple of a processor's vectors,
+kernels finish rows in different ways, depending on their places. Zeros up to the next multiple change no sum and leave
+nothing to finish.
 
 Some libraries still choose a kernel by the number of rows, or finish the last rows in another way. Within
 `one_row_at_a_time` they never see more than one: a batched product of as many matrices of one row each, which takes up
@@ -22,11 +23,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 LANES = 16
-"""Numbers of a processor's longest vectors."""
+"""Number of float32 values in a processor's longest vectors."""
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`, [..., d] to [..., p], also backwards through autograd."""
+    """Compute `torch.nn.functional.linear`, [..., d] to [..., p], with a backward pass through autograd."""
     outputs = weight.shape[0]
     backwards = -outputs % LANES if torch.is_grad_enabled() and inputs.requires_grad else 0
     return _padded_linear(inputs, weight, bias, backwards)
@@ -37,7 +38,7 @@ _one_row_at_a_time: ContextVar[bool] = ContextVar("one row at a time", default=F
 
 @contextmanager
 def one_row_at_a_time() -> Iterator[None]:
-    """Multiply every row by itself, for the length of a computation in this thread."""
+    """Multiply every row by itself, for the duration of a computation in this thread."""
     before = _one_row_at_a_time.set(True)
     try:
         yield
@@ -46,7 +47,7 @@ def one_row_at_a_time() -> Iterator[None]:
 
 
 def times(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Rows [..., d] times a matrix [d, p]; forwards only."""
+    """Multiply rows [..., d] by a matrix [d, p], without a backward pass."""
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
         return product(rows, matrix)
@@ -54,7 +55,7 @@ def times(rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-    """A base [batch, p] plus rows [batch, d] times a matrix [d, p], also backwards through autograd."""
+    """Add the product of rows [batch, d] and a matrix [d, p] to a base [batch, p], with a backward pass."""
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
         return addmm(base, rows, matrix)
@@ -62,7 +63,7 @@ def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 def addmm(base: Tensor, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
-    """`torch.addmm`, all rows at once or each by itself; nothing is padded."""
+    """Compute `torch.addmm`, all rows at once or each by itself, without padding."""
     if not _one_row_at_a_time.get():
         return torch.addmm(base, rows, matrix, out=out)
     batches = base.unsqueeze(1), rows.unsqueeze(1), matrix.expand(len(rows), *matrix.shape)
@@ -70,7 +71,7 @@ def addmm(base: Tensor, rows: Tensor, matrix: Tensor, out: Tensor | None = None)
 
 
 def summed_outer(left: Tensor, right: Tensor) -> Tensor:
-    """For each record the sum over positions of outer products: [batch, t, p] and [batch, t, d] to [batch, p, d]."""
+    """Sum outer products over positions for each record: [batch, t, p] and [batch, t, d] to [batch, p, d]."""
     p, d = left.shape[2], right.shape[2]
     if p % LANES == 0 and d % LANES == 0:
         return torch.bmm(left.transpose(1, 2), right)
@@ -78,7 +79,7 @@ def summed_outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 def padded(rows: Tensor) -> Tensor:
-    """Rows [..., d] with zeros up to the next multiple of `LANES`."""
+    """Pad rows [..., d] with zeros up to the next multiple of `LANES`."""
     missing = -rows.shape[-1] % LANES
     return functional.pad(rows, (0, missing)) if missing else rows
 
@@ -89,7 +90,7 @@ def _padded_matrix(matrix: Tensor) -> Tensor:
 
 
 def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Rows [..., d] times a matrix [d, p], plus a bias [p], all at once or each by itself."""
+    """Multiply rows [..., d] by a matrix [d, p] and add a bias [p], all rows at once or each by itself."""
     if not _one_row_at_a_time.get():
         return functional.linear(rows, matrix.t(), bias)
     single = rows.reshape(-1, 1, matrix.shape[0])
@@ -99,24 +100,24 @@ def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class AlikeProducts(TorchFunctionMode):
-    """For the length of a computation, its `linear` is ours: also inside modules, and under `torch.func`."""
+    """Mode in which every `linear` is ours: also inside modules, and under `torch.func`."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run one of torch's functions."""
+        """Run one of torch's functions, or ours in its place."""
         if func is functional.linear:
             return _everywhere(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _everywhere(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """By the names that torch gives the arguments; a transform does not say whether it goes backwards."""
+    """Compute `linear`, with torch's argument names; a transform does not tell whether there is a backward pass."""
     return _padded_linear(input, weight, bias, -weight.shape[0] % LANES)
 
 
 def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backwards: int) -> Tensor:
-    """With so many rows of zeros below the weights: the way back sums over them."""
+    """Compute `linear` with `backwards` rows of zeros below the weights, because the backward pass sums over rows."""
     missing = -weight.shape[1] % LANES
     if missing or backwards:
         weight = functional.pad(weight, (0, missing, 0, backwards))
@@ -127,13 +128,13 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
 
 
 class FullPrecision:
-    """Matrix products in float32 proper while any thread is inside.
+    """Context in which matrix products are computed in full float32, for as long as any thread is inside.
 
     TF32 and bfloat16 products round a sum of clipped gradients by up to 2^-8 of itself, far beyond the mechanism's
-    allowance for rounding, and the norms that scaled them are not rounded with it.
+    allowance for rounding, and the norms that scaled them are not rounded likewise.
 
     A process that has set the precision by backend (`torch.backends.*.fp32_precision`) keeps full precision
-    afterwards: what it had chosen cannot be read back.
+    afterwards, because its own setting cannot be read back.
     """
 
     def __init__(self) -> None:
@@ -156,4 +157,4 @@ class FullPrecision:
 
 
 full_precision = FullPrecision()
-"""The one of this process: the precision is a setting of the process."""
+"""The only instance in this process: the precision is a setting of the process."""

@@ -1,7 +1,7 @@
-"""What records score under a model, each by itself, bit for bit.
+"""Scores of records under a model, each computed independently of the others, bit for bit.
 
-What is measured of a record may depend on nothing else in its batch, as its gradient may not: outputs and scores are
-computed as `fedprivacy.gradients.apart` says.
+A record's score, like its gradient, must not depend on the rest of its batch: outputs and scores are computed by
+`fedprivacy.gradients.apart`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class RecordScores:
     """Scores of each record of a batch under one model.
 
     Attributes:
-        model: read in every call, never changed. Its parameters when this is made are public.
-        rows: records that are computed at a time, at most.
+        model: the model; read in every call, never changed. Its parameters at construction are public.
+        rows: maximum number of records computed at a time.
         example: outputs and targets of made-up records, on the CPU.
     """
 
@@ -38,15 +38,15 @@ class RecordScores:
         """Choose the size of the parts on made-up records.
 
         Args:
-            model: as `check_model` accepts it.
-            loss: one for each record; it says which made-up records the model takes.
-            measures: each gives one number for each record, of outputs and targets on the CPU: there, what is wrong
-                with a record raises, and ends no process.
-            kinds: inputs and targets, each [any, ...], of the records that will come; no value is read.
-            threads: of torch's, with which everything is computed, such as are fastest for the gradients.
+            model: a model that `check_model` accepts.
+            loss: loss that returns one value for each record; it decides which made-up records are accepted.
+            measures: functions that return one number for each record from outputs and targets on the CPU, where a bad
+                record raises an error and does not end the process.
+            kinds: inputs and targets, each [any, ...], of the records' shapes and types; no value is read.
+            threads: number of torch's threads for everything, such as the fastest for the gradients.
 
         Raises:
-            Exception: what model or loss raise on a record of zeros.
+            Exception: any error that model or loss raises on a record of zeros.
         """
         self.model, self._measures, self._threads = model, measures, threads
         with full_precision, torch.no_grad(), computing_with(threads):
@@ -57,16 +57,17 @@ class RecordScores:
         self.rows = self._row_by_row.sizes[0]
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The scores of a batch [batch, ...], shape [batch, measures], float64, on the CPU.
+        """Return the scores of a batch [batch, ...], shape [batch, measures], float64, on the CPU.
 
-        Of a record whose output or score cannot be computed, or is not a number, all are NaN.
+        All scores of a record are NaN if one of them, or its output, cannot be computed or is NaN.
         """
         with full_precision, torch.no_grad(), computing_with(self._threads):
             return self._row_by_row(inputs, targets)[0]
 
     def _scores(self, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs, targets = self._outputs(inputs), targets.cpu()
-        pairs = ((measure, outputs.clone(), targets.clone()) for measure in self._measures)  # it may write into them
+        # Copies, because a measure may write into them.
+        pairs = ((measure, outputs.clone(), targets.clone()) for measure in self._measures)
         scores = torch.stack([measure(*own).double() for measure, *own in pairs], 1)
         unknown = outputs.isnan().reshape(len(outputs), -1).any(1) | scores.isnan().any(1)
         return scores.masked_fill(unknown.unsqueeze(1), math.nan)
@@ -81,24 +82,24 @@ class RecordScores:
 
 
 class KnownIds(TorchFunctionMode):
-    """For the length of a computation, an embedding raises on an id that its table does not have.
+    """Mode in which an embedding raises on an id that its table does not have.
 
-    On a GPU a kernel would stop there, and the process could use the device no more: one record would decide whether
-    the client ever answers again, see `tried_on_cpu`. The ids are looked at outside of torch: this is no branch that
-    chooses a path (`OnePath`), for a part in which it raises is computed one by one.
+    On a GPU a kernel would abort there, and the process could no longer use the device: one record would decide whether
+    the client ever answers again, see `tried_on_cpu`. The ids are checked outside of torch: this branch chooses no path
+    (`OnePath`), because a part in which it raises is computed one by one.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run one of torch's functions."""
+        """Run one of torch's functions, after a check of an embedding's ids."""
         if func is functional.embedding:
             _look_up(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _look_up(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> None:
-    """By the names that torch gives the arguments."""
+    """Check an embedding's ids; the arguments have torch's names."""
     ids = input.cpu().numpy()
     if ((ids < 0) | (ids >= len(weight))).any():
         raise IndexError("an id is out of range")

@@ -1,8 +1,8 @@
 """The engine's self-check: three made-up records, computed by a candidate and by the loop.
 
-The loop is exact, and so is `vmap`: these two apply where no rule does, the loop last of all.
+The loop is exact, and so is `vmap`: these two apply where no rule does, the loop as the last resort.
 
-Made-up records are public, so what the check decides is, too. It refutes a rule that does not fit a layer, an axis
+Made-up records are public, and so is the check's result. It refutes a rule that does not fit a layer, an axis
 that does not count the records, a parameter that is used behind a layer's back, and a model that draws random numbers.
 """
 
@@ -24,47 +24,51 @@ from fedprivacy.gradients.tape import Part, Sized
 
 PROBES = 3
 _TOLERANCE = 1e-3
-"""Wrong gradients are off by their own size; float32 rounding by 1e-6 of it, and more where a deep model cancels."""
+"""Tolerance relative to a gradient's size: wrong gradients are off by their own size, and float32 rounding by 1e-6 of
+it, or more where a deep model cancels.
+"""
 
 _LAX_TOLERANCE = 0.1
-"""Half precision rounds by 2^-9, and deep models add that up."""
+"""Relative tolerance in half precision, which rounds by 2^-9; deep models add that up."""
 
 _NUDGE = 0.02
-"""How far parameters are moved."""
+"""Distance by which parameters are moved."""
 
 _NOTHING = 1e-12
-"""Gradients this small are never clipped, and may vanish in one means and not in another."""
+"""Largest gradient that counts as zero: it is never clipped, and may vanish in one method and not in another."""
 
 
-class Means(Protocol):
+class Method(Protocol):
     """A way to compute per-record gradients.
 
     Attributes:
-        name: for people.
+        name: name for people.
     """
 
     name: str
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory the activations of the last batch took."""
+        """Approximate number of bytes that the activations of the last batch took."""
         ...
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """Every trained parameter's piece, which may keep so many bytes, for a batch [batch, ...] of one or more."""
+        """Compute every trained parameter's piece, which may keep `kept_bytes`, for a batch [batch, ...] of one or
+        more.
+        """
         ...
 
 
 class DisagreementError(ValueError):
-    """A means that computes other gradients than the loop."""
+    """A method computes other gradients than the loop."""
 
 
 class PlaceError(DisagreementError):
-    """A result that depends on a record's place in the batch, or on the other records in it."""
+    """A result depends on a record's place in the batch, or on the other records in it."""
 
 
 class _Fallback:
-    """What writes every record's gradient out. How much memory activations take beside them is not known."""
+    """Base of methods that write every record's gradient out. Their activations' memory is unknown."""
 
     held_bytes = 0
 
@@ -73,7 +77,7 @@ class _Fallback:
 
 
 class Vectorised(_Fallback):
-    """Per-record gradients of everything that `torch.func` can transform."""
+    """Per-record gradients of any model that `torch.func` can transform."""
 
     name = "vmap"
 
@@ -95,7 +99,7 @@ class Loop(_Fallback):
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        # Each in memory of its own: kernels may treat what comes before an aligned address apart.
+        # Each record has memory of its own: kernels may treat elements before an aligned address differently.
         records = ((inputs[i : i + 1].clone(), targets[i : i + 1].clone()) for i in range(len(inputs)))
         rows = [self._gradients(parameters, *record) for record in records]
         return _written([torch.stack(column) for column in zip(*rows, strict=True)])
@@ -114,10 +118,10 @@ def _written(gradients: Iterable[Tensor]) -> list[Sized]:
 def made_up_records(
     inputs: Tensor, targets: Tensor, tried: Callable[[Tensor, Tensor], object]
 ) -> tuple[Tensor, Tensor]:
-    """Three records that are accepted, of the shape and type of rows of `inputs` and `targets`, each [any, ...].
+    """Make three records that are accepted, of the shape and type of rows of `inputs` and `targets`, each [any, ...].
 
     Raises:
-        Exception: what is raised when zeros are `tried`, if those are not accepted either.
+        Exception: the error of `tried` on zeros, if those are not accepted either.
     """
     generator = torch.Generator().manual_seed(0)
     candidate = (_random_rows(inputs, generator), _random_rows(targets, generator))
@@ -125,31 +129,31 @@ def made_up_records(
         tried(*candidate)
     except LossShapeError:
         raise
-    except Exception:  # such numbers are no records to this model; zeros must be
+    except Exception:  # the model does not accept such numbers; it must accept zeros
         candidate = (inputs.new_zeros(PROBES, *inputs.shape[1:]), targets.new_zeros(PROBES, *targets.shape[1:]))
         tried(*candidate)
     return candidate
 
 
-def check_against_loop(means: Means, loop: Loop, probe: tuple[Tensor, Tensor], *, lax: bool = False) -> None:
+def check_against_loop(method: Method, loop: Loop, probe: tuple[Tensor, Tensor], *, lax: bool = False) -> None:
     """Compare norms and a weighted sum of made-up records' gradients; `lax` allows for half precision's rounding.
 
     Raises:
         DisagreementError: names the largest relative difference.
-        Exception: what the means itself raises.
+        Exception: any error that the method itself raises.
     """
-    ours, theirs = (_figures(m, loop.model, *probe) for m in (means, loop))
+    ours, theirs = (_figures(m, loop.model, *probe) for m in (method, loop))
     for mine, true in zip(ours, theirs, strict=True):
         error = float((mine - true).norm() / true.norm().clamp(min=_NOTHING))
         if not error <= (_LAX_TOLERANCE if lax else _TOLERANCE):
-            raise DisagreementError(f"{means.name} differs from the per-record loop by {error:.1g} of its size")
+            raise DisagreementError(f"{method.name} differs from the per-record loop by {error:.1g} of its size")
 
 
-def check_nearby(means: Means, loop: Loop, probe: tuple[Tensor, Tensor]) -> None:
-    """Once more what `check_against_loop` does, where a layer that starts at zero hides nothing of what comes before.
+def check_nearby(method: Method, loop: Loop, probe: tuple[Tensor, Tensor]) -> None:
+    """Repeat `check_against_loop` near the parameters, where a layer that starts at zero hides nothing before it.
 
-    The parameters are moved a little for this long. The records are more, come in another order, and end after
-    different lengths in zeros, as padded ones do: a model that sorts its batch would sort these.
+    The parameters are moved a little meanwhile. There are more records, in another order, and they end in zeros after
+    different lengths, as padded ones do: a model that sorts its batch would sort these.
     """
     with restored(loop.model) as trained:
         for p in trained:
@@ -157,20 +161,20 @@ def check_nearby(means: Means, loop: Loop, probe: tuple[Tensor, Tensor]) -> None
         try:
             nearby = _reordered(*probe)
             sized = loop.pieces(*nearby, kept_bytes=0)
-        except Exception:  # such records are none to this model
+        except Exception:  # the model does not accept such records
             return
         if all(bool(one.norms.isfinite().all()) for one in sized):
-            check_against_loop(means, loop, nearby)
+            check_against_loop(method, loop, nearby)
 
 
 def nudge(parameter: Tensor) -> Tensor:
-    """By how much to move a parameter, so that none is zero or as symmetrical as many are at the start."""
+    """Return a small change of a parameter, after which no entry is zero or as symmetrical as at initialisation."""
     places = torch.arange(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
     return _NUDGE * places.cos().view_as(parameter)
 
 
 def _reordered(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """More records than before, in another order, with zeros after one, two or all thirds of their first axis."""
+    """Return more records, in another order, with zeros after one, two or all thirds of their first axis."""
     order = torch.tensor([2, 1, 0, 2, 1], device=inputs.device)
     inputs, targets = inputs[order], targets[order]
     if inputs.dim() > 1:
@@ -179,19 +183,19 @@ def _reordered(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def _figures(means: Means, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The norms [batch] of the gradients and their weighted sum [d]."""
+def _figures(method: Method, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute the norms [batch] of the gradients and their weighted sum [d]."""
     weights = torch.linspace(1.0, -2.0, len(inputs), device=inputs.device)
     squared = torch.zeros(len(inputs), dtype=torch.float64, device=inputs.device)
     sums = [torch.zeros(p.shape, device=inputs.device) for p in trainable_parameters(model).values()]
-    for sized in means.pieces(inputs, targets, kept_bytes=2**62):
+    for sized in method.pieces(inputs, targets, kept_bytes=2**62):
         squared += sized.norms.double().square()
         sized.piece.add_weighted_sum(weights, sized.part.of(sums[sized.part.place]))
     return squared.sqrt(), torch.cat([total.flatten() for total in sums]).double()
 
 
 def _random_rows(rows: Tensor, generator: torch.Generator) -> Tensor:
-    """From 0 to 1, as most models accept them: brightness, scores, words 0 and 1."""
+    """Draw numbers from 0 to 1, as most models accept them: brightness, scores, words 0 and 1."""
     shape = (PROBES, *rows.shape[1:])
     if rows.is_floating_point():
         return torch.rand(shape, generator=generator).to(rows)

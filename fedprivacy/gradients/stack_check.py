@@ -1,8 +1,8 @@
-"""Whether a stack may be trusted: made-up records, under made-up models, computed in other places and other company.
+"""Check of a stack: made-up records, under made-up models, computed in other places and other company.
 
-What `fedprivacy.gradients.invariance` asks of every means, a stack must answer twice: a record must be computed alike
-wherever it stands in a slot and whatever is beside it, and a slot must be summed alike wherever it stands and whatever
-the other slots hold, for these are other clients'.
+A stack must pass the check of `fedprivacy.gradients.invariance` twice: a record must be computed alike wherever it
+stands in a slot and whatever is beside it, and a slot must be summed alike wherever it stands and whatever the other
+slots hold, because these belong to other clients.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from fedprivacy.gradients.stacked import ROWS, Stack, alone
 log = logging.getLogger(__name__)
 
 _MODELS = 4
-"""Made-up models, which the slots have by turns."""
+"""Number of made-up models, which the slots have by turns."""
 
 _CLIPPING_NORMS = -4.0, 0.0
-"""Of the first slot and the last, in powers of two: no two slots have the same, and most records are clipped."""
+"""Clipping norms of the first and the last slot, as powers of two: all slots' norms differ, and most records are
+clipped.
+"""
 
 _TOLERANCE = 1e-3
-"""As that of the engine's own check."""
+"""Relative tolerance, as in the engine's own check."""
 
 
 def admitted_stack(model: nn.Module, loss: Loss, clipping: Clipping, inputs: Tensor, targets: Tensor) -> Stack | None:
-    """A stack of this model that is right and keeps records and clients apart; None: there is none.
+    """Make a stack of this model if it is right and keeps records and clients apart; else return None.
 
     Args:
-        model: as `GradientEngine` takes it, and so are loss and clipping. It is the same afterwards.
-        inputs, targets: of the kind of the records, [any, ...]; no value is read.
+        model, loss, clipping: as for `GradientEngine`; the model is not changed.
+        inputs, targets: tensors of the records' shapes and types, [any, ...]; no value is read.
     """
     try:
         stack = Stack(model, loss, clipping)
@@ -50,7 +52,7 @@ def admitted_stack(model: nn.Module, loss: Loss, clipping: Clipping, inputs: Ten
         with alone():
             for seed, wide in enumerate((False, True, False)):
                 _Trial(stack, model, clipping, probe, seed, wide=wide).run(None if wide else loop)
-    except Exception as reason:  # whatever it is, clients are trained one after another instead
+    except Exception as reason:  # in any case, clients can be trained one after another
         log.debug("Clients are not stacked: %s", reason)
         return None
     return stack
@@ -73,9 +75,9 @@ class _Trial:
         self._targets = hostile_rows(probe[1], slots * ROWS, self._generator, wide=False)
 
     def run(self, loop: Loop | None) -> None:
-        """Raise a `DisagreementError` where something is computed differently; held against the loop, if it is given.
+        """Raise a `DisagreementError` where something is computed differently; compare with the loop if it is given.
 
-        Records that differ very much in size tell the loop's rounding from the stack's, not right from wrong.
+        Very different sizes of records show rounding, not errors: then no loop is given.
         """
         slots = self._stack.sizes[0]
         everything = torch.arange(slots)
@@ -96,7 +98,7 @@ class _Trial:
             return flat_parameters(self._model)
 
     def _computed(self, slots: Tensor, inputs: Tensor, targets: Tensor) -> _Computed:
-        """All that the stack makes of rows in slots, whose models are those of `slots` in the original order."""
+        """Compute rows in slots, whose models are those of `slots` in the original order."""
         stack = self._stack
         matrices = stack.matrices(self._positions)
         counted = torch.ones(len(inputs), dtype=torch.bool)
@@ -113,7 +115,7 @@ class _Trial:
         return _Computed(squared.view(len(squared), -1, ROWS), sources, sums)
 
     def _check_places(self, whole: _Computed) -> None:
-        """Slots in another order; then records in other rows of their slots."""
+        """Compare slots in another order; then records in other rows of their slots."""
         slots = torch.randperm(len(self._owners), generator=self._generator)
         moved = self._computed(slots, *(_in_slots(t)[slots].flatten(0, 1) for t in (self._inputs, self._targets)))
         _check(whole.of(slots), moved, "by its slot's place")
@@ -124,7 +126,7 @@ class _Trial:
         _check(whole.in_rows(rows), turned.without_sums(), "by its place in a slot")
 
     def _check_company(self, whole: _Computed) -> None:
-        """Extreme numbers in half of the rows of half of the slots, and in all rows of a quarter."""
+        """Compare with extreme numbers in half of the rows of half of the slots, and in all rows of a quarter."""
         slots = torch.arange(len(self._owners))
         inputs, targets = self._inputs.clone(), self._targets.clone()
         untouched = torch.rand(len(slots), generator=self._generator) < 0.5
@@ -145,7 +147,7 @@ class _Trial:
             tensor[places] = tensor[0].clone()
 
     def _check_right(self, whole: _Computed, loop: Loop) -> None:
-        """The first slot of each model against the loop, record by record."""
+        """Compare the first slot of each model with the loop, record by record."""
         for number, position in enumerate(self._positions):
             rows = slice(number * ROWS, (number + 1) * ROWS)
             with restored(self._model) as trained:
@@ -159,7 +161,7 @@ class _Trial:
             self._check_sum(whole, number, torch.cat([one.piece.gradients().flatten(1) for one in sized], 1).double())
 
     def _check_sum(self, whole: _Computed, number: int, gradients: Tensor) -> None:
-        """The sum of a slot against written gradients [ROWS, d], clipped by their own norms and the slot's C."""
+        """Compare the sum of a slot with written gradients [ROWS, d], clipped by their own norms and the slot's C."""
         trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         sizes = torch.tensor([p.numel() for p in trained.values()])
         groups = torch.tensor(self._clipping.groups(list(trained))).repeat_interleave(sizes)
@@ -173,9 +175,9 @@ class _Trial:
 
 
 class _Computed:
-    """What came of rows in slots.
+    """Results of rows in slots.
 
-    Squared norms are [groups, slots, ROWS], what gradients are computed of [slots, ROWS, ...], sums [slots, ...].
+    Squared norms are [groups, slots, ROWS], the sources of gradients [slots, ROWS, ...], sums [slots, ...].
     """
 
     def __init__(self, squared: Tensor, sources: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
@@ -183,22 +185,22 @@ class _Computed:
 
     @property
     def everything(self) -> list[Tensor]:
-        """All of it, with the slots first."""
+        """All results, with the slots first."""
         return [*self.squared, *self._sources, *self.sums]
 
     def of(self, slots: Tensor, kept: Tensor | None = None) -> _Computed:
-        """Some slots' part of it; with a mask [slots, ROWS], that of these rows, without sums."""
+        """Select some slots' results; with a mask [slots, ROWS], only these rows, without sums."""
         squared, sources = self.squared[:, slots], [source[slots] for source in self._sources]
         if kept is None:
             return _Computed(squared, sources, [total[slots] for total in self.sums])
         return _Computed(squared[:, kept], [source[kept] for source in sources], [])
 
     def in_rows(self, rows: Tensor) -> _Computed:
-        """The rows of every slot in another order, without sums."""
+        """Reorder the rows of every slot; the result has no sums."""
         return _Computed(self.squared[:, :, rows], [source[:, rows] for source in self._sources], [])
 
     def without_sums(self) -> _Computed:
-        """The sums depend on the order of the rows."""
+        """Drop the sums, which depend on the order of the rows."""
         return _Computed(self.squared, self._sources, [])
 
 
@@ -206,6 +208,6 @@ def _in_slots(rows: Tensor) -> Tensor:
     return rows.view(-1, ROWS, *rows.shape[1:])
 
 
-def _check(one: _Computed, other: _Computed, how: str) -> None:
+def _check(one: _Computed, other: _Computed, circumstance: str) -> None:
     if not all(map(same_bits, one.everything, other.everything)):
-        raise DisagreementError(f"the stack computes a record or a slot {how}")
+        raise DisagreementError(f"the stack computes a record or a slot {circumstance}")

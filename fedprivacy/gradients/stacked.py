@@ -1,13 +1,13 @@
-"""Clipped sums for many small models of one architecture at once: one model, and one batch, for each client.
+"""Stacks: clipped sums for many small models of one architecture at once, with one model and one batch for each client.
 
-The arithmetic of a tiny model is over before Python has asked for it. So clients are stacked: their records are laid
-out in slots of `ROWS` rows, each slot of one client, and one product per layer serves all slots. A client with more
-records has more slots; rows that no record fills are masked.
+The arithmetic of a tiny model is faster than Python's calls. So clients are stacked: their records are laid out in
+slots of `ROWS` rows, each slot of one client, and one product per layer serves all slots. A client with more records
+has more slots; rows without a record are masked.
 
-What one client releases must not depend on another client's records, to the last bit: its receipt would not cover that.
-So kernels always see one of few fixed shapes, whoever is in the stack, and before a stack is trusted it is tried on
-made-up records as every means is (`fedprivacy.gradients.invariance`): a record's gradient must be the same in any
-place and any company, and a slot's sum must be the same beside any other slots.
+A client's release must not depend on another client's records, to the last bit: its receipt would not cover that. So
+kernels always see one of few fixed shapes, whoever is in the stack, and before a stack is used it is tried on made-up
+records as every method is (`fedprivacy.gradients.invariance`): a record's gradient must be the same in any place and
+any company, and a slot's sum must be the same beside any other slots.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.losses import Loss, gradient_of
-from fedprivacy.gradients.methods.traced import NotAChainError, Step, steps_of
+from fedprivacy.gradients.methods.traced import ChainStep, NotAChainError, steps_of
 from fedprivacy.gradients.operations import Linear
 from fedprivacy.gradients.parts import sizes_up_to
 from fedprivacy.gradients.products import LANES, full_precision
@@ -35,18 +35,19 @@ from fedprivacy.gradients.tape import Part
 from fedprivacy.gradients.threads import computing_with
 
 ROWS = 16
-"""Records that a slot holds: what one matrix product adds. float32 holds their sum, and float64 that of the slots."""
+"""Number of records in a slot, which one matrix product adds. float32 holds their sum, and float64 that of the slots.
+"""
 
 MOST_PARAMETERS = 2**14
-"""Of a model that is stacked: a larger one keeps a processor busy by itself."""
+"""Maximum number of parameters of a model that is stacked: a larger one keeps a processor busy by itself."""
 
 _IN_CACHE = 4 * 2**20
-"""Bytes that the slots of one turn may take."""
+"""Maximum number of bytes of the slots of one turn."""
 
 _FEWEST_SLOTS, _MOST_SLOTS = 32, 1024
 
 _LONGEST_SQUARED = 2.0**128
-"""A layer's inputs or output gradients whose squared norm is larger count as not finite."""
+"""Largest squared norm of a layer's inputs or output gradients that counts as finite."""
 
 Indices = NDArray[np.int64]
 
@@ -74,7 +75,7 @@ class Pool:
 
     @classmethod
     def of(cls, shards: Sequence[tuple[Tensor, Tensor]]) -> Pool:
-        """Join inputs and targets of at least one shard; all of one kind."""
+        """Join inputs and targets of at least one shard; all have the same shapes and types."""
         inputs, targets = (
             [*column, column[0].new_zeros(1, *column[0].shape[1:])] for column in zip(*shards, strict=True)
         )
@@ -84,12 +85,12 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class StackedClipped:
-    """What each client's batch contributes.
+    """The contribution of each client's batch.
 
     Attributes:
         totals: sums of the clipped gradients, shape [clients, d], float64.
-        squared_norms: of the records' gradients before clipping, NaN where not finite, shape [records], float64, in the
-            order of the batches. Private.
+        squared_norms: squared norms of the records' gradients before clipping, NaN where not finite, shape [records],
+            float64, in the order of the batches. Private.
     """
 
     totals: Tensor
@@ -98,14 +99,14 @@ class StackedClipped:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A linear layer whose weights differ from slot to slot, with its bias as one column more of the weights.
+    """A linear layer whose weights differ from slot to slot, with its bias as an additional column of the weights.
 
     Attributes:
-        inputs, outputs: its sizes.
-        gather: where each entry of the padded matrix stands in the flat parameters; d: it is zero.
-        scatter: where each of the layer's parameters stands in the padded matrix, flat.
-        places: where these stand in the flat parameters.
-        groups: of weight and bias, with which each is clipped.
+        inputs, outputs: numbers of its inputs and outputs.
+        gather: index of each entry of the padded matrix in the flat parameters; d: the entry is zero.
+        scatter: index of each of the layer's parameters in the padded matrix, flat.
+        places: indices of these parameters in the flat parameters.
+        groups: clipping groups of weight and bias.
     """
 
     inputs: int
@@ -119,14 +120,14 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What one turn's rows are at one layer: padded inputs [slots, ROWS, D], output gradients [slots, ROWS, P]."""
+    """Rows of one turn at one layer: padded inputs [slots, ROWS, D], output gradients [slots, ROWS, P]."""
 
     layer: _Layer
     inputs: Tensor
     gradients: Tensor
 
     def squared_norms(self) -> list[tuple[int, Tensor]]:
-        """The group of each parameter, and its gradients' squared norms [slots * ROWS], float64."""
+        """Return the group of each parameter, and its gradients' squared norms [slots * ROWS], float64."""
         gradients = self.gradients.double().square().sum(2).view(-1)
         inputs = self.inputs[..., : self.layer.inputs].double().square().sum(2).view(-1)
         limited = gradients.where(torch.maximum(inputs, gradients) <= _LONGEST_SQUARED, math.nan)
@@ -134,7 +135,7 @@ class _Rows:
         return [(weight, inputs * limited)] + ([] if bias is None else [(bias, limited)])
 
     def sums(self, scales: Tensor, usable: Tensor) -> Tensor:
-        """Each slot's sum over its usable rows, scaled by group [groups, slots, ROWS]: [slots, *shape]."""
+        """Sum each slot's usable rows, scaled by group [groups, slots, ROWS]: [slots, *shape]."""
         weight, bias = self.layer.groups
         scales, kept = scales.to(self.inputs.dtype).unsqueeze(3), usable.unsqueeze(2)
         gradients = torch.where(kept, self.gradients, 0.0)
@@ -161,7 +162,7 @@ class Stack:
 
         Raises:
             NotAChainError: it is not a chain of linear layers and functions without parameters, or is too large.
-            Exception: what torch.fx raises on a model that it cannot trace.
+            Exception: any error of torch.fx on a model that it cannot trace.
         """
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.dimension = sum(p.numel() for p in trained.values())
@@ -185,12 +186,12 @@ class Stack:
     def clip(
         self, positions: Tensor, pool: Pool, batches: Sequence[Indices], clipping_norms: NDArray[np.float64]
     ) -> StackedClipped:
-        """The clipped sum of each client's batch under the client's own parameters.
+        """Compute the clipped sum of each client's batch under the client's own parameters.
 
         Args:
             positions: each client's parameters, flat, in the order of `trainable_parameters`, shape [clients, d].
             pool: the clients' records.
-            batches: each client's batch: rows of its own shard; may be empty.
+            batches: row numbers of each client's batch in its own shard; may be empty.
             clipping_norms: C of each client, shape [clients].
 
         Raises:
@@ -218,12 +219,14 @@ class Stack:
         return StackedClipped(self.flat(totals), squared[slots.filled])
 
     def matrices(self, positions: Tensor) -> list[Tensor]:
-        """Each layer's matrices of models [models, d]: [models, *shape]."""
+        """Lay out each layer's matrices of models [models, d]: [models, *shape]."""
         extended = torch.cat([positions, positions.new_zeros(len(positions), 1)], 1)
         return [extended.index_select(1, layer.gather).view(-1, *layer.shape) for layer in self._layers.values()]
 
     def scales(self, squared_norms: Tensor, usable: Tensor, clipping_norms: Tensor) -> Tensor:
-        """Factors [groups, slots, ROWS] for squared norms [groups, slots * ROWS] and each slot's C; 0: no record."""
+        """Compute factors [groups, slots, ROWS] for squared norms [groups, slots * ROWS] and each slot's C; 0: no
+        record.
+        """
         finite = squared_norms.where(usable, 1.0)
         scales = self._clipping.scales(finite, clipping_norms.repeat_interleave(ROWS))
         return scales.where(usable, 0.0).view(self._groups, -1, ROWS)
@@ -231,14 +234,14 @@ class Stack:
     def measured(
         self, matrices: Sequence[Tensor], inputs: Tensor, targets: Tensor, counted: Tensor
     ) -> tuple[list[_Rows], Tensor]:
-        """One turn: every layer's rows, and the squared norms [groups, slots * ROWS] of the rows' gradients.
+        """Compute one turn: every layer's rows, and the squared norms [groups, slots * ROWS] of the rows' gradients.
 
-        A row whose loss cannot be computed has no norm: NaN.
+        The norm of a row whose loss cannot be computed is NaN.
 
         Args:
-            matrices: of each layer, one for each slot.
-            inputs, targets: shape [slots * ROWS, ...].
-            counted: which rows are records, bool.
+            matrices: matrices of each layer, one for each slot.
+            inputs, targets: rows, shape [slots * ROWS, ...].
+            counted: mask of the rows that are records, bool.
         """
         outputs, kept = self._forward(matrices, inputs)
         gradient, computable = self._at_outputs(outputs, targets, counted)
@@ -281,7 +284,7 @@ class Stack:
         return rows[::-1]
 
     def _at_outputs(self, outputs: Tensor, targets: Tensor, counted: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The gradient of each row's loss at its output, and which rows can be computed; None: all."""
+        """Compute the gradient of each row's loss at its output, and the mask of computable rows; None: all."""
         try:
             return self._gradient_of(outputs, targets), None
         except Exception:
@@ -289,7 +292,7 @@ class Stack:
             return self._gradient_of(*_without(outputs, targets, computable)), computable
 
     def _computable(self, outputs: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
-        """Which of the candidates, bool [rows], do not make the loss fail: found by halving them."""
+        """Return which of the candidates, bool [rows], do not make the loss fail, by repeated halving."""
         try:
             self._gradient_of(*_without(outputs, targets, candidates))
         except Exception:
@@ -301,18 +304,18 @@ class Stack:
         return candidates
 
     def flat(self, totals: Sequence[Tensor]) -> Tensor:
-        """The layers' sums [clients, *shape] as flat vectors, [clients, d]."""
+        """Return the layers' sums [clients, *shape] as flat vectors, [clients, d]."""
         return torch.cat([total.flatten(1) for total in totals], 1).index_select(1, self._order)
 
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """Where records stand in slots.
+    """Layout of records in slots.
 
     Attributes:
-        owners: the client of each slot, shape [slots].
-        rows: of the pool, shape [slots, ROWS]; the last one where there is no record.
-        filled: places of the records, in the order of the batches, in rows flattened.
+        owners: client of each slot, shape [slots].
+        rows: rows of the pool, shape [slots, ROWS]; the pool's last row where there is no record.
+        filled: places of the records in the flattened rows, in the order of the batches.
         turns: (first, last + 1) of the slots that are computed at a time.
     """
 
@@ -338,7 +341,7 @@ class _Slots:
 
 
 def _turns(slots: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Slots in turns: the largest size as often as it is filled, then the smallest that holds the rest."""
+    """Split slots into turns: the largest size as often as it is filled, then the smallest that holds the rest."""
     start = 0
     while start < slots:
         left = slots - start
@@ -348,7 +351,7 @@ def _turns(slots: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _with_ones(values: Tensor, layer: _Layer) -> Tensor:
-    """A layer's inputs [rows, d] in slots, with a one for the bias and zeros up to a multiple of a vector."""
+    """Put a layer's inputs [rows, d] into slots, with a one for the bias and zeros up to a multiple of a vector."""
     if values.dim() != 2:
         raise NotAChainError("a layer that reads several positions of a record")
     padded = values.new_zeros(len(values) // ROWS, ROWS, layer.shape[1])
@@ -358,13 +361,13 @@ def _with_ones(values: Tensor, layer: _Layer) -> Tensor:
 
 
 def _without(outputs: Tensor, targets: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs and targets, zero in rows that are not kept."""
+    """Set outputs and targets to zero in rows that are not kept."""
     rows = (t.clone() for t in (outputs, targets))
     return tuple(row.masked_fill_(~kept.view(-1, *[1] * (row.dim() - 1)), 0) for row in rows)  # type: ignore[return-value]
 
 
-def _layers(steps: Sequence[Step], shapes: Sequence[torch.Size], groups: Sequence[int]) -> dict[int, _Layer]:
-    """The stacked layers by the numbers of their steps."""
+def _layers(steps: Sequence[ChainStep], shapes: Sequence[torch.Size], groups: Sequence[int]) -> dict[int, _Layer]:
+    """Lay out the stacked layers, by the numbers of their steps."""
     starts = [0, *accumulate(shape.numel() for shape in shapes)]
     layers: dict[int, _Layer] = {}
     for number, step in enumerate(steps):
@@ -379,13 +382,13 @@ def _layers(steps: Sequence[Step], shapes: Sequence[torch.Size], groups: Sequenc
 
 
 def _order(layers: Collection[_Layer]) -> Tensor:
-    """Where each of the flat parameters stands in the layers' padded matrices, flat and one after another."""
+    """Return the index of each flat parameter in the layers' padded matrices, flattened one after another."""
     starts = accumulate((math.prod(layer.shape) for layer in layers), initial=0)
     standing = torch.cat([start + layer.scatter for start, layer in zip(starts, layers, strict=False)])
     return standing[torch.cat([layer.places for layer in layers]).argsort()]
 
 
-def _layer(step: Step, shapes: Sequence[torch.Size], groups: Sequence[int], starts: Sequence[int]) -> _Layer:
+def _layer(step: ChainStep, shapes: Sequence[torch.Size], groups: Sequence[int], starts: Sequence[int]) -> _Layer:
     weight, bias = step.parts["weight"].place, step.parts.get("bias")
     operation = step.operation
     assert isinstance(operation, Linear)

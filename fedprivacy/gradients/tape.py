@@ -1,8 +1,8 @@
-"""What a forward pass leaves behind, so that one backward pass yields every parameter's piece.
+"""Tape of a forward pass, so that one backward pass yields every parameter's piece.
 
 A layer's rule computes the layer as usual and tells the tape which parameters it used. The tape watches the layer's
 output. When the backward pass brings the gradient of that output, the rule's pieces are made, their norms taken, and
-what is no longer needed is let go. Autograd never computes a weight gradient (book-keeping; Bu et al. 2023).
+memory that is no longer needed is freed. Autograd never computes a weight gradient (book-keeping; Bu et al. 2023).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedprivacy.gradients.losses import InPlaceError
 from fedprivacy.gradients.pieces import Piece, Written, added
 
 _SHARED = -1
-"""In place of an axis that counts the records: there is none."""
+"""Value in place of the number of a record axis if there is none."""
 
 
 class NoRecordAxisError(ValueError):
@@ -32,9 +32,9 @@ class OverlapError(ValueError):
 
 
 class Part(NamedTuple):
-    """A parameter by its place among the trained ones, or some of its rows: an attention's one weight has three parts.
+    """A trained parameter by its place, or some of its rows: an attention's joint weight has three parts.
 
-    Rows are from `start` to before `stop`; None: all.
+    The rows are `start` to before `stop`; None: all.
     """
 
     place: int
@@ -42,17 +42,17 @@ class Part(NamedTuple):
     stop: int | None = None
 
     def of(self, whole: Tensor) -> Tensor:
-        """The part's rows of a tensor of the parameter's shape."""
+        """Return the part's rows of a tensor of the parameter's shape."""
         return whole if self.stop is None else whole[self.start : self.stop]
 
     def overlaps(self, other: Part) -> bool:
-        """Whether two parts of the same parameter share rows."""
+        """Return whether two parts of the same parameter share rows."""
         return self.stop is None or other.stop is None or (self.start < other.stop and other.start < self.stop)
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A piece, whose it is, and the norms [batch] of its gradients."""
+    """A piece, its part, and the norms [batch] of its gradients."""
 
     part: Part
     piece: Piece
@@ -63,7 +63,7 @@ class Gathered:
     """The pieces of one backward pass: all uses of a part are added before its norm is taken."""
 
     def __init__(self, kept_bytes: int, expected: Mapping[Part, int] | None = None) -> None:
-        """Expect so many uses of each part that shares no row with another; None: they will be announced."""
+        """Expect this many uses of each part that shares no row with another; None: uses will be announced."""
         self._kept_bytes = kept_bytes
         self._sized: list[Sized] = []
         self._expected = dict(expected or {})
@@ -71,7 +71,7 @@ class Gathered:
         self._parts: dict[int, set[Part]] = {}
 
     def expect(self, part: Part) -> None:
-        """Announce one use of a part; an `OverlapError` if another part has some of the same rows."""
+        """Announce one use of a part; raise an `OverlapError` if another part has some of the same rows."""
         parts = self._parts.setdefault(part.place, {part})
         if part not in parts:
             if any(part.overlaps(other) for other in parts):
@@ -80,7 +80,7 @@ class Gathered:
         self._expected[part] = self._expected.get(part, 0) + 1
 
     def add(self, part: Part, piece: Piece) -> None:
-        """Take the piece of one use."""
+        """Add the piece of one use."""
         if self._expected[part] == 1:
             self._sized.append(Sized(part, piece, piece.norms()))
             return
@@ -90,7 +90,7 @@ class Gathered:
             self._complete(part)
 
     def finish(self) -> list[Sized]:
-        """Every piece, also of parts some of whose uses had no influence on the loss."""
+        """Return every piece, also of parts that were used without influence on the loss."""
         for part in list(self._uses):
             self._complete(part)
         return self._sized
@@ -101,15 +101,15 @@ class Gathered:
 
 
 PiecesOf = Callable[[Tensor], Sequence[Piece | None]]
-"""Gradient of a layer's output -> one piece for each part that the layer used; None will do for one not trained."""
+"""(gradient of a layer's output) -> one piece for each part that the layer used; None will do for an untrained one."""
 
 
 class Tape:
     """One batch's uses of parameters, and the pieces that the backward pass makes of them.
 
     Attributes:
-        roots: where the backward pass must arrive.
-        held_bytes: about how much memory the batch's activations take.
+        roots: tensors that the backward pass must reach.
+        held_bytes: approximate number of bytes of the batch's activations.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class Tape:
         """Start an empty tape.
 
         Args:
-            indices: the place of each trainable parameter in the flat vector's order.
-            axes: which axis of each layer's input counts the records; filled on the first pass, obeyed on the others.
+            indices: place of each trainable parameter in the flat vector's order.
+            axes: record axis of each layer's input; filled on the first pass, used on the others.
             records: number of records in the batch.
-            kept_bytes: how many bytes of written gradients each parameter may keep.
-            learning: whether `axes` may still be filled: on made-up records only, for what follows proves them.
+            kept_bytes: number of bytes of written gradients that each parameter may keep.
+            learning: whether `axes` may still be filled: on made-up records only, because later checks prove them.
         """
         self.records, self.kept_bytes, self.held_bytes = records, kept_bytes, 0
         self.roots: list[GradientEdge] = []
@@ -130,18 +130,18 @@ class Tape:
         self._pieces = Gathered(kept_bytes)
 
     def part(self, parameter: Tensor | None, start: int = 0, stop: int | None = None) -> Part | None:
-        """The part of a parameter that is trained, or None if it is frozen or absent."""
+        """Return the part of a parameter that is trained, or None if it is frozen or absent."""
         index = self._indices.get(parameter) if isinstance(parameter, Parameter) else None
         return None if index is None else Part(index, start, stop)
 
     def record_axis(self, layer: str, source: Tensor) -> int:
-        """Which axis of a layer's input counts the records: the first or the second.
+        """Return the axis of a layer's input that counts the records: the first or the second.
 
         On the first pass it is read off the shape; the engine's self-check then proves or refutes it. Later passes use
-        the same axis, for a sequence may be as long as a batch by chance.
+        the same axis, because a sequence may be as long as a batch by chance.
 
         Raises:
-            NoRecordAxisError: neither does, or the layer was not used on the first pass.
+            NoRecordAxisError: neither axis does, or the layer was not used on the first pass.
         """
         if self._learning:
             self._axes.setdefault(layer, 0 if source.shape[:1] == (self.records,) else 1)
@@ -158,9 +158,11 @@ class Tape:
             raise NoRecordAxisError(f"layer '{layer}': the first axis of its input does not count the records")
 
     def shared(self, layer: str, source: Tensor) -> bool:
-        """Whether all records share a layer's input, such as the positions 0 to T - 1: no axis of it counts them.
+        """Return whether all records share a layer's input, such as the positions 0 to T - 1: no axis of it counts
+        them.
 
-        Decided on the first pass like `record_axis`, for there may be as many positions as records by chance.
+        This is decided on the first pass, like `record_axis`: later there may be as many positions as records by
+        chance.
         """
         if self._learning and layer not in self._axes and self.records not in source.shape[:2]:
             self._axes[layer] = _SHARED
@@ -173,10 +175,10 @@ class Tape:
 
         Args:
             layer: the layer's name, for errors.
-            source: what the layer read; must keep its values until the backward pass.
-            output: what the layer computed, before anything changes it.
+            source: the layer's input; must keep its values until the backward pass.
+            output: the layer's output, before anything changes it.
             parts: the parameters that it used; None for one that is not trained.
-            pieces_of: makes one piece for each part.
+            pieces_of: function that makes one piece for each part.
 
         Raises:
             InPlaceError: in the backward pass, if `source` was changed in place.
@@ -205,9 +207,9 @@ class Tape:
         output.register_hook(arrive)
 
     def expanded(self, parameter: Parameter) -> Tensor:
-        """A copy of a parameter for each record, shape [batch, *parameter].
+        """Copy a parameter for each record, shape [batch, *parameter].
 
-        Used in place of the parameter where each record meets its own copy, the gradient of the copies is the
+        If the copies replace the parameter and each record uses its own copy, the gradient of the copies is the
         per-record gradient of the parameter.
         """
         copies = parameter.detach().expand(self.records, *parameter.shape)
@@ -220,5 +222,5 @@ class Tape:
         return copies
 
     def finish(self) -> list[Sized]:
-        """Every parameter's piece, once the backward pass is over."""
+        """Return every parameter's piece, once the backward pass is over."""
         return self._pieces.finish()

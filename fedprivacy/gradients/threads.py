@@ -1,9 +1,9 @@
-"""How many threads compute a model's gradients: at most as many as torch has, and fewer where that is faster.
+"""Number of threads that compute a model's gradients: at most torch's number, and fewer where that is faster.
 
-A small model's operations are over before threads have shared them, and where others keep the processors busy, each
-operation waits for the thread that came last: eight times as long for a small convolutional net on two busy cores.
-Which number is fastest depends on the machine and on its other work, so it is measured; a seeded run's bits must not
-depend on that, so only numbers of threads with the same bits are to be chosen from.
+A small model's operations finish before threads could share them, and if other processes keep the processors busy, each
+operation waits for the last thread: eight times as long for a small convolutional net on two busy cores. The fastest
+number depends on the machine and on its other work, so it is measured. A seeded run's bits must not depend on it, so
+the caller chooses only among numbers of threads with the same bits.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 
 _TURNS = 5
 _SECONDS = 0.5
-"""After this long no further turn begins; two are taken at least."""
+"""Seconds after which no further turn begins; at least two turns are taken."""
 
 _WORTH = 0.9
-"""More threads must take less than this part of the time: they are wanted elsewhere, too."""
+"""Share of the time that more threads must beat, because they are needed elsewhere, too."""
 
 
 @contextmanager
@@ -38,11 +38,11 @@ def computing_with(threads: int) -> Iterator[None]:
 
 
 def by_speed(step: Callable[[], object]) -> list[int]:
-    """Numbers of threads, up to as many as torch has now, from the one that takes `step` fastest; measured in turns."""
+    """Sort numbers of threads, up to torch's present number, by the time of `step`; measured in turns."""
     most = torch.get_num_threads()
     numbers = [1 << power for power in range((most - 1).bit_length())] + [most]
     taken: dict[int, list[float]] = {number: [] for number in numbers}
-    for number in numbers:  # the first of each may have threads to start, and memory to fetch
+    for number in numbers:  # the first call of each may start threads and fetch memory
         _timed(step, number)
     end = time.perf_counter() + _SECONDS
     for turn in range(_TURNS):

@@ -20,12 +20,12 @@ _READ = _aten._local_scalar_dense.default
 _BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 _SHARE = 32768
-"""Elements at least that a thread of torch takes."""
+"""Minimum number of elements for one of torch's threads."""
 
 _NOTHING_COMPUTED = ("new_empty", "copy_", "constant_pad_nd", "stack", "cat")
 _BY_ROWS_AND_COLUMNS = ("mm", "bmm", "addmm", "baddbmm")
 _OTHERWISE = _NOTHING_COMPUTED + _BY_ROWS_AND_COLUMNS
-"""Besides views, what computes no element by itself."""
+"""Operations, besides views, that compute no element by itself."""
 
 
 class ValueDependentError(ValueError):
@@ -33,10 +33,10 @@ class ValueDependentError(ValueError):
 
 
 class Watch(TorchDispatchMode):
-    """A dispatch mode that does without torch's compiler.
+    """Base of dispatch modes; it avoids importing torch's compiler.
 
-    Torch imports its compiler to keep it out of a dispatch mode, unless the mode says that it need not: a second and a
-    half in every process of a deployed client, which is one for each message.
+    Torch imports its compiler to keep it out of a dispatch mode, unless the mode opts out: that would take a second
+    and a half in every process of a deployed client, which starts one for each message.
     """
 
     def __init__(self) -> None:
@@ -56,21 +56,22 @@ class Watch(TorchDispatchMode):
 
 
 class OnePath(Watch):
-    """For the length of a forward pass, refuses whatever branches on, selects or reorders records by their values.
+    """Check that refuses forward passes which branch on, select or reorder records by their values.
 
-    Book-keeping computes a batch at once and takes row i of what every layer reads for record i. A model may sort its
-    batch by length for a layer, or send some records to one layer and some to another: its outputs are sound, but the
-    rows are others'. On made-up records it may sort and send nothing, so the self-check alone cannot tell.
+    Book-keeping computes a batch at once and takes row i of every layer's input for record i. A model may sort its
+    batch by length for a layer, or send some records to one layer and some to another: its outputs are right, but the
+    rows belong to other records. On made-up records nothing may be sorted or sent, so the self-check alone cannot tell.
 
     Raises:
-        ValueDependentError: an operation does any of that.
+        ValueDependentError: an operation does any of these.
     """
 
     def __init__(self, *batch: Tensor) -> None:
-        """Watch over inputs [batch, ...], or inputs and targets."""
+        """Watch inputs [batch, ...], or inputs and targets."""
         super().__init__()
         self._records = len(batch[0])
-        self._kept = {_memory(rows): rows for rows in batch}  # and what comes of them, or addresses would be used again
+        # Also holds tensors that are made of the batch, so that their addresses are not reused.
+        self._kept = {_memory(rows): rows for rows in batch}
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not any(self._depends(t) for t in tree_leaves((args, kwargs))):
@@ -83,7 +84,7 @@ class OnePath(Watch):
         return result
 
     def _reorders(self, func: Any, *args: Any) -> bool:
-        """Whether rows of a batch are looked up at places that depend on the batch, or by a mask."""
+        """Return whether rows of a batch are looked up at places that depend on the batch, or by a mask."""
         if func in _INDEX:
             source, places = args[0], dict(enumerate(args[1]))
         elif func in _ALONG_ONE_AXIS:
@@ -101,8 +102,10 @@ class OnePath(Watch):
 
 
 class NothingLeftOver(Watch):
-    """For the length of a computation, refuses tensors of rows at whose end, or at the end of a thread's share of them,
-    elements are left over for another code: in a part that is too small to rule that out, or among threads.
+    """Check that refuses tensors at whose end, or at the end of a thread's share, elements are left over for other
+    code.
+
+    This may happen in a part that is too small to rule it out, or among threads.
 
     Raises:
         DisagreementError: the result of an operation would leave elements over.
@@ -122,13 +125,13 @@ class NothingLeftOver(Watch):
         return result
 
     def _fits(self, elements: int) -> bool:
-        if elements < WHOLE or elements % self._rows:  # as short as that, all are left over; and others are of no rows
+        if elements < WHOLE or elements % self._rows:  # so short that all are left over, or no rows
             return True
         shares = min(self._threads, -(-elements // _SHARE))
         return elements % WHOLE == 0 and -(-elements // shares) % WHOLE == 0
 
 
 def _memory(tensor: Tensor) -> int:
-    """What views share."""
+    """Identify the memory that views share."""
     address: int = tensor.untyped_storage()._cdata
     return address

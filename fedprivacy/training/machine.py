@@ -62,7 +62,7 @@ class Machine:
             cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             torch=torch.__version__,
             products=str(matrix_library()),
-            gradients=STACKS if stacked else engine.means if engine else "",
+            gradients=STACKS if stacked else engine.method if engine else "",
             records=chosen.sizes[0] if chosen else 0,
             threads=torch.get_num_threads(),
             refused=chosen.refused if chosen else (),

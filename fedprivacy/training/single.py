@@ -161,7 +161,7 @@ def train(
     keystream = Keystream.secret() if seed is None else Keystream.from_seed(seed, "single")
     engine = GradientEngine(model, loss, CLIPPINGS[clipping](), views=1 if views is None else views.multiplicity)
     engine.prepare(shard.inputs[:0], shard.targets[:0])
-    warn_of(engine.means, engine.obstacle)
+    warn_of(engine.method, engine.obstacle)
     update = dpsgd.train(engine, shard, steps=steps, round=1, keystream=keystream)
     spent = pld.epsilon({update.event: update.steps}, delta)
     return Trained(model.eval(), spent, delta, update.event, update.steps)

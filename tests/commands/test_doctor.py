@@ -181,7 +181,7 @@ def test_fix_shows_the_mended_model_checked_again_and_what_to_paste(doctor):
 def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
     for name in ("Mine", "Direct"):
         given = report(doctor, f"tasks.py:{name}", "--fix", code=1)["fixed"]
-        assert given["sound"] and given["means"]
+        assert given["sound"] and given["method"]
         line = int(re.search(r"in line (\d+) of tasks.py", given["place"])[1]) - 1
         assert TASK.splitlines()[line].strip().startswith("return ")
     pasted = report(doctor, "tasks.py:Mine", "--fix", code=1)["fixed"]
@@ -195,7 +195,7 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
 
 def test_json_has_every_fact(doctor):
     found = report(doctor, *NET, "--fix", code=1)
-    facts = {"sound", "problems", "ran", "means", "obstacle", "refused", "trained", "frozen"}
+    facts = {"sound", "problems", "ran", "method", "obstacle", "refused", "trained", "frozen"}
     assert found.keys() == facts | {"model", "fixed", "cells", "null_rows"}
     assert found["fixed"].keys() == facts | {"import", "place", "line"}
     assert found["problems"][0] == {
@@ -238,7 +238,7 @@ def test_what_shows_when_a_model_is_run_is_named_with_its_layer(model, layer, ki
 
 
 def test_records_may_be_integers(doctor):
-    assert report(doctor, "nets.py:Text", "--input-shape", "12", "--input-integers", code=0)["means"]
+    assert report(doctor, "nets.py:Text", "--input-shape", "12", "--input-integers", code=0)["method"]
 
 
 def test_what_cannot_be_fixed_is_left_to_the_user(doctor):

@@ -92,7 +92,7 @@ def no_program():
 
 
 def any_company():
-    """Let the engine take means that treat no two places alike, as kernels do for some small shapes: so that what is
+    """Let the engine take methods that treat no two places alike, as kernels do for some small shapes: so that what is
     tested is whether they are right. Whether they are alike is tested in `tests.gradients.test_invariance`. Parts have
     the smallest size: to try the others takes most of the time."""
     return mock.patch.object(admission, "sizes_that_agree", lambda _means, _model, _probe, sizes, _kept: sizes[-1:])
@@ -115,12 +115,12 @@ def check_every_clipping(model, inputs, targets, **how):
     check_batches(model, [(inputs, targets, None)], **how)
 
 
-def check_batches(model, batches, *, means="book-keeping", loss=cross_entropy, **options):
-    """Assert that each clipping's sums equal the oracle's, and that one engine computed them by (one of) these means.
+def check_batches(model, batches, *, method="book-keeping", loss=cross_entropy, **options):
+    """Assert that each clipping's sums equal the oracle's, and that one engine computed them by (one of) these methods.
 
     A batch is inputs, targets, and which rows are records; None: all.
     """
-    admissible = (means,) if isinstance(means, str) else means
+    admissible = (method,) if isinstance(method, str) else method
     gradients = [
         records_gradients(model, loss, *(rows if mask is None else rows[mask] for rows in batch))
         for *batch, mask in batches
@@ -134,4 +134,4 @@ def check_batches(model, batches, *, means="book-keeping", loss=cross_entropy, *
                 expected = expected_sum(by_record, clipping, clipping_norm)
                 assert result.shape == expected.shape
                 assert error_of(result, expected, clipping_norm) < 1e-5, clipping
-            assert private.means in admissible
+            assert private.method in admissible

@@ -21,7 +21,7 @@ def cnn():
 
 @pytest.fixture(scope="module")
 def engines():
-    """One engine for each model: to choose its means takes most of the time."""
+    """One engine for each model: to choose its method takes most of the time."""
     torch.manual_seed(0)
     return {build: GradientEngine(build(), cross_entropy) for build in (mlp, cnn)}
 

@@ -44,7 +44,7 @@ def images(records, channels, size):
 )
 def test_equals_the_loop_whatever_the_layout(channels, widths, kernel, stride, padding, size, records):
     model = net(channels, widths, kernel, stride, padding, size)
-    check_every_clipping(model, *images(records, channels, size), means="program")
+    check_every_clipping(model, *images(records, channels, size), method="program")
 
 
 @pytest.mark.parametrize("pooling", [nn.MaxPool2d(2), nn.MaxPool2d(2, 1), nn.MaxPool2d(3, 2)], ids=str)
@@ -53,7 +53,7 @@ def test_pooling_sends_the_gradient_to_the_largest(channels, pooling):
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Conv2d(channels, 16, 3), nn.Tanh(), pooling, nn.Flatten())
     model = nn.Sequential(*layers, nn.Linear(layers(torch.zeros(1, channels, 9, 9)).shape[1], 3))
-    check_every_clipping(model, *images(7, channels, (9, 9)), means="program")
+    check_every_clipping(model, *images(7, channels, (9, 9)), method="program")
 
 
 @pytest.mark.parametrize(("channels", "width", "last"), [(1, 16, True), (3, 32, True), (1, 6, False), (6, 16, False)])

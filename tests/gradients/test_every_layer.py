@@ -300,7 +300,7 @@ def test_equals_the_per_record_loop(layer, data, frozen, twice, program):
     check_batches(
         Twice(case.model, case.ids) if twice else case.model,
         [(inputs, targets, None), (spoiled, targets, None)],
-        means=("program", "book-keeping") if program else "book-keeping",
+        method=("program", "book-keeping") if program else "book-keeping",
     )
 
 
@@ -339,7 +339,7 @@ def test_half_precision_activations_do_not_cost_the_rule(layer, data):
     exact = GradientEngine(case.model, cross_entropy)
     with any_company():  # some processors' kernels in half precision do not treat all rows of such small layers alike
         result, expected = (private.clipped_sum(inputs, targets, 1e6) for private in (half, exact))
-    assert half.means == "book-keeping"
+    assert half.method == "book-keeping"
     assert (result - expected).norm() < 0.1 * expected.norm()
 
 
@@ -372,8 +372,8 @@ RARITIES = {
 @pytest.mark.parametrize("rarity", RARITIES)
 def test_what_a_rule_does_not_cover_falls_back(rarity):
     torch.manual_seed(0)
-    make, read, means = RARITIES[rarity]
-    check_every_clipping(Net(make(), read=read), *Case(None, (5, 4)).batch(4), means=means)
+    make, read, method = RARITIES[rarity]
+    check_every_clipping(Net(make(), read=read), *Case(None, (5, 4)).batch(4), method=method)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.MultiheadAttention])

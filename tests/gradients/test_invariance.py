@@ -1,4 +1,4 @@
-"""Means whose bits depend on a record's place, its company or their number are not used."""
+"""Methods whose bits depend on a record's place, its company or their number are not used."""
 
 import math
 from unittest import mock
@@ -33,7 +33,7 @@ PROBE = (torch.rand(3, 6), torch.tensor([0, 1, 2]))
 
 
 class Leaning:
-    """Means that compute as they should, but for the last bit of what `lean` says."""
+    """A method that computes as it should, but for the last bit of what `lean` says."""
 
     name, held_bytes = "leaning", 0
 
@@ -115,8 +115,8 @@ def test_one_last_bit_of_one_record_in_a_smaller_part_is_enough(start):
 def test_one_last_bit_of_one_record_in_a_small_part_is_enough(start):
     """The last part of 12 of the first 32 records has the first four once more."""
     net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8))
-    means = Leaning(net, first_in_a_part_of(12, start))
-    assert sizes_that_agree(means, net, PROBE, (128, 16, 12, 8), KEPT) == (128, 16, 8)
+    method = Leaning(net, first_in_a_part_of(12, start))
+    assert sizes_that_agree(method, net, PROBE, (128, 16, 12, 8), KEPT) == (128, 16, 8)
 
 
 def test_few_costly_records_are_computed_in_small_parts_with_the_same_bits(monkeypatch):
@@ -190,7 +190,7 @@ class Centred(nn.Module):
 def test_a_model_that_mixes_records_for_large_values_is_shown_each_record_alone():
     engine = GradientEngine(Centred(), cross_entropy)
     engine.prepare(*PROBE)
-    assert engine.means in ("vmap", "loop")
+    assert engine.method in ("vmap", "loop")
 
 
 def test_the_means_are_chosen_anew_for_another_number_of_threads():
@@ -210,7 +210,7 @@ def test_the_server_s_parameters_have_no_say_in_the_choice():
         for parameter in net.parameters():
             nn.init.constant_(parameter, fill)
         engine.prepare(*PROBE)
-        assert engine.means == "program"
+        assert engine.method == "program"
         assert all(torch.equal(p.nan_to_num(7.0), torch.full_like(p, fill).nan_to_num(7.0)) for p in net.parameters())
 
 

@@ -54,7 +54,7 @@ def test_time_first_whatever_the_batch(inner, steps, sizes):
 
 @every_inner
 def test_a_sequence_as_long_as_the_probe_is_not_mistaken_for_it(inner):
-    check_sizes(TimeFirst(INNER[inner]), [3, 5], 3, 4, means="vmap")
+    check_sizes(TimeFirst(INNER[inner]), [3, 5], 3, 4, method="vmap")
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
@@ -93,7 +93,7 @@ def test_positions_without_a_batch_axis(length, sizes, leading):
 
 @pytest.mark.parametrize("leading", [False, True])
 def test_as_many_positions_as_the_probe_has_records(leading):
-    check_sizes(Positions(3, leading), [3, 5], 3, 4, means="vmap")
+    check_sizes(Positions(3, leading), [3, 5], 3, 4, method="vmap")
 
 
 class OneWord(nn.Module):
@@ -128,4 +128,4 @@ class Folded(nn.Module):
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
 def test_records_folded_into_positions_fall_back(steps):
-    check_every_clipping(Folded(), *batch_of(5, steps, 4), means="book-keeping" if steps == 1 else "vmap")
+    check_every_clipping(Folded(), *batch_of(5, steps, 4), method="book-keeping" if steps == 1 else "vmap")

@@ -15,7 +15,7 @@ from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.methods.admission import admitted
-from fedprivacy.gradients.pieces import Rows
+from fedprivacy.gradients.pieces import TableRows
 from fedprivacy.gradients.summation import Sums
 from tests.gradients.oracle import check_every_clipping, cross_entropy
 
@@ -51,20 +51,22 @@ NOBODY = torch.zeros(0, 6), torch.zeros(0, dtype=torch.long)
 
 @pytest.fixture
 def prepared(monkeypatch):
-    """Prepares an engine, of whose means every later call goes through `watch(pieces, inputs, targets, kept_bytes)`."""
+    """Prepares an engine, of whose method every later call goes through `watch(pieces, inputs, targets,
+    kept_bytes)`.
+    """
 
     def prepare(made, watch, **chosen):
         def watched(*asked, **how):
             found = replace(admitted(*asked, **how), **chosen)
-            means.append(found.means)
+            methods.append(found.method)
             return found
 
-        means = []
+        methods = []
         with monkeypatch.context() as choosing:
             choosing.setattr("fedprivacy.gradients.engine.admitted", watched)
             made.prepare(*NOBODY)
-        pieces = means[0].pieces
-        monkeypatch.setattr(means[0], "pieces", lambda *rows: watch(pieces, *rows), raising=False)
+        pieces = methods[0].pieces
+        monkeypatch.setattr(methods[0], "pieces", lambda *rows: watch(pieces, *rows), raising=False)
         return made
 
     return prepare
@@ -167,11 +169,11 @@ def test_an_average_over_views_that_shows_who_else_is_there_is_not_used(monkeypa
     inputs, targets = torch.zeros(0, 1, 6), torch.zeros(0, dtype=torch.long)
     engine = GradientEngine(model, cross_entropy, views=2)
     engine.prepare(inputs, targets)
-    assert engine.means != "loop"
+    assert engine.method != "loop"
     monkeypatch.setattr(pieces, "_mean_of_views", showing)
     shown = GradientEngine(model, cross_entropy, views=2)
     shown.prepare(inputs, targets)
-    assert shown.means == "loop"
+    assert shown.method == "loop"
 
 
 class Greedy(nn.Module):
@@ -193,7 +195,7 @@ def test_a_record_that_asks_for_too_much_by_itself_counts_for_nothing_alone():
     engine, (inputs, targets) = GradientEngine(Greedy(), cross_entropy), batch(40, 1)
     others = torch.arange(40) != 7
     expected = engine.clip(inputs[others], targets[others], 0.1)
-    assert engine.means == "loop"
+    assert engine.method == "loop"
     inputs[7, 0] = 1e6
     found = engine.clip(inputs, targets, 0.1)
     assert found.records == 39 and torch.allclose(found.total, expected.total, atol=1e-9)
@@ -248,7 +250,7 @@ def test_a_loss_that_takes_no_numbers_but_its_own_is_tried_with_those():
 
     torch.manual_seed(0)
     inputs, targets = torch.randn(40, 6), torch.arange(40) % 2 * 1.0
-    check_every_clipping(nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()), inputs, targets, means="program", loss=loss)
+    check_every_clipping(nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()), inputs, targets, method="program", loss=loss)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +317,7 @@ def test_a_loss_that_asks_for_huge_memory_is_its_record_s_fault_alone(greedy, vi
     inputs, targets = batch(40, views)
     others = torch.tensor([place not in greedy for place in range(40)])
     expected = engine.clip(inputs[others], targets[others], 0.1)
-    assert engine.sizes[0] > 1 and engine.means != "loop"
+    assert engine.sizes[0] > 1 and engine.method != "loop"
     targets[greedy] = 10**9
     found = engine.clip(inputs, targets, 0.1)
     assert found.records == 40 - len(greedy) and torch.allclose(found.total, expected.total, atol=1e-9)
@@ -324,10 +326,10 @@ def test_a_loss_that_asks_for_huge_memory_is_its_record_s_fault_alone(greedy, vi
 
 def test_the_average_of_views_of_a_table_never_writes_the_table():
     ids, gradients = torch.tensor([[3, 5], [3, 10**8], [7, 7], [3, 7]]), torch.randn(4, 2, 5)
-    averaged = Rows(ids, gradients, torch.Size([10**9, 5])).averaged(2, 0)
+    averaged = TableRows(ids, gradients, torch.Size([10**9, 5])).averaged(2, 0)
     first = torch.stack([gradients[0, 0] + gradients[1, 0], gradients[0, 1], gradients[1, 1]]) / 2
     second = torch.stack([gradients[2].sum(0) + gradients[3, 1], gradients[3, 0]]) / 2
     assert torch.allclose(averaged.norms().float(), torch.stack([first.norm(), second.norm()]))
-    small = Rows(ids.clamp(max=9), gradients, torch.Size([10, 5]))
+    small = TableRows(ids.clamp(max=9), gradients, torch.Size([10, 5]))
     written = small.gradients().unflatten(0, (2, 2)).mean(1)
     assert torch.allclose(small.averaged(2, 0).gradients(), written)

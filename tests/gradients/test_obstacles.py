@@ -66,22 +66,22 @@ def line_of(text):
 
 def test_the_line_that_branches_is_named_and_how_to_write_it():
     slow = engine(Branching())
-    assert slow.means == "loop"
+    assert slow.method == "loop"
     assert slow.obstacle.place == f"{__file__}:{line_of('if x.sum()')}"
     assert "torch.where" in slow.obstacle.remedy
 
 
 def test_what_no_line_is_to_blame_for_has_words_alone():
     slow = engine(Bare())
-    assert slow.means == "vmap" and slow.obstacle.place == ""
+    assert slow.method == "vmap" and slow.obstacle.place == ""
     assert "parameter 'weight'" in slow.obstacle.what and "own-layer.md" in slow.obstacle.remedy
 
 
 @pytest.mark.parametrize("model", [nn.Linear(6, 3), Untraceable(nn.Linear(6, 3))])
 def test_fast_models_have_none_and_are_not_warned_of(model, warned):
     fast = engine(model)
-    assert fast.means in ("program", "book-keeping") and fast.obstacle is None
-    warn_of(fast.means, fast.obstacle)
+    assert fast.method in ("program", "book-keeping") and fast.obstacle is None
+    warn_of(fast.method, fast.obstacle)
     assert not warned.records
 
 

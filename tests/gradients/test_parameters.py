@@ -120,7 +120,7 @@ class Scale(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("scale", "frozen", "means"),
+    ("scale", "frozen", "method"),
     [
         (None, False, "book-keeping"),
         (None, True, "book-keeping"),
@@ -129,11 +129,11 @@ class Scale(nn.Module):
     ],
     ids=["expanded", "frozen", "scale in a module of its own", "scale of the model"],
 )
-def test_bare_parameters(scale, frozen, means):
+def test_bare_parameters(scale, frozen, method):
     """A module of its own that is nothing but a scale is vectorised alone; else the whole model is."""
     model = built(Transformer, scale)
     model.token.requires_grad_(not frozen)
-    check_every_clipping(model, *batch_of(6, 5, 4), means=means)
+    check_every_clipping(model, *batch_of(6, 5, 4), method=method)
 
 
 def scaled(scale):
@@ -147,7 +147,7 @@ def test_a_wrong_rule_of_ones_own_is_refused():
 
     with mock.patch.dict(rules._RULES):
         register_rule(Scale, gradients)
-        check_every_clipping(scaled(Scale(5)), *batch_of(7, 4), means="vmap")
+        check_every_clipping(scaled(Scale(5)), *batch_of(7, 4), method="vmap")
 
 
 class Doubled(nn.Linear):
@@ -166,7 +166,7 @@ def test_a_layer_with_a_forward_of_its_own_keeps_it():
     own = types.MethodType(lambda layer, x: functional.linear(x, 2 * layer.weight, layer.bias), model[0])
     model[0].forward = own
     inputs, targets = batch_of(5, 4)
-    check_every_clipping(model, inputs, targets, means="vmap")
+    check_every_clipping(model, inputs, targets, method="vmap")
     assert model[0].forward is own
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
-from fedprivacy.gradients.pieces import Gram, Outer, Rewritten, Rows, Written, added, over_positions
+from fedprivacy.gradients.pieces import Gram, Outer, Rewritten, TableRows, Written, added, over_positions
 from tests.gradients.oracle import check_every_clipping, no_program
 
 ALL = 2**62
@@ -57,7 +57,7 @@ def test_rows_that_a_record_touches_twice_are_added_first(records, positions, ta
     gradients = torch.zeros(records, table, 3, dtype=torch.float64)
     for record in range(records):
         gradients[record].index_add_(0, ids[record], grads[record].double())
-    check(Rows(ids, grads, torch.Size([table, 3])), gradients)
+    check(TableRows(ids, grads, torch.Size([table, 3])), gradients)
 
 
 def test_few_positions_of_a_large_parameter_are_not_written():

@@ -40,7 +40,7 @@ def test_activations_in_any_order_equal_the_loop(names, tracked):
     torch.manual_seed(1)
     inputs, targets = torch.randn(5, 6), torch.randint(3, (5,))
     before = inputs.clone()
-    check_every_clipping(layers(*names), inputs.requires_grad_(tracked), targets, means="program")
+    check_every_clipping(layers(*names), inputs.requires_grad_(tracked), targets, method="program")
     assert torch.equal(inputs, before)
 
 
@@ -53,5 +53,5 @@ def test_an_activation_that_ends_the_model_leaves_the_loss_s_gradient_alone():
         return (outputs - targets).square().sum(1)
 
     model = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
-    check_every_clipping(model, torch.randn(5, 6), torch.rand(5, 4), means="program", loss=loss)
+    check_every_clipping(model, torch.randn(5, 6), torch.rand(5, 4), method="program", loss=loss)
     assert seen and all(torch.equal(gradient.nan_to_num(), copy.nan_to_num()) for gradient, copy in seen)

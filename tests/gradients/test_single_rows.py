@@ -49,10 +49,10 @@ MODELS = {
 def rows_differ(monkeypatch):
     """A processor whose products of many rows do not treat these alike."""
 
-    def checked(means, *others):
-        if not isinstance(means, SingleRows):
-            raise PlaceError(f"{means.name} computes a record by its place in the batch")
-        return sizes_that_agree(means, *others)
+    def checked(method, *others):
+        if not isinstance(method, SingleRows):
+            raise PlaceError(f"{method.name} computes a record by its place in the batch")
+        return sizes_that_agree(method, *others)
 
     monkeypatch.setattr(admission, "sizes_that_agree", checked)
 
@@ -80,7 +80,7 @@ def test_products_are_products(d, p, around):
 
 
 @pytest.mark.parametrize(
-    ("name", "means"),
+    ("name", "method"),
     [
         ("perceptron", "book-keeping"),
         ("recurrent", "book-keeping"),
@@ -89,15 +89,15 @@ def test_products_are_products(d, p, around):
         pytest.param("attention", "vmap", marks=pytest.mark.exhaustive),
     ],
 )
-def test_they_are_used_before_any_slower_way_and_the_sum_is_the_same(name, means, rows_differ, monkeypatch):
+def test_they_are_used_before_any_slower_way_and_the_sum_is_the_same(name, method, rows_differ, monkeypatch):
     torch.manual_seed(0)
     model = MODELS[name]()
-    if means == "vmap":
+    if method == "vmap":
         monkeypatch.setattr(admission, "BookKeeping", type("None", (), {"name": "book-keeping"}))
         monkeypatch.setattr(admission, "Program", type("None", (), {"name": "program"}))
     engine = GradientEngine(model, cross_entropy)
     found = engine.clip(*BATCH, 0.3)
-    assert engine.means in {f"{means}, one row at a time", "program, one row at a time"}
+    assert engine.method in {f"{method}, one row at a time", "program, one row at a time"}
     assert engine.sizes[-1] <= 32 < engine.sizes[0]
     monkeypatch.undo()
     expected = GradientEngine(model, cross_entropy).clip(*BATCH, 0.3)
@@ -111,7 +111,7 @@ def test_why_is_told_once_with_what_helps(rows_differ, caplog):
     engine.prepare(*BATCH)
     assert engine.refused == ("program: computes a record by its place in the batch",)
     for _ in range(2):
-        warn_of(engine.means, engine.obstacle)
+        warn_of(engine.method, engine.obstacle)
     (record,) = caplog.records
     assert "slow (program, one row at a time): a step takes 1 to 6 times" in record.message
     assert "do not treat all rows alike" in record.message and engine.obstacle.remedy in record.message

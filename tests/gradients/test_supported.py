@@ -490,7 +490,7 @@ def assert_sound(model, inputs, loss=cross_entropy, targets=TARGETS):
     check_on_blank(model, loss, inputs, targets)
     diagnosis = diagnose(model, Example(loss=loss, inputs=inputs, targets=targets))
     assert diagnosis.problems == ()
-    assert diagnosis.means
+    assert diagnosis.method
 
 
 class TimeFirst(nn.Module):
@@ -667,15 +667,15 @@ def test_a_diagnosis_looks_behind_the_problems_that_can_be_fixed():
         (None, Kind.LOSS_SHAPE),
     ]
     assert not diagnosis.sound and diagnosis.fixable and diagnosis.ran
-    assert diagnosis.means is None
+    assert diagnosis.method is None
 
 
 def test_a_diagnosis_says_how_gradients_would_be_computed():
     mended = diagnose(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), example())
     assert (
-        mended.means == diagnose(nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(1, 6), nn.Linear(6, 3)), example()).means
+        mended.method == diagnose(nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(1, 6), nn.Linear(6, 3)), example()).method
     )
-    assert mended.means and not mended.sound
+    assert mended.method and not mended.sound
     model = Custom(torch.tanh)
     model.head.bias.requires_grad_(False)
     assert (diagnose(model).trained, diagnose(model).frozen) == (60, 3)

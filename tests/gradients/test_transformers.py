@@ -81,7 +81,7 @@ def prepared(request, folder):
 
 def test_gradients_come_by_book_keeping_and_nothing_stands_in_the_way(prepared):
     engine = prepared[0]
-    assert engine.means.startswith("book-keeping") and engine.sizes[0] >= 32
+    assert engine.method.startswith("book-keeping") and engine.sizes[0] >= 32
     assert engine.obstacle is None or "rows alike" in engine.obstacle.what  # which is the processor's fault
 
 
@@ -123,7 +123,7 @@ def test_the_commands_of_the_how_to_run_as_written(folder, monkeypatch):
     summary = json.loads(done.stdout)
     assert summary["rounds"] == 2 and len(summary["clients"]) == 2
     doctor = CliRunner().invoke(app, ["doctor", "notes.py:Notes", "--json"])
-    assert json.loads(doctor.stdout)["means"] == "book-keeping"
+    assert json.loads(doctor.stdout)["method"] == "book-keeping"
 
 
 class TwoAxes(nn.Module):
@@ -157,7 +157,7 @@ def test_a_mask_that_is_looked_into_is_named_with_its_line_and_remedy():
         engine = GradientEngine(TwoAxes(model).train(), summed)
         engine.prepare(*RECORDS)
         path, _, line = engine.obstacle.place.rpartition(":")
-        assert engine.means == "loop" and path.endswith("transformers/masking_utils.py")
+        assert engine.method == "loop" and path.endswith("transformers/masking_utils.py")
         assert "all(" in Path(path).read_text().splitlines()[int(line) - 1]
         assert "attn_implementation='eager'" in engine.obstacle.remedy and HOW_TO.name in engine.obstacle.remedy
 
@@ -166,4 +166,4 @@ def test_the_remedy_for_causal_models_is_one():
     for model in causal("eager"):
         engine = GradientEngine(TwoAxes(model).train(), summed)
         engine.prepare(*RECORDS)
-        assert engine.means.startswith("book-keeping")
+        assert engine.method.startswith("book-keeping")

@@ -6,7 +6,7 @@ batch, one record less would change everybody's gradient: by 4.5 clipping norms,
 
     python -m tests.privacy.hostile [--trials 10000]
 
-runs so many trials for every means, and prints the largest change in clipping norms.
+runs so many trials for every method, and prints the largest change in clipping norms.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def amplify(model, seed, amplification, *, gated):
         head.bias.zero_()
 
 
-def engine_of(means, model, loss, like):
-    """An engine that uses these means and no faster ones; where the check refuses them here, with products of single
+def engine_of(method, model, loss, like):
+    """An engine that uses this method and no faster one; where the check refuses them here, with products of single
     rows."""
-    kind, single = means.removesuffix(_BY_SINGLE_ROWS), means.endswith(_BY_SINGLE_ROWS)
+    kind, single = method.removesuffix(_BY_SINGLE_ROWS), method.endswith(_BY_SINGLE_ROWS)
     with ExitStack() as stack:
         for name in list(_KINDS)[: list(_KINDS).index(kind)]:
             stack.enter_context(mock.patch.object(admission, _KINDS[name], side_effect=NotImplementedError))
@@ -74,15 +74,15 @@ def engine_of(means, model, loss, like):
             stack.enter_context(mock.patch.object(admission, "sizes_that_agree", _of_single_rows))
         engine = GradientEngine(model, loss)
         engine.prepare(*(rows[:0] for rows in like))
-    assert engine.means in {means, kind + _BY_SINGLE_ROWS}
+    assert engine.method in {method, kind + _BY_SINGLE_ROWS}
     return engine
 
 
-def _of_single_rows(means, *others):
+def _of_single_rows(method, *others):
     """The check, for which products of many rows never treat these alike."""
-    if not isinstance(means, SingleRows):
-        raise PlaceError(f"{means.name} is not wanted")
-    return sizes_that_agree(means, *others)
+    if not isinstance(method, SingleRows):
+        raise PlaceError(f"{method.name} is not wanted")
+    return sizes_that_agree(method, *others)
 
 
 def neighbours(records, record):
@@ -100,14 +100,14 @@ def change(engine, inputs, targets, record):
     return max((whole - without).norm().item() for without in sums) / CLIPPING_NORM
 
 
-def trials(means, count, seed=0):
+def trials(method, count, seed=0):
     """The changes of so many trials: other parameters, numbers of records and records each time."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(400, FEATURES, generator=generator)
     targets = torch.randint(2, (400,), generator=generator).float()
     settings = [(hidden, loss, act) for hidden in (30, 100) for loss in (squared_error, logistic) for act in _UNITS]
-    engines = [engine_of(means, perceptron(h, act), loss, (inputs, targets)) for h, loss, act in settings]
-    most = 40 if means == "loop" else 400
+    engines = [engine_of(method, perceptron(h, act), loss, (inputs, targets)) for h, loss, act in settings]
+    most = 40 if method == "loop" else 400
     for trial in range(count):
         engine = engines[trial % len(engines)]
         amplification = 10.0 ** (7 + trial // len(engines) % 3)
@@ -122,12 +122,12 @@ _UNITS = (nn.ReLU, nn.SiLU)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=10_000, help="for every means")
+    parser.add_argument("--trials", type=int, default=10_000, help="for every method")
     count = parser.parse_args().trials
-    for means in MEANS:
-        worst = max(trials(means, count))
+    for method in MEANS:
+        worst = max(trials(method, count))
         verdict = "held" if worst <= 1 + SUM_ALLOWANCE else "BROKEN"
-        print(f"{means}: {count} trials, largest change {worst:.6f} C, allowed {1 + SUM_ALLOWANCE:.6f} C: {verdict}")  # noqa: T201
+        print(f"{method}: {count} trials, largest change {worst:.6f} C, allowed {1 + SUM_ALLOWANCE:.6f} C: {verdict}")  # noqa: T201
 
 
 if __name__ == "__main__":

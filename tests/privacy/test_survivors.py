@@ -1,6 +1,6 @@
 """What survived when every small bug was planted (`docs/explanation/mutation-table.md`), seen by what it would break.
 
-How a clipped sum rounds, told by a means that notes every product that it is asked for: how many records it adds at
+How a clipped sum rounds, told by a method that notes every product that it is asked for: how many records it adds at
 once, in which type, and into a block of which places.
 """
 
@@ -147,8 +147,8 @@ def test_the_sizes_that_are_tried_are_those_that_several_views_take(monkeypatch)
     """Catches: means that are chosen for one view of each record, in sizes that are then not used."""
     tried = []
 
-    def agreeing(means, _model, probe, sizes, kept):
-        assert probe[0].shape[1:] == (3, 6) and len(means.pieces(*probe, kept)[0].norms) == len(probe[0])
+    def agreeing(method, _model, probe, sizes, kept):
+        assert probe[0].shape[1:] == (3, 6) and len(method.pieces(*probe, kept)[0].norms) == len(probe[0])
         tried.extend(sizes)
         return tuple(sizes)
 
@@ -194,13 +194,13 @@ def test_whatever_a_batch_holds_it_is_computed_in_sizes_that_agree_and_as_laid_o
     """Catches: a part of another size or layout than those in which a record's place was found not to show."""
     engine, computed = some_engine(), []
     engine.prepare(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))
-    pieces = engine._admitted.means.pieces
+    pieces = engine._admitted.method.pieces
 
     def noted(inputs, some_targets, kept_bytes):
         computed.append((inputs, some_targets))
         return pieces(inputs, some_targets, kept_bytes)
 
-    engine._admitted = replace(engine._admitted, means=SimpleNamespace(pieces=noted))
+    engine._admitted = replace(engine._admitted, method=SimpleNamespace(pieces=noted))
     for records in (1, 3, 15, 16, 17, 31, 40, 120, 257, 300):
         rows, labels = torch.randn(records + 1, 6)[1:], torch.randint(3, (records,))
         labels[records // 2] = targets

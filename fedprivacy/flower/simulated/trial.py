@@ -75,7 +75,7 @@ def machine_for(task: Task, config: RunConfig, *, stacked: bool) -> Machine:
     stacked = stacked and engine.stack(*kinds) is not None
     if not stacked:
         engine.prepare(*kinds)
-        warn_of(engine.means, engine.obstacle)
+        warn_of(engine.method, engine.obstacle)
     return Machine.here(engine, stacked=stacked)
 
 

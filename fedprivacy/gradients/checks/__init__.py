@@ -1,1 +1,1 @@
-"""Which models and losses have a sound private gradient: what is wrong with one, and how to mend it."""
+"""Checks of models and losses for a sound private gradient: problems and their remedies."""

@@ -1,6 +1,6 @@
 """Problems that show when a model and a loss are run, on made-up records.
 
-Made-up records are public, so what is found is, too: no check reads a value of a client's record.
+Made-up records are public, and so are the findings: no check reads a value of a client's record.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _Run = Callable[[Tensor], Any]
 
 
 def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> list[Problem]:
-    """What running them tells about whether a model and a loss have a sound private gradient.
+    """Find the problems with a private gradient that show when a model and a loss are run.
 
-    The model is free of structural problems, and left as it is. No value of inputs and targets [any, ...] is read.
+    The model must be free of structural problems; it is not changed. No value of inputs and targets [any, ...] is read.
 
     Raises:
-        Exception: what the model or the loss raises on a record of zeros; `failure` says where.
+        Exception: any error that the model or the loss raises on a record of zeros; `failure` locates it.
     """
     with _randomness_kept(inputs.device), torch.enable_grad():
         before = probe.state_of(model)
@@ -77,7 +77,7 @@ def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
 
 
 def failure(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, error: Exception) -> Problem:
-    """Where `behavioural_problems` failed with `error`, and why."""
+    """Locate and explain the `error` with which `behavioural_problems` failed."""
     shape, target_shape = list(inputs.shape[1:]), targets.shape[1:]
     words = str(error).strip().partition("\n")[0].rstrip(".")
     what = f"raises {type(error).__name__} on made-up records of shape {shape}: {words}"
@@ -95,7 +95,9 @@ def failure(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, error
 
 
 def unwise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> list[Problem]:
-    """What costs accuracy and no privacy: layers without influence, and records of zeros without a gradient."""
+    """Find problems that cost accuracy but no privacy: layers without influence, and records of zeros without a
+    gradient.
+    """
     remedy = "keep logarithms, roots and divisions away from zero"
     infinite = [Problem("", Kind.NO_GRADIENT, _INFINITE, remedy, warning=True)]
     try:
@@ -110,14 +112,14 @@ def unwise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> lis
 
 
 def _gradients(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> dict[str, Tensor | None]:
-    """The gradient of every trained parameter; None where it has no influence."""
+    """Return the gradient of every trained parameter; None where it has no influence."""
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad(loss(model(inputs), targets).sum(), list(trained.values()), allow_unused=True)
     return dict(zip(trained, gradients, strict=True))
 
 
 def _side_effects(model: nn.Module, records: Tensor) -> list[Problem]:
-    """Random numbers drawn and tensors changed in place, each with the first layer at fault."""
+    """Find random numbers that are drawn and tensors changed in place, each with the first layer at fault."""
 
     def edited(batch: Tensor) -> object:
         return batch._version, torch.equal(batch, records)
@@ -133,7 +135,7 @@ def _side_effects(model: nn.Module, records: Tensor) -> list[Problem]:
 
 
 def _first(model: nn.Module, records: Tensor, observed: Callable[[Tensor], object]) -> str | None:
-    """The first layer that changes what is observed of the batch that the model is given; None if none does."""
+    """Find the first layer that changes an observed property of the model's batch; None if none does."""
     batch, again = records.clone(), records.clone()
     before = observed(batch)
     model(batch)
@@ -143,7 +145,7 @@ def _first(model: nn.Module, records: Tensor, observed: Callable[[Tensor], objec
 
 
 def _malformed(model: nn.Module, records: Tensor) -> list[Problem]:
-    """Outputs that are no tensor, or whose first axis does not count the records."""
+    """Find outputs that are no tensor, or whose first axis does not count the records."""
     for batch in (records.clone(), records[:1].clone()):
         outputs = model(batch)
         if not isinstance(outputs, Tensor):
@@ -156,7 +158,7 @@ def _malformed(model: nn.Module, records: Tensor) -> list[Problem]:
 
 
 def _accepted(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The targets, or zeros if the loss does not take such numbers for targets."""
+    """Return the targets, or zeros if the loss does not take such numbers for targets."""
     try:
         loss(outputs, targets.clone())
     except Exception:
@@ -165,7 +167,7 @@ def _accepted(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Problem]:
-    """What is wrong with a loss, given the model's outputs [batch, ...] and made-up targets [batch, ...]."""
+    """Find the problem of a loss, given the model's outputs [batch, ...] and made-up targets [batch, ...]."""
     batch, random_before = targets.clone(), _random_state(outputs.device)
     together = loss(outputs, batch)
     alone = [loss(*record) for record in zip(_each_alone(outputs), _each_alone(targets), strict=True)]
@@ -187,7 +189,7 @@ def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Problem]:
 
 
 def _random_state(device: torch.device) -> tuple[object, ...]:
-    """Where the random number generators stand that a model may use."""
+    """Return the states of the random number generators that a model may use."""
     numpy = np.random.get_state(legacy=False)["state"]
     states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
     return random.getstate(), numpy["key"].tobytes(), numpy["pos"], *(state.numpy().tobytes() for state in states)
@@ -206,9 +208,9 @@ def _randomness_kept(device: torch.device) -> Iterator[None]:
 
 
 def _mixing(model: nn.Module, records: Tensor) -> list[Problem]:
-    """The first layer whose output for one of `records` is another among the others than alone, if there is one.
+    """Find the first layer whose output for one of `records` differs between the batch and the record alone.
 
-    What differs in float32 is looked at again in float64: some devices round the factors of a product to ten bits.
+    A difference in float32 is checked again in float64: some devices round the factors of a product to ten bits.
     """
     if not any(_mixes(run, records) for run in _runs(model)):
         return []
@@ -223,7 +225,7 @@ def _mixing(model: nn.Module, records: Tensor) -> list[Problem]:
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors differ by more than rounding."""
+    """Return whether two tensors differ by more than rounding."""
     if one.shape != other.shape:
         return True
     if not (one.is_floating_point() or one.is_complex()):
@@ -234,7 +236,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 
 def _each_alone(records: Tensor) -> list[Tensor]:
-    """A batch of one for each record, which may be changed in place."""
+    """Make a batch of one for each record; the batches may be changed in place."""
     return [records[i : i + 1].clone() for i in range(len(records))]
 
 
@@ -243,7 +245,7 @@ def _mixes(run: _Run, records: Tensor) -> bool:
 
 
 def _runs(model: nn.Module) -> Iterator[_Run]:
-    """The model with its own parameters, and with others nearby."""
+    """Yield the model with its own parameters, and with others nearby."""
     yield model
     nudged = {name: p + nudge(p) for name, p in trainable_parameters(model).items()}
     yield lambda records: functional_call(model, nudged, (records,))
@@ -277,7 +279,7 @@ def _named(model: nn.Module, fault: probe.Call, spoilt: list[probe.Call]) -> Pro
 
 
 def _same(together: list[Tensor], alone: list[list[Tensor]]) -> bool | None:
-    """Whether each record has the same part in the tensors together as alone; None: that cannot be told."""
+    """Return whether each record has the same part in the joint tensors as alone; None: that cannot be decided."""
     if any(len(tensors) != len(together) for tensors in alone):
         return None
     answers = [_consists_of(whole, parts) for whole, *parts in zip(together, *alone, strict=True)]
@@ -285,7 +287,7 @@ def _same(together: list[Tensor], alone: list[list[Tensor]]) -> bool | None:
 
 
 def _consists_of(whole: Tensor, parts: list[Tensor]) -> bool | None:
-    """Whether `whole` is made of `parts` along the one axis that counts the records, or equals each if none does."""
+    """Return whether `whole` is made of `parts` along the record axis, or equals each part if there is no such axis."""
     if any(part.dim() != whole.dim() or part.shape != parts[0].shape for part in parts):
         return None
     axes = [axis for axis in range(whole.dim()) if whole.shape[axis] != parts[0].shape[axis]]

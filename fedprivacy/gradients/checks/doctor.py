@@ -1,7 +1,7 @@
-"""Which models and losses have a sound private gradient.
+"""Doctor: refuses models and losses without a sound private gradient, or diagnoses them.
 
-Others are refused before a record is read, or told everything that is wrong with them: their layers, then how they
-behave once these are mended.
+Unsound ones are refused before a record is read; a diagnosis lists all their problems: those of their layers, then
+those that show when the mended model is run.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_frozen(one: nn.Module, other: nn.Module) -> None:
-    """Refuse models, returned by two calls of a task's `model()`, whose frozen parameters and buffers are drawn anew.
+    """Refuse models, returned by two calls of a task's `model()`, whose frozen parameters or buffers differ.
 
     Raises:
-        UnsupportedModelError: names what differs. Only what is trained travels.
+        UnsupportedModelError: names the differing values. Only trained parameters are sent.
     """
     _refuse(frozen_problems(one, other))
 
 
 def frozen_problems(one: nn.Module, other: nn.Module) -> list[Problem]:
-    """What two models of one making hold that is not trained and differs; see `check_frozen`."""
+    """Find frozen values that differ between two models made by the same function; see `check_frozen`."""
     ours, theirs = _frozen(one), _frozen(other)
     differing = [name for name, value in ours.items() if name not in theirs or not torch.equal(value, theirs[name])]
     what = f"is made with other values of {', '.join(differing)} each time, and what is frozen does not travel"
@@ -49,7 +49,7 @@ def frozen_problems(one: nn.Module, other: nn.Module) -> list[Problem]:
 
 
 def _frozen(model: nn.Module) -> dict[str, Tensor]:
-    """Frozen parameters, buffers and tensors that are plain attributes, by name."""
+    """Return frozen parameters, buffers and tensors that are plain attributes, by name."""
     values = {name: p for name, p in model.named_parameters() if not p.requires_grad} | dict(model.named_buffers())
     for name, layer in model.named_modules():
         own = {key: value for key, value in vars(layer).items() if isinstance(value, Tensor)}
@@ -60,13 +60,13 @@ def _frozen(model: nn.Module) -> dict[str, Tensor]:
 def check_on_blank(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
     """Run model and loss on made-up records, so that a task that cannot work fails before a record is read.
 
-    The model is one that `check_model` accepts. Of a shard's inputs and targets only shape and type are used.
+    The model must be one that `check_model` accepts. Only shape and type of a shard's inputs and targets are used.
 
     Raises:
         LossShapeError: the loss averages over the batch.
         UnsupportedModelError: names every layer that mixes records, draws random numbers, changes its batch, or keeps
             something between batches; or a loss that mixes records.
-        Exception: what the model or the loss raises on a record of zeros.
+        Exception: any error that the model or the loss raises on a record of zeros.
     """
     _refuse(behavioural_problems(model, loss, inputs, targets))
 
@@ -86,7 +86,7 @@ _ERRORS: dict[Kind, type[ValueError]] = {Kind.LOSS_SHAPE: LossShapeError, Kind.I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """What a batch looks like: inputs and targets, shape [any, ...] each, of which no value is read; and its loss."""
+    """Shapes and types of a batch (inputs and targets, [any, ...] each, whose values are not read), and its loss."""
 
     loss: Loss
     inputs: Tensor
@@ -95,20 +95,21 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What `diagnose` has found.
+    """The result of `diagnose`.
 
     Attributes:
         problems: structural ones first.
-        ran: whether the model was run; else how it behaves is not known.
-        means: how the engine would compute its gradients; None if it was not run, or cannot be.
-        obstacle: what keeps it from faster means.
-        refused: every faster means that was tried, and why it is not used.
-        trained: number of trainable parameters; `frozen` of the others.
+        ran: whether the model was run; otherwise its behaviour is unknown.
+        method: name of the method by which the engine would compute its gradients; None if it was not or cannot be run.
+        obstacle: the reason why no faster method is used.
+        refused: every faster method that was tried, and why it is not used.
+        trained: number of trainable parameters.
+        frozen: number of frozen parameters.
     """
 
     problems: tuple[Problem, ...]
     ran: bool
-    means: str | None
+    method: str | None
     obstacle: Obstacle | None
     refused: tuple[str, ...]
     trained: int
@@ -116,20 +117,20 @@ class Diagnosis:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing that was found keeps DP-SGD from training the model."""
+        """True if no finding keeps DP-SGD from training the model."""
         return all(problem.warning for problem in self.problems)
 
     @property
     def fixable(self) -> bool:
-        """Whether `made_private` mends something."""
+        """True if `made_private` fixes at least one problem."""
         return any(problem.fixable for problem in self.problems)
 
 
 def diagnose(model: nn.Module, example: Example | None = None) -> Diagnosis:
-    """Every problem of a model and, if there is an example, of its loss. The model is left as it is.
+    """Find every problem of a model and, if there is an example, of its loss. The model is not changed.
 
-    It is run if there is an example, and no problem in the way that `made_private` cannot mend: what is run is the
-    mended model, so that problems which the mended ones hide show as well.
+    The mended model is run if there is an example and `made_private` can mend every structural problem that prevents
+    running it. So problems that structural ones hide are found as well.
     """
     problems, engine = structural_problems(model), None
     runs = example is not None and all(p.fixable or p.kind is Kind.UNREGISTERED for p in problems)
@@ -142,7 +143,7 @@ def diagnose(model: nn.Module, example: Example | None = None) -> Diagnosis:
     return Diagnosis(
         problems=tuple(problems),
         ran=runs,
-        means=None if engine is None else engine.means,
+        method=None if engine is None else engine.method,
         obstacle=None if engine is None else engine.obstacle,
         refused=() if engine is None else engine.refused,
         trained=trained,
@@ -151,7 +152,7 @@ def diagnose(model: nn.Module, example: Example | None = None) -> Diagnosis:
 
 
 def _run(model: nn.Module, example: Example, *, mend: bool) -> tuple[list[Problem], GradientEngine | None]:
-    """The problems that running the model shows; and the prepared engine, if it has none."""
+    """Run the model; return the problems that show, and the prepared engine if there are none."""
     batch = example.inputs, example.targets
     try:
         model = made_private(model) if mend else model

@@ -1,7 +1,7 @@
-"""A look into a model while it runs: which layer fails, which one changes something, what each reads and computes.
+"""Probes of a model while it runs: the layer that fails or changes something, and inputs and outputs of each layer.
 
-For the length of a forward pass every layer has hooks; afterwards the model is as it was. What it holds beside its
-parameters is compared before and after.
+During a forward pass every layer has hooks; afterwards the model is as before. Its other attributes are compared before
+and after.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from torch import Tensor, nn
 
 State = dict[tuple[str, str], list[tuple[object, int]]]
-"""By layer and attribute: the objects found there, themselves and their versions."""
+"""Objects by layer and attribute, each with its version."""
 
 _TORCH_S_OWN = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A layer's part in a forward pass: how many were called before it, and copies of what it read and computed."""
+    """One call of a layer in a forward pass: number of calls before it, and copies of its inputs and outputs."""
 
     layer: str
     order: int
@@ -32,7 +32,7 @@ class Call:
 
 
 def calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
-    """Every call of a layer during `run`, in the order in which they return: inner layers before outer ones."""
+    """List every call of a layer during `run`, in the order of return: inner layers before outer ones."""
     returned, order = [], count()
 
     def leave(layer: str, entered: tuple[int, list[Tensor]], outputs: object) -> None:
@@ -44,7 +44,7 @@ def calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
 
 
 def first_to_change(model: nn.Module, run: Callable[[], object], observed: Callable[[], object]) -> str:
-    """The innermost layer during whose forward pass in `run` what is `observed` first changes; "" if none does."""
+    """Find the innermost layer during whose forward pass in `run` the observed value first changes; "" if none does."""
     changed = []
 
     def leave(layer: str, before: object, _: object) -> None:
@@ -57,7 +57,7 @@ def first_to_change(model: nn.Module, run: Callable[[], object], observed: Calla
 
 
 def overwritten(model: nn.Module, run: Callable[[], object]) -> list[str]:
-    """The layers whose input is changed in place, in `run`, after they have returned."""
+    """List the layers whose input is changed in place, in `run`, after they have returned."""
     read: list[tuple[str, Tensor, int]] = []
 
     def leave(layer: str, inputs: object, _: object) -> None:
@@ -69,7 +69,7 @@ def overwritten(model: nn.Module, run: Callable[[], object]) -> list[str]:
 
 
 def failing_layer(model: nn.Module, run: Callable[[], object]) -> str | None:
-    """The innermost layer that raises in `run`, or None if nothing does."""
+    """Find the innermost layer that raises in `run`; None if nothing raises."""
     with _watched(model) as within:
         try:
             run()
@@ -79,7 +79,7 @@ def failing_layer(model: nn.Module, run: Callable[[], object]) -> str | None:
 
 
 def state_of(model: nn.Module) -> State:
-    """Everything that the layers hold: attributes, buffers, parameters, and what is in lists of them."""
+    """Collect everything that the layers hold: attributes, buffers, parameters, and the contents of collections."""
     return {
         (name, key): [(held, held._version if isinstance(held, Tensor) else 0) for held in everything_in(value)]
         for name, layer in model.named_modules()
@@ -88,7 +88,7 @@ def state_of(model: nn.Module) -> State:
 
 
 def changed_layers(before: State, after: State) -> list[str]:
-    """The layers that hold something else than before."""
+    """List the layers that hold something else than before."""
     return sorted(
         {layer for (layer, key), held in after.items() if not _same(before.get((layer, key)), held)}
         | {layer for layer, key in before.keys() - after.keys()}
@@ -101,7 +101,7 @@ def _watched(
     enter: Callable[[object], Any] = lambda inputs: None,
     leave: Callable[[str, Any, object], None] = lambda layer, entered, outputs: None,
 ) -> Iterator[list[tuple[str, Any]]]:
-    """Have `leave` called with a layer's name, what `enter` made of its inputs, and its outputs; yield those within."""
+    """Call `leave` with a layer's name, the result of `enter` on its inputs, and its outputs; yield open calls."""
     within: list[tuple[str, Any]] = []
 
     def watch(name: str, layer: nn.Module) -> tuple[Any, Any]:
@@ -122,7 +122,7 @@ def _watched(
 
 
 def everything_in(value: object) -> Iterator[object]:
-    """The value and, if it is a collection, what is in it."""
+    """Yield the value and, if it is a collection, its contents."""
     yield value
     if isinstance(value, list | tuple | set | deque | dict):
         members: Iterable[object] = value.values() if isinstance(value, dict) else value
@@ -135,12 +135,12 @@ def _tensors_in(value: object) -> Iterator[Tensor]:
 
 
 def _copies(value: object) -> list[Tensor]:
-    """What is changed in place later does not change them."""
+    """Copy the tensors in a value, so that later changes in place do not affect them."""
     return [tensor.detach().clone() for tensor in _tensors_in(value)]
 
 
 def _attributes(layer: nn.Module) -> dict[str, object]:
-    """A layer's attributes; of torch's own layers only the public ones, for some rearrange the others."""
+    """Return a layer's attributes; of torch's own layers only the public ones, because some rearrange the others."""
     own = not type(layer).__module__.startswith("torch.")
     return {k: v for k, v in vars(layer).items() if k not in _TORCH_S_OWN and (own or not k.startswith("_"))}
 

@@ -1,4 +1,4 @@
-"""What is wrong with a model or a loss: one value for each problem, with the layer's name and the remedy."""
+"""Problems of a model or a loss: one value for each, with the layer's name and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 
 class Kind(enum.StrEnum):
-    """What kind of thing is wrong."""
+    """The kind of a problem."""
 
     BATCH_STATISTICS = "batch-statistics"
     RUNNING_STATISTICS = "running-statistics"
@@ -36,14 +36,14 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that keeps DP-SGD from training a model soundly.
+    """One problem that keeps DP-SGD from training a model soundly.
 
     Attributes:
         layer: the layer's name as in `named_modules`; "" is the model itself, None the loss.
-        kind: what kind of thing is wrong.
-        what: what is wrong; a sentence whose subject is the layer.
-        remedy: what to do.
-        fixable: whether `made_private` mends it.
+        kind: the kind of the problem.
+        what: the predicate of a sentence whose subject is the layer.
+        remedy: the advised change.
+        fixable: whether `made_private` fixes it.
         warning: whether it is unwise rather than unsound.
     """
 
@@ -56,7 +56,7 @@ class Problem:
 
 
 def grouped(problems: Iterable[Problem]) -> list[tuple[list[str | None], Problem]]:
-    """Problems that differ in nothing but the layer, together: (the layers, one of the problems)."""
+    """Group problems that differ only in the layer: (the layers, one of the problems)."""
     groups: dict[Problem, list[str | None]] = {}
     for problem in problems:
         groups.setdefault(replace(problem, layer=None), []).append(problem.layer)
@@ -64,7 +64,7 @@ def grouped(problems: Iterable[Problem]) -> list[tuple[list[str | None], Problem
 
 
 def in_words(problems: Iterable[Problem]) -> str:
-    """All problems in one sentence: where, what, remedy."""
+    """Describe all problems in one sentence: layer, problem, remedy."""
     return "; ".join(f"{_where(layers)} {p.what}: {p.remedy}" for layers, p in grouped(problems))
 
 

@@ -1,4 +1,4 @@
-"""Problems that a model's layers show without being run, and a model in which they are mended."""
+"""Problems that a model's layers show without being run, and a copy of a model in which they are fixed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fedprivacy.gradients.checks.problems import Kind, Problem
 
 _GROUPS = (32, 16, 8, 4, 2)
 _LEAST_CHANNELS = 4
-"""Channels in a group. With a group of two, a map of one pixel keeps nothing but the sign of a difference."""
+"""Minimum number of channels in a group. With two, a one-pixel map would keep only the sign of a difference."""
 
 
 def structural_problems(model: nn.Module) -> list[Problem]:
-    """Every problem that can be read off the layers and their settings."""
+    """Find every problem that can be read off the layers and their settings."""
     problems = [problem for name, layer in model.named_modules() for check in _CHECKS for problem in check(name, layer)]
     problems += _unregistered(model)
     if not any(p.requires_grad for p in model.parameters()):
@@ -59,7 +59,7 @@ def _randomness(name: str, layer: nn.Module) -> Iterator[Problem]:
 
 
 def _drops(layer: nn.MultiheadAttention | nn.RNNBase) -> bool:
-    """Recurrent layers drop values between their levels only."""
+    """Return whether a layer applies its dropout: recurrent layers drop values only between their levels."""
     return isinstance(layer, nn.MultiheadAttention) or layer.num_layers > 1
 
 
@@ -84,7 +84,7 @@ _REWRITING: dict[type, tuple[str, str]] = {
     WeightNorm: ("weight_norm", "use torch.nn.utils.parametrizations.weight_norm"),
     BasePruningMethod: ("pruning", "make it permanent with torch.nn.utils.prune.remove"),
 }
-"""Parametrizations, which are layers, and hooks: what they are called, and what to do."""
+"""Names of parametrizations (which are layers) and hooks, with the remedy for each."""
 
 
 def _rewritten(name: str, layer: nn.Module) -> Iterator[Problem]:
@@ -124,7 +124,7 @@ _CHECKS = (_statistics, _randomness, _embeddings, _rewritten, _numbers, _wrapper
 
 
 def _unregistered(model: nn.Module) -> Iterator[Problem]:
-    """Parameters that a layer holds where `parameters()` does not look."""
+    """Find parameters that a layer holds where `parameters()` does not look."""
     known = set(model.parameters())
     for name, layer in model.named_modules():
         for key, value in vars(layer).items():
@@ -146,14 +146,14 @@ def _a(layer: nn.Module) -> str:
 
 
 def made_private(model: nn.Module) -> nn.Module:
-    """A copy of `model` in which what mixes the records of a batch, or draws random numbers, is replaced.
+    """Copy `model` with replacements for all layers that mix the records of a batch or draw random numbers.
 
     BatchNorm becomes GroupNorm with the same scale and shift, dropout is set to 0, running statistics are left out,
     RReLU becomes LeakyReLU, `nn.Embedding` loses `max_norm`, `scale_grad_by_freq` and `sparse`, half precision becomes
-    float32. Layers and parameters keep their names. What BatchNorm has learned of its data is gone: a pretrained model
-    needs training anew.
+    float32. Layers and parameters keep their names. The statistics that BatchNorm has learned are lost: a pretrained
+    model must be trained again.
 
-    `fedprivacy doctor` names what is left to do.
+    `fedprivacy doctor` names the remaining problems.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16))
     >>> made_private(model)[1].num_groups
@@ -173,7 +173,7 @@ def made_private(model: nn.Module) -> nn.Module:
 
 
 def has_replacement(layer: nn.Module) -> bool:
-    """Whether another layer does what this one does, for each record alone."""
+    """Return whether another layer does the same as this one for each record alone."""
     if type(layer) is nn.BatchNorm1d:
         return layer.num_features > 1
     return type(layer) in {nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.RReLU}
@@ -190,15 +190,15 @@ def _replacement(layer: nn.Module) -> nn.Module:
 
 
 def _groups(channels: int) -> int:
-    """As many groups as Wu and He (2018) use, 32, or the next power of two that leaves each enough channels.
+    """Return 32 groups, as Wu and He (2018) use, or the next power of two that leaves each enough channels.
 
-    Features without a map (BatchNorm1d) make one group instead, as in LayerNorm: neighbours among them mean nothing.
+    Features without a map (BatchNorm1d) form one group instead, as in LayerNorm, because their order has no meaning.
     """
     return next((g for g in _GROUPS if channels % g == 0 and channels // g >= _LEAST_CHANNELS), 1)
 
 
 def _set_right(layer: nn.Module) -> None:
-    """Change settings in place."""
+    """Change a layer's settings in place."""
     if isinstance(layer, _DropoutNd):
         layer.p = 0.0
     elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):

@@ -1,1 +1,1 @@
-"""Ways to compute clipped sums of gradients, and the choice among them."""
+"""Methods that compute clipped sums of gradients, and the choice among them."""

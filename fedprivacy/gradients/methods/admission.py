@@ -1,8 +1,8 @@
-"""Which means computes a model's gradients, and how many records it takes at a time.
+"""Admission: the choice of the method that computes a model's gradients, and of the number of records at a time.
 
-Several means compute the same gradients: a traced program, book-keeping, `vmap`, a loop. The first that applies is
+Several methods compute the same gradients: a traced program, book-keeping, `vmap`, a loop. The first that applies is
 tried on made-up records: it must agree with the loop, and a record's gradient must not depend on the rest of its batch.
-Only then is it trusted with records.
+Only then is it used on records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedprivacy.gradients.selfcheck import (
     PROBES,
     DisagreementError,
     Loop,
-    Means,
+    Method,
     PlaceError,
     Vectorised,
     check_against_loop,
@@ -38,36 +38,37 @@ from fedprivacy.gradients.threads import computing_with
 log = logging.getLogger(__name__)
 
 _IN_CACHE = 17 * 2**20
-"""Bytes that a processor's cache holds: the size of part of a batch that is computed fastest."""
+"""Number of bytes that a processor's cache holds: the fastest size of a part of a batch."""
 
 _MODERATE = 64 * 2**20
-"""Bytes that a part of 8 to 32 records may take where one record alone fills the cache."""
+"""Maximum number of bytes of a part of 8 to 32 records where one record alone fills the cache."""
 
 _LEAST_PART = 8
-"""Records that a part has at least, so that a layer's matrices are worth a processor's while."""
+"""Minimum number of records in a part, so that a layer's matrices are large enough for a processor."""
 
 _MOST_ROWS = 256
-"""Records that a part has at most: more are no faster, and the parts are tried before they are used."""
+"""Maximum number of records in a part: more are no faster, and every part is tried before it is used."""
 
 _COSTLY = 2**16
-"""Bytes of a record that takes so long that few records are computed in small parts: measured, a row of 100 KB takes a
-twentieth of what a turn takes besides, and one of a megabyte as long."""
+"""Number of bytes of a record from which small parts for few records pay: measured, a row of 100 KB takes a twentieth
+of a turn's fixed time, and one of a megabyte as long as that.
+"""
 
 _ON_GPU = 2**32
-"""Bytes that a part may take on a GPU, which wants many records at a time."""
+"""Maximum number of bytes of a part on a GPU, which needs many records at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What computes gradients, and in which portions."""
+    """The admitted method, and the sizes of the portions in which it computes."""
 
-    means: Means  # of records; of several views each, it averages
-    sizes: tuple[int, ...]  # records that are computed at a time, the largest first
-    kept_bytes: int  # of written gradients, for each parameter
-    threads: int  # of torch's, with which it was proven; a large model's are all
-    alone: bool = False  # whether each record is computed alone, so that it has no company that could show
-    obstacle: Obstacle | None = None  # to faster means
-    refused: tuple[str, ...] = ()  # faster means and why they were not used, a line each
+    method: Method  # method for records; it averages if they have several views
+    sizes: tuple[int, ...]  # numbers of records that are computed at a time, the largest first
+    kept_bytes: int  # bytes of written gradients, for each parameter
+    threads: int  # number of torch's threads with which it was proven; all for a large model
+    alone: bool = False  # True if each record is computed alone, so that it has no company
+    obstacle: Obstacle | None = None  # reason why no faster method is used
+    refused: tuple[str, ...] = ()  # faster methods and why they were not used, a line each
 
 
 def admitted(
@@ -79,9 +80,9 @@ def admitted(
     views: int,
     max_memory: int | None,
 ) -> Admitted:
-    """The first means that agrees with the loop on made-up records, `probe`, and keeps records apart.
+    """Return the first method that agrees with the loop on made-up records, `probe`, and keeps records apart.
 
-    Its other arguments are those of the engine.
+    The other arguments are those of the engine.
 
     Raises:
         InPlaceError: a layer's input is changed in place.
@@ -93,15 +94,15 @@ def admitted(
         if autocast and kind is Program:
             continue
         try:
-            means = _checked(kind, model, loss, probe, autocast)
-            chosen = _in_portions(means, model, probe, views, max_memory, half=autocast is not None)
+            method = _checked(kind, model, loss, probe, autocast)
+            chosen = _in_portions(method, model, probe, views, max_memory, half=autocast is not None)
             return replace(chosen, obstacle=obstacle or chosen.obstacle, refused=(*refused, *chosen.refused))
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
-            log.debug("Gradients by other means than %s: %s", kind.name, reason)
+            log.debug("Gradients are not computed by %s: %s", kind.name, reason)
             refused.append(_refusal(kind.name, reason))
-            if kind is not Program or isinstance(reason, PlaceError):  # else it is one for chains alone
+            if kind is not Program or isinstance(reason, PlaceError):  # other reasons concern chains alone
                 obstacle = obstacle or obstacle_of(reason)
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
@@ -115,13 +116,13 @@ def _checked(
     loss: Loss,
     probe: tuple[Tensor, Tensor],
     autocast: torch.dtype | None,
-) -> Means:
-    """A means of one kind that agrees with the loop; raises if it does not, or if the kind does not apply."""
-    loop, means = Loop(model, loss), kind(model, loss)
-    check_against_loop(means, loop, probe)
-    check_nearby(means, loop, probe)
+) -> Method:
+    """Make a method of one kind and check it against the loop; raise if they disagree or the kind does not apply."""
+    loop, method = Loop(model, loss), kind(model, loss)
+    check_against_loop(method, loop, probe)
+    check_nearby(method, loop, probe)
     if autocast is None or kind is not BookKeeping:
-        return means
+        return method
     # Half precision would hide what a small nudge shows; the layers and their axes are the same without.
     half = BookKeeping(model, loss, autocast)
     check_against_loop(half, loop, probe, lax=True)
@@ -129,45 +130,45 @@ def _checked(
 
 
 def _refusal(name: str, reason: Exception) -> str:
-    """Why a means was not used, in a line."""
+    """Explain in one line why a method was not used."""
     return f"{name}: {first_line(reason).removeprefix(f'{name} ')}"
 
 
 def still_apart(admitted: Admitted, model: nn.Module, probe: tuple[Tensor, Tensor], views: int) -> bool:
-    """Whether what was admitted keeps records apart with another number of threads, too, in all of its sizes."""
+    """Return whether the admitted method keeps records apart with another number of threads, too, in all sizes."""
     if admitted.alone:
         return True
     try:
         records, sizes = of_views(probe, views), admitted.sizes
-        return sizes_that_agree(admitted.means, model, records, sizes, admitted.kept_bytes) == sizes
+        return sizes_that_agree(admitted.method, model, records, sizes, admitted.kept_bytes) == sizes
     except Exception:  # as `admitted` takes it
         return False
 
 
 def of_views(probe: tuple[Tensor, Tensor], views: int) -> tuple[Tensor, Tensor]:
-    """Made-up records as so many views of themselves, inputs [records, views, ...]; of one they are as they were."""
+    """Repeat made-up records as `views` views each, inputs [records, views, ...]; a single view changes nothing."""
     inputs, targets = probe
     return probe if views == 1 else (inputs.unsqueeze(1).expand(-1, views, *inputs.shape[1:]).contiguous(), targets)
 
 
 def _in_portions(
-    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, half: bool
+    method: Method, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, half: bool
 ) -> Admitted:
-    """The means with the sizes of parts in which it keeps records apart; raises if there is none."""
+    """Find the sizes of parts in which the method keeps records apart; raise if there is none."""
     kept_bytes = (max_memory or _MODERATE) // 2
-    pieces = means.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
-    held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
+    pieces = method.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
+    held = probe[0].nbytes + method.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = (held // PROBES + 1) * views
     largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
-    least = 2 * WHOLE if half else WHOLE  # half precision leaves more over
+    least = 2 * WHOLE if half else WHOLE  # half precision needs larger multiples
     small = each >= _COSTLY and not half and not probe[0].is_cuda
     threads = 1 if largest >= WHOLE and not probe[0].is_cuda else torch.get_num_threads()
-    of_records = means if views == 1 else AveragedOverViews(means, views)
-    if isinstance(means, Loop):
+    of_records = method if views == 1 else AveragedOverViews(method, views)
+    if isinstance(method, Loop):
         return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
     tried = [largest]
     while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
-        tried.append(2 * tried[-1])  # so few records leave elements over
+        tried.append(2 * tried[-1])  # smaller parts leave elements over
     wanted = [with_small(sizes) if small else sizes for sizes in (sizes_up_to(rows, least) for rows in tried)]
     try:
         chosen = Admitted(of_records, (1,), kept_bytes, threads)
@@ -175,7 +176,7 @@ def _in_portions(
     except DisagreementError:
         if largest >= WHOLE or views > 1:
             raise
-    return Admitted(means, (1,), kept_bytes, threads, alone=True)  # too large for parts that are alike
+    return Admitted(method, (1,), kept_bytes, threads, alone=True)  # too large for parts that are alike
 
 
 def _apart(
@@ -188,35 +189,35 @@ def _apart(
 ) -> Admitted:
     """Return `chosen` with the first of the wanted sizes in which it keeps records apart.
 
-    Where this processor's products show a record's place, they may take one row at a time.
+    If this processor's products depend on a record's place, they may take one row at a time.
 
     Raises:
         DisagreementError: there are no such sizes.
     """
 
-    def sizes_of(means: Means) -> tuple[int, ...]:
+    def sizes_of(method: Method) -> tuple[int, ...]:
         for sizes in wanted[:-1]:
             with suppress(DisagreementError):
-                return sizes_that_agree(means, model, records, sizes, chosen.kept_bytes)
-        return sizes_that_agree(means, model, records, wanted[-1], chosen.kept_bytes)
+                return sizes_that_agree(method, model, records, sizes, chosen.kept_bytes)
+        return sizes_that_agree(method, model, records, wanted[-1], chosen.kept_bytes)
 
     with computing_with(chosen.threads):
         try:
-            return replace(chosen, sizes=sizes_of(chosen.means))
+            return replace(chosen, sizes=sizes_of(chosen.method))
         except PlaceError as reason:
             if not by_single_rows:
                 raise
-            means = SingleRows(chosen.means)
-            refused = (_refusal(chosen.means.name, reason),)
-            return replace(chosen, means=means, sizes=sizes_of(means), obstacle=obstacle_of(reason), refused=refused)
+            method = SingleRows(chosen.method)
+            refused = (_refusal(chosen.method.name, reason),)
+            return replace(chosen, method=method, sizes=sizes_of(method), obstacle=obstacle_of(reason), refused=refused)
 
 
-def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:
-    """How many records of `each` bytes to take at a time: a power of two, which most batches fill."""
+def _fastest(record_bytes: int, max_memory: int | None, *, on_gpu: bool) -> int:
+    """Return the number of records of `record_bytes` to take at a time: a power of two, which most batches fill."""
     if on_gpu:
-        fastest = _ON_GPU // each
+        fastest = _ON_GPU // record_bytes
     else:
-        fastest = max(_IN_CACHE // each, min(_MODERATE // each, 4 * _LEAST_PART), _LEAST_PART)
-    allowed = fastest if max_memory is None else max_memory // each
+        fastest = max(_IN_CACHE // record_bytes, min(_MODERATE // record_bytes, 4 * _LEAST_PART), _LEAST_PART)
+    allowed = fastest if max_memory is None else max_memory // record_bytes
     most = max(1, min(fastest, allowed, _MOST_ROWS))
     return 1 << (most.bit_length() - 1)

@@ -1,8 +1,8 @@
 """Book-keeping: one forward pass, one backward pass for activation gradients only (Bu et al. 2023).
 
 Works for any module made of layers that have a rule. A part without one is recomputed by `vmap`, a bare parameter with
-a leading axis of one is expanded. For the length of a forward pass, the layers' `forward` is the rules'; afterwards the
-model is as it was: no wrapper, no hook, no renamed parameter, no `.grad`.
+a leading axis of one is expanded. During a forward pass, the rules replace the layers' `forward`; afterwards the model
+is as before: no wrapper, no hook, no renamed parameter, no `.grad`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedprivacy.gradients.tape import Sized, Tape
 from fedprivacy.gradients.watch import OnePath
 
 _ONE_AT_A_TIME = RLock()
-"""Two batches in one model's layers would be taken for each other's."""
+"""Lock: two batches in one model's layers at once would be confused."""
 
 
 class UncoveredError(ValueError):
@@ -32,12 +32,12 @@ class UncoveredError(ValueError):
 
 
 class BookKeeping:
-    """Per-record gradients of a model by rules."""
+    """Method that computes per-record gradients by the layers' rules."""
 
     name = "book-keeping"
 
     def __init__(self, model: nn.Module, loss: Loss, autocast: torch.dtype | None = None) -> None:
-        """Choose a rule for every layer, whose activations `autocast` computes in half precision where that is safe.
+        """Choose a rule for every layer; `autocast` computes activations in half precision where that is safe.
 
         Raises:
             UncoveredError: the outermost module owns a parameter that cannot be expanded, or a layer's `forward` is
@@ -53,10 +53,11 @@ class BookKeeping:
         self._choose("", model)
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """See `Means`.
+        """See `Method`.
 
         Raises:
-            ValueDependentError: on the first batch, which is made up, if the records' paths depend on their values.
+            ValueDependentError: the records' paths depend on their values; checked on the first batch, which is made
+                up.
         """
         tape = Tape(self._indices, self._axes, len(inputs), kept_bytes, learning=not self._proven)
         try:
@@ -66,7 +67,7 @@ class BookKeeping:
                 losses = checked_losses(self._loss(outputs, targets), len(inputs))
                 torch.autograd.grad(losses.sum(), tape.roots, allow_unused=True)
         finally:
-            tape.roots.clear()  # they hold the graph, whose hooks hold the tape: a cycle that nothing else would break
+            tape.roots.clear()  # break the cycle: roots hold the graph, whose hooks hold the tape
         self.held_bytes, self._proven = tape.held_bytes, True
         return tape.finish()
 
@@ -93,7 +94,7 @@ class BookKeeping:
 
     @contextmanager
     def _installed(self, tape: Tape) -> Iterator[None]:
-        """The layers' `forward` is their rules', in this thread; others wait, or see the layers as they are."""
+        """Replace the layers' `forward` by their rules, in this thread; others wait, or see the layers unchanged."""
         with _ONE_AT_A_TIME:
             try:
                 for name, module, rule in self._rules:

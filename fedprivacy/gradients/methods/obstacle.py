@@ -1,4 +1,4 @@
-"""What keeps a model from book-keeping: the line of the model at which it gave up, and how to write it otherwise."""
+"""Obstacle to book-keeping: the line of the model at which it gave up, and how to rewrite it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRANSFORMERS_MASKS = Path("transformers", "masking_utils.py")
 
 _COSTS = {"loop": "6 to 600", "vmap": "2 to 30"}
 _COST_OF_SINGLE_ROWS = "1 to 6"
-"""Times that a step takes, in those of one without privacy: docs/explanation/gradients.md#processors."""
+"""Slowdown of a step compared with one without privacy: docs/explanation/gradients.md#processors."""
 
 _MASK = (
     "give a causal model attn_implementation='eager', and others an attention mask of four axes; "
@@ -33,12 +33,12 @@ _OWN_LAYER = "see docs/how-to/own-layer.md"
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a model's gradients are computed by slower means.
+    """The reason why a model's gradients are computed by a slower method.
 
     Attributes:
-        what: in the words of the error that it raised on made-up records.
-        place: file and line of the model's code, "model.py:12"; "": it is not one line's fault.
-        remedy: what to write instead.
+        what: text of the error that the model raised on made-up records.
+        place: file and line of the model's code, "model.py:12"; "": no single line is at fault.
+        remedy: the advised change.
     """
 
     what: str
@@ -50,13 +50,13 @@ class Obstacle:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, or its type's name if it says nothing."""
+    """Return the first line of an error's text, or its type's name if it has none."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def obstacle_of(error: Exception) -> Obstacle:
-    """What an error says that the means raised on made-up records."""
-    if isinstance(error, PlaceError):  # which no line of the model is to blame for
+    """Describe the obstacle behind an error that a method raised on made-up records."""
+    if isinstance(error, PlaceError):  # no line of the model is at fault
         return Obstacle(f"products here ({matrix_library()}) do not treat all rows alike", "", matrix_library().remedy)
     calls = [call for call in traceback.extract_tb(error.__traceback__) if _in_model(call.filename)]
     what = first_line(error)
@@ -67,18 +67,18 @@ def obstacle_of(error: Exception) -> Obstacle:
 
 
 def _in_model(file: str) -> bool:
-    """Whether a file is neither torch's nor ours; what stands in angle brackets is none."""
+    """Return whether a file is neither torch's nor ours; a name in angle brackets is no file."""
     return not file.startswith("<") and not any(Path(file).is_relative_to(folder) for folder in _NOT_THE_MODEL)
 
 
 @cache
-def warn_of(means: str, obstacle: Obstacle | None) -> None:
-    """Log, once in a process, that gradients are computed by slow means; an obstacle of None: they are not."""
+def warn_of(method: str, obstacle: Obstacle | None) -> None:
+    """Log, once in a process, that gradients are computed by a slow method; no obstacle, no log."""
     if obstacle is not None:
-        times = _COSTS.get(means, _COST_OF_SINGLE_ROWS)
+        times = _COSTS.get(method, _COST_OF_SINGLE_ROWS)
         log.warning(
             "Gradients are exact, but slow (%s): a step takes %s times as long as without privacy. %s",
-            means,
+            method,
             times,
             obstacle,
         )

@@ -22,12 +22,12 @@ from fedprivacy.gradients.tape import Gathered, Part, Sized
 
 
 class NotAChainError(ValueError):
-    """A model that is more than a chain of layers that the program knows."""
+    """The model is more than a chain of layers that the program knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A layer, its trained parameters by their names, and whether a gradient goes on to the layers before it."""
+class ChainStep:
+    """A layer of the chain, its trained parameters by name, and whether a gradient goes on to the layers before it."""
 
     operation: Operation
     parts: dict[str, Part]
@@ -35,7 +35,7 @@ class Step:
 
 
 class Program:
-    """Per-record gradients of a feed-forward net."""
+    """Method that computes per-record gradients of a feed-forward net."""
 
     name = "program"
 
@@ -44,7 +44,7 @@ class Program:
 
         Raises:
             NotAChainError: it is not a chain of known layers.
-            Exception: what torch.fx raises on a model that it cannot trace.
+            Exception: any error of torch.fx on a model that it cannot trace.
         """
         indices = {p: Part(i) for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
         self._steps = steps_of(model, indices)
@@ -57,7 +57,7 @@ class Program:
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         with torch.no_grad():
             outputs, kept = self._forward(inputs)
-            rows = max(len(outputs), WHOLE)  # few rows of few numbers would leave elements over
+            rows = max(len(outputs), WHOLE)  # avoid leftover elements in small outputs
             gradient = self._gradient_of(filled(outputs, rows), filled(targets, rows))[: len(outputs)]
             return self._backward(kept, gradient, kept_bytes)
 
@@ -84,21 +84,21 @@ class Program:
         return gathered.finish()
 
 
-def steps_of(model: nn.Module, indices: Mapping[nn.Parameter, Part]) -> list[Step]:
-    """The steps of a chain of layers; no gradient goes back beyond the first that has a trained parameter.
+def steps_of(model: nn.Module, indices: Mapping[nn.Parameter, Part]) -> list[ChainStep]:
+    """Return the steps of a chain of layers; no gradient goes back beyond the first with a trained parameter.
 
     Raises:
         NotAChainError: it is not a chain of known layers.
-        Exception: what torch.fx raises on a model that it cannot trace.
+        Exception: any error of torch.fx on a model that it cannot trace.
     """
-    steps: list[Step] = []
+    steps: list[ChainStep] = []
     reached = False
     for layer in _chain(model):
         operation = operation_for(layer)
         if operation is None:
             raise NotAChainError(f"{type(layer).__name__} has no operation")
         parts = {name: indices[p] for name, p in layer.named_parameters() if p.requires_grad}
-        steps.append(Step(operation, parts, reached))
+        steps.append(ChainStep(operation, parts, reached))
         reached = reached or bool(parts)
     for before, step, after in zip(steps, steps[1:], steps[2:], strict=False):
         if isinstance(step.operation, Activation):
@@ -108,7 +108,7 @@ def steps_of(model: nn.Module, indices: Mapping[nn.Parameter, Part]) -> list[Ste
 
 
 def _chain(model: nn.Module) -> list[nn.Module]:
-    """The layers of a model whose every layer reads the one before, or a `NotAChainError`."""
+    """Return the layers of a model in which every layer reads the one before, or raise a `NotAChainError`."""
     if operation_for(model) is not None:  # a layer is a chain of one
         return [model]
     *nodes, output = fx.Tracer().trace(model).nodes
@@ -124,7 +124,7 @@ def _chain(model: nn.Module) -> list[nn.Module]:
 
 
 def _layer(model: nn.Module, node: fx.Node) -> nn.Module:
-    """A node as a layer. Its first argument is the input; what follows are the layer's settings."""
+    """Return the layer of a node. Its first argument is the input; the rest are the layer's settings."""
     if node.op == "call_module":
         return model.get_submodule(str(node.target))
     make = _FUNCTIONS.get(node.target)
@@ -144,4 +144,4 @@ _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
     functional.avg_pool2d: nn.AvgPool2d,
     functional.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
 }
-"""Functions and methods of tensors, and the layer that computes the same from the same settings."""
+"""Functions and methods of tensors, each with the layer that computes the same from the same settings."""

@@ -1,4 +1,4 @@
-"""One rule for each kind of layer: compute it as usual, and tell the tape how its gradient comes about.
+"""Rules, one for each kind of layer: compute it as usual, and tell the tape how its gradient comes about.
 
 A rule is chosen by the layer's exact type: a subclass may compute something else.
 """
@@ -42,7 +42,7 @@ PerRecordGradients = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
 
 
 def rule_for(layer: nn.Module) -> Rule | None:
-    """The rule of a layer, or None if its type has none."""
+    """Return the rule of a layer, or None if its type has none."""
     return _RULES.get(type(layer))
 
 
@@ -51,10 +51,10 @@ def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
 
     Args:
         kind: the layer's exact class; its `forward` takes and returns one tensor whose first axis counts the records.
-        gradients: computes the per-record gradients of the layer's own parameters from its inputs and the gradients of
-            its outputs: a row for each, the frozen ones too. Layers inside the layer are not covered: their
-            parameters need rules of their own. The engine checks the result against autograd before it is used on
-            records, and takes other means if they differ.
+        gradients: function that computes the per-record gradients of the layer's own parameters from its inputs and
+            the gradients of its outputs: a row for each record, frozen parameters included. Layers inside the layer
+            are not covered: their parameters need rules of their own. The engine checks the result against autograd
+            before it is used on records, and takes another method if they differ.
     """
 
     def rule(tape: Tape, name: str, layer: nn.Module, inputs: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
 
 
 def opaque(tape: Tape, name: str, module: nn.Module, inputs: Tensor) -> Tensor:
-    """A module without a rule that takes and returns one tensor: recomputed record by record, vectorised."""
+    """Handle a module without a rule that takes and returns one tensor: recompute it record by record, vectorised."""
     trained = {own: p for own, p in module.named_parameters() if tape.part(p) is not None}
 
     def gradients_of(record: Tensor, gradient: Tensor) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ def _by_gradients(
     parameters: dict[str, nn.Parameter],
     gradients: Callable[[Tensor, Tensor], dict[str, Tensor]],
 ) -> Tensor:
-    """A layer whose parameters' gradients are written out from its inputs and the gradients of its outputs."""
+    """Handle a layer whose parameters' gradients are written out from its inputs and the gradients of its outputs."""
     output: Tensor = type(layer).forward(layer, inputs)
     tape.require_records_first(name, inputs)
 

@@ -14,23 +14,27 @@ from fedprivacy.gradients.tape import Tape
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 Padded = tuple[Convolution, tuple[int, ...]]
-"""A convolution, and the zeros that it adds to its inputs itself."""
+"""A convolution, and the zero padding that it adds to its inputs itself."""
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 _FEW_POSITIONS = 100
 _FEW_CHANNELS = 8
 _LARGE_WEIGHT = 2**17
-"""Where patches laid out as a matrix beat a convolution with a group for each record: measured on one core for twenty
-layers of 1 to 256 channels and 8 x 8 to 32 x 32 positions; the loser takes up to four times as long."""
+"""Limits below or above which patches laid out as a matrix beat a convolution with a group for each record: measured on
+one core for twenty layers of 1 to 256 channels and 8 x 8 to 32 x 32 positions; the loser takes up to four times as
+long.
+"""
 
 _LANES = 16
 _COLOURS = 4
-"""Channels that a processor's vectors hold, and so few that the layer reads a picture and no gradient goes on: measured
-on one core for thirteen layers of 1 to 32 channels; other layers' gradients take up to twice as long."""
+"""Numbers of channels: those that a processor's vectors hold, and the most of a layer that reads a picture, where no
+gradient goes on. Measured on one core for thirteen layers of 1 to 32 channels; other layers' gradients take up to twice
+as long.
+"""
 
 _PATCHES_IN_FLIGHT = 2**18
-"""Entries of patches that are laid out at a time, to stay in a processor's cache."""
+"""Number of patch entries that are laid out at a time, to stay in a processor's cache."""
 
 
 def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Tensor:
@@ -52,7 +56,7 @@ def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Te
 
 
 def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
-    """The piece of a weight, from what the layer read [batch, channels, ...] and its output's gradient."""
+    """Return the piece of a weight, given the layer's inputs [batch, channels, ...] and its output's gradient."""
     write_out = _by_patches if _as_matrix(layer[0], gradient) else _by_groups
 
     def write(start: int, stop: int) -> Written:
@@ -62,21 +66,21 @@ def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_byt
 
 
 def convolution_bias(gradient: Tensor) -> Piece:
-    """The piece of a bias, from the gradient [batch, out_channels, ...] of the layer's output."""
+    """Return the piece of a bias, given the gradient [batch, out_channels, ...] of the layer's output."""
     return Written(gradient.flatten(2).sum(2))
 
 
 def faster_with_channels_last(layer: Convolution) -> bool:
-    """Whether to compute a layer on images whose channels come last: on a CPU, where they fill its vectors."""
+    """Return whether a layer is faster on images whose channels come last: on a CPU, if channels fill its vectors."""
     if not isinstance(layer, nn.Conv2d) or layer.weight.is_cuda:
         return False
     return layer.out_channels % _LANES == 0 and (layer.in_channels % _LANES == 0 or layer.in_channels <= _COLOURS)
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """Images [batch, channels, rows, columns] with the channels of a pixel side by side.
+    """Lay out images [batch, channels, rows, columns] with the channels of a pixel side by side.
 
-    The strides say so even of a single channel, or torch's convolutions would put their output channels first.
+    The strides show this even for a single channel; otherwise torch's convolutions would put output channels first.
     """
     _, channels, rows, columns = images.shape
     strides = (rows * columns * channels, 1, columns * channels, channels)
@@ -84,7 +88,7 @@ def channels_last(images: Tensor) -> Tensor:
 
 
 def padded_inputs(layer: Convolution, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """The inputs, padded where the convolution itself cannot; and the zero padding that is left to it."""
+    """Pad the inputs where the convolution itself cannot; return them and the remaining zero padding."""
     if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
         return inputs, layer.padding
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
@@ -93,7 +97,7 @@ def padded_inputs(layer: Convolution, inputs: Tensor) -> tuple[Tensor, tuple[int
 
 
 def _as_matrix(layer: Convolution, output: Tensor) -> bool:
-    """Whether to lay out patches as a matrix."""
+    """Return whether to lay out patches as a matrix."""
     if not isinstance(layer, nn.Conv2d) or layer.groups > 1 or layer.dilation != (1, 1):
         return False
     few_positions = output.shape[2] * output.shape[3] <= _FEW_POSITIONS
@@ -101,7 +105,7 @@ def _as_matrix(layer: Convolution, output: Tensor) -> bool:
 
 
 def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
-    """Weight gradients as products of output gradients and patches, which are copied in the longer runs."""
+    """Compute weight gradients as products of output gradients and patches, which are copied in the longer runs."""
     layer, _ = padded
     records, out_channels, *positions = gradient.shape
     by_pixel = layer.stride[1] == 1 and positions[1] > layer.kernel_size[1] * layer.in_channels
@@ -121,7 +125,7 @@ def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
 
 
 def _pixel_by_pixel(padded: Padded, inputs: Tensor, positions: Sequence[int]) -> Tensor:
-    """Overlapping views [batch, channels, height, width, *positions]: neighbours in memory are a row's positions."""
+    """Make overlapping views [batch, channels, height, width, *positions]; a row's positions are adjacent in memory."""
     layer, _ = padded
     framed = _framed(padded, inputs).contiguous()
     record, channel, row, column = framed.stride()
@@ -130,7 +134,7 @@ def _pixel_by_pixel(padded: Padded, inputs: Tensor, positions: Sequence[int]) ->
 
 
 def _patch_by_patch(padded: Padded, inputs: Tensor, positions: Sequence[int]) -> Tensor:
-    """Overlapping views [batch, *positions, height, width, channels]: neighbours in memory are a patch's row."""
+    """Make overlapping views [batch, *positions, height, width, channels]: neighbours in memory are a patch's row."""
     layer, _ = padded
     pixels = _framed(padded, inputs).permute(0, 2, 3, 1).contiguous()
     record, row, column, channel = pixels.stride()
@@ -139,20 +143,20 @@ def _patch_by_patch(padded: Padded, inputs: Tensor, positions: Sequence[int]) ->
 
 
 def _framed(padded: Padded, inputs: Tensor) -> Tensor:
-    """The inputs [batch, channels, rows, columns] with the zeros around them."""
+    """Surround the inputs [batch, channels, rows, columns] with the padding zeros."""
     above, left = padded[1]
     return functional.pad(inputs, (left, left, above, above)) if above or left else inputs
 
 
 def _by_position(gradient: Tensor) -> Tensor:
-    """A gradient [batch, out, rows, columns] as [batch, out, positions], without a copy if its channels come last."""
+    """Reshape a gradient [batch, out, rows, columns] to [batch, out, positions]; no copy if channels come last."""
     if gradient.is_contiguous():
         return gradient.flatten(2)
     return gradient.permute(0, 2, 3, 1).flatten(1, 2).transpose(1, 2)
 
 
 def _by_groups(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
-    """Weight gradients by one convolution with a group for each record (Rochette et al. 2019)."""
+    """Compute weight gradients by one convolution with a group for each record (Rochette et al. 2019)."""
     layer, padding = padded
     records = len(inputs)
     written: Tensor = torch.ops.aten.convolution_backward(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.gradients.pieces import Piece, Rows
+from fedprivacy.gradients.pieces import Piece, TableRows
 from fedprivacy.gradients.tape import Tape
 
 
@@ -16,7 +16,7 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
     """`nn.Embedding` on ids [batch, ...] or [positions, batch, ...].
 
     Ids without a record axis, such as the positions [T] or [1, T], are looked up once for each record, so that the
-    result has one where the caller would have broadcast it.
+    result has a record axis where the caller would have broadcast it.
     """
     shared = tape.shared(name, ids)
     if shared:
@@ -34,13 +34,13 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
         gradients = gradient.movedim(axis, 0).reshape(*rows.shape, -1)
         if layer.padding_idx is not None:
             gradients = torch.where((rows == layer.padding_idx).unsqueeze(2), 0.0, gradients)
-        return (Rows(rows, gradients, layer.weight.shape),)
+        return (TableRows(rows, gradients, layer.weight.shape),)
 
     tape.watch(name, ids, output, (part,), pieces_of)
     return output
 
 
 def check_range(ids: Tensor, rows: int) -> None:
-    """An `IndexError` for ids that a table does not have, as a CPU raises it: a GPU's kernel would stop for good."""
+    """Raise an `IndexError` for ids that a table does not have, as a CPU does; a GPU's kernel would abort for good."""
     if bool(((ids < 0) | (ids >= rows)).any()):
         raise IndexError("an id is out of range")

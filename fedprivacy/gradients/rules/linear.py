@@ -41,14 +41,14 @@ def watch_linear(tape: Tape, name: str, inputs: Tensor, output: Tensor, parts: t
 
 
 def linear_weight(inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
-    """The piece of a weight, from what the layer read [batch, ..., d] and its output's gradient [batch, ..., p]."""
+    """Return the piece of a weight, given inputs [batch, ..., d] and the output's gradient [batch, ..., p]."""
     if gradient.dim() == 2:
         return Outer(inputs, gradient)
     return over_positions(inputs.flatten(1, -2), gradient.flatten(1, -2), kept_bytes)
 
 
 def linear_bias(gradient: Tensor) -> Piece:
-    """The piece of a bias, from the gradient [batch, ..., p] of the layer's output."""
+    """Return the piece of a bias, given the gradient [batch, ..., p] of the layer's output."""
     return Written(gradient if gradient.dim() == 2 else gradient.flatten(1, -2).sum(1))
 
 
@@ -67,7 +67,7 @@ class _Call:
 
 
 _Rows = tuple[Tensor | None, int, int | None]
-"""A parameter, the first of some of its rows, and the one after the last; None: all."""
+"""A parameter, the first of some of its rows, and the row after the last; None: all rows."""
 
 
 def attention(
@@ -99,7 +99,7 @@ def attention(
 
 
 def _in_projections(tape: Tape, name: str, layer: nn.MultiheadAttention, call: _Call) -> tuple[Tensor, ...]:
-    """Query, key and value, each [batch, positions, embed_dim]: by one product where they come from one tensor."""
+    """Project to query, key and value, each [batch, positions, embed_dim]: by one product if they share a source."""
     sources = [t if layer.batch_first else t.transpose(0, 1) for t in (call.query, call.key, call.value)]
     joint, bias, width = layer.in_proj_weight, layer.in_proj_bias, layer.embed_dim
     if call.query is call.key and call.key is call.value and joint is not None:
@@ -125,7 +125,7 @@ def _project(tape: Tape, name: str, source: Tensor, weight: _Rows, bias: _Rows) 
 def _attended(
     layer: nn.MultiheadAttention, call: _Call, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """The heads' outputs [batch, heads, positions, size] and, if asked for, the weights."""
+    """Compute the heads' outputs [batch, heads, positions, size] and, if requested, the weights."""
     causal = not call.need_weights and call.is_causal and call.key_padding_mask is None
     mask = None if causal else _mask(layer, call)
     if not call.need_weights:
@@ -136,7 +136,7 @@ def _attended(
 
 
 def _mask(layer: nn.MultiheadAttention, call: _Call) -> Tensor | None:
-    """What is added to the scores [batch, heads, queries, keys]: minus infinity where a key must not be looked at."""
+    """Return the addend of the scores [batch, heads, queries, keys]: minus infinity where a key must not be used."""
     mask, padding, dtype = call.attn_mask, call.key_padding_mask, call.query.dtype
     if mask is not None:
         by_head = mask.view(-1, layer.num_heads, *mask.shape[1:]) if mask.dim() == 3 else mask

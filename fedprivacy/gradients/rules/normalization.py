@@ -41,7 +41,7 @@ def rms_norm(tape: Tape, name: str, layer: nn.RMSNorm, inputs: Tensor) -> Tensor
 def group_norm(tape: Tape, name: str, layer: nn.GroupNorm | InstanceNorm, inputs: Tensor) -> Tensor:
     """`nn.GroupNorm` on inputs [batch, channels, ...]; `nn.InstanceNorm1d`, `2d`, `3d`: a group for each channel.
 
-    The batch is one record with `batch * groups` groups: torch's own kernel then sums for each record apart.
+    The batch is treated as one record with `batch * groups` groups, so that torch's kernel sums each record separately.
     """
     records, channels = inputs.shape[:2]
     groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else channels
@@ -52,7 +52,9 @@ def group_norm(tape: Tape, name: str, layer: nn.GroupNorm | InstanceNorm, inputs
 
 
 def over_trailing(gradient: Tensor, trailing: int) -> Piece:
-    """The piece of a parameter that acts on the last so many axes, from its gradient at every position before them."""
+    """Return the piece of a parameter that acts on the last `trailing` axes, given its gradient at every earlier
+    position.
+    """
     return Written(gradient.flatten(1, -trailing - 1).sum(1) if gradient.dim() > trailing + 1 else gradient)
 
 
@@ -63,7 +65,7 @@ def _watch_trailing(
     passed: tuple[Tensor, Tensor],
     normalised: Callable[[], Tensor],
 ) -> None:
-    """Record a scale and shift of the last axes, for what `passed` in and out."""
+    """Record a scale and shift of the last axes, for the tensors that `passed` in and out."""
     inputs, output = passed
     if layer.weight is None:
         return

@@ -30,7 +30,7 @@ def max_pool(tape: Tape, name: str, layer: nn.MaxPool2d, inputs: Tensor) -> Tens
 
 
 def shifts(layer: nn.MaxPool2d, inputs: Tensor) -> tuple[Window, Window] | None:
-    """The windows over columns and rows whose maxima the layer is; None where torch's own kernel is to be used."""
+    """Return the windows over columns and rows for shifted maxima; None where torch's own kernel is to be used."""
     kernel, stride = _pair(layer.kernel_size), _pair(layer.stride)
     plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
     plain = plain and not layer.ceil_mode and not layer.return_indices and inputs.dim() == 4
@@ -54,13 +54,13 @@ class _ShiftedMax(torch.autograd.Function):
 
 
 def shifted_max(inputs: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
-    """Maximum over windows along one axis, without padding."""
+    """Compute the maximum over windows along one axis, without padding."""
     first, *others = _shifted(inputs, axis, kernel, stride)
     return reduce(torch.maximum, others, first) if others else first.clone()
 
 
 def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
-    """The gradient of `shifted_max`'s inputs; of equal values the first is the maximum."""
+    """Compute the gradient of `shifted_max`'s inputs; of equal values the first is the maximum."""
     below_zero = -torch.finfo(inputs.dtype).smallest_normal
     shifted = _shifted(inputs, axis, kernel, stride)
     best = list(accumulate(shifted[:-1], torch.maximum))
@@ -76,7 +76,7 @@ def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: in
 
 
 def _shifted(tensor: Tensor, axis: int, kernel: int, stride: int) -> list[Tensor]:
-    """Views of the windows' first values, second values, and so on."""
+    """Return views of the windows' first values, second values, and so on."""
     windows = (tensor.shape[axis] - kernel) // stride + 1
     views = []
     for start in range(kernel):

@@ -20,7 +20,7 @@ from fedprivacy.gradients.pieces import Outer, Piece, Written, over_positions
 from fedprivacy.gradients.tape import NoRecordAxisError, Tape
 
 State = tuple[Tensor, ...]
-"""What a step hands to the next: (hidden,), or (hidden, cell) of an LSTM; each [batch, size]."""
+"""State handed from one step to the next: (hidden,), or (hidden, cell) of an LSTM; each [batch, size]."""
 
 Step = Callable[[Tensor, State, Tensor], State]
 """(a step's input projection [batch, gates], state, transposed recurrent weight) -> the next state."""
@@ -88,13 +88,13 @@ class _Cell:
 
     @classmethod
     def of(cls, layer: nn.Module, mode: str, suffix: str) -> _Cell:
-        """The parameters of `layer` whose names end in `suffix`."""
+        """Collect the parameters of `layer` whose names end in `suffix`."""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         weights: list[Any] = [getattr(layer, name + suffix, None) for name in names]
         return cls(mode, *weights)
 
     def run(self, tape: Tape, name: str, sequence: Tensor, state: State) -> tuple[Tensor, State]:
-        """The hidden states after each step of `sequence` [steps, batch, d], and the last state."""
+        """Return the hidden states after each step of `sequence` [steps, batch, d], and the last state."""
         parts = [tape.part(p) for p in (self.weight_ih, self.bias_ih, self.weight_hh, self.bias_hh)]
         projected = self._projected(sequence).to(self.weight_hh.dtype)
         if any(parts) and not projected.requires_grad:
@@ -123,7 +123,9 @@ class _Cell:
         return torch.stack([after[0] for after in states[1:]]), states[-1]
 
     def _projected(self, sequence: Tensor) -> Tensor:
-        """What the gates receive from the input and the biases, shape [steps, batch, gates]; see `_apart` for a GRU."""
+        """Compute the gates' inputs from the sequence and the biases, shape [steps, batch, gates]; see `_apart` for a
+        GRU.
+        """
         projected = products.linear(sequence, self.weight_ih.detach())
         if self.mode == "GRU":
             projected = _apart(projected)
@@ -135,14 +137,14 @@ class _Cell:
         return projected.add_(by_input + by_state)
 
     def _gate_gradients(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of what the gates receive from the input, and of what they receive from the state."""
+        """Split gradients into those of the gates' share from the input and those of their share from the state."""
         if self.mode != "GRU":
             return gradient, gradient
         reset, update, by_state, by_input = gradient.chunk(4, 2)
         return torch.cat((reset, update, by_input), 2), torch.cat((reset, update, by_state), 2)
 
     def _shortened(self, tape: Tape, name: str, state: State) -> State:
-        """The state, its hidden part shortened if the layer is an LSTM with `proj_size`."""
+        """Return the state, its hidden part shortened if the layer is an LSTM with `proj_size`."""
         if self.weight_hr is None:
             return state
         long = state[0]
@@ -152,9 +154,9 @@ class _Cell:
 
 
 def _apart(by_input: Tensor) -> Tensor:
-    """The input's share of a GRU's gates [..., reset, update, new], with room for the state's share of `new`.
+    """Arrange the input's share of a GRU's gates [..., reset, update, new], with room for the state's share of `new`.
 
-    The reset gate multiplies that share alone: [..., reset, update, state's new, input's new].
+    The result is [..., reset, update, state's new, input's new]: the reset gate multiplies the state's share alone.
     """
     reset, update, new = by_input.chunk(3, -1)
     return torch.cat((reset, update, torch.zeros_like(new), new), -1)
@@ -192,7 +194,7 @@ class _LstmSteps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, projected: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden states after each step [steps, batch, hidden], and the last cell."""
+        """Return the hidden states after each step [steps, batch, hidden], and the last cell."""
         steps, records, size = len(projected), *cell.shape
         gates, squashed, hiddens = torch.empty_like(projected), *projected.new_empty(2, steps, records, size)
         cells = torch.cat((cell.unsqueeze(0), squashed))
@@ -211,7 +213,7 @@ class _LstmSteps(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_hidden: Tensor, by_cell: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
-        """Gradients of the projections, of the initial hidden state and of the initial cell."""
+        """Compute gradients of the projections, of the initial hidden state and of the initial cell."""
         gates, cells, squashed, weight = ctx.saved_tensors
         let_in, forget, new, let_out = gates.chunk(4, 2)
         slopes = gates.new_empty(*gates.shape[:2], 4, cells.shape[2])
@@ -234,12 +236,12 @@ class _LstmSteps(torch.autograd.Function):
 
 
 def _weight(tape: Tape, sources: Tensor, gradients: Tensor) -> Piece:
-    """The piece of a weight, from what it was multiplied with and the product's gradient, both [steps, batch, ...]."""
+    """Return the piece of a weight, given its multiplicands and the product's gradient, both [steps, batch, ...]."""
     return over_positions(sources.transpose(0, 1), gradients.transpose(0, 1), tape.kept_bytes)
 
 
 def _initial_states(layer: nn.RNN | nn.LSTM | nn.GRU, sequence: Tensor, initial: Any) -> Sequence[State]:
-    """One for each layer and direction."""
+    """Return one initial state for each layer and direction."""
     if initial is None:
         zeros = _zero_state(layer.mode, sequence, layer.proj_size or layer.hidden_size, layer.hidden_size)
         return [zeros] * (layer.num_layers * (1 + layer.bidirectional))
@@ -252,7 +254,7 @@ def _zero_state(mode: str, inputs: Tensor, hidden: int, cell: int) -> State:
 
 
 def _handed_out(state: State) -> Any:
-    """As torch's layers return it: a tensor, or an LSTM's pair."""
+    """Return a state as torch's layers do: a tensor, or an LSTM's pair."""
     return state if len(state) > 1 else state[0]
 
 

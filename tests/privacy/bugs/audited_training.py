@@ -50,7 +50,7 @@ ODD_ROWS = Change(
 
 UNCHECKED = Change(
     "fedprivacy.gradients.methods.admission:_checked",
-    "check_against_loop(means, loop, probe)\ncheck_nearby(means, loop, probe)",
+    "check_against_loop(method, loop, probe)\ncheck_nearby(method, loop, probe)",
     "pass",
 )
 """The engine's self-check would refuse a wrong norm."""

@@ -68,8 +68,8 @@ BUGS = (
         old="_apart(chosen, model, of_views(probe, views), wanted, by_single_rows=not half)",
         new="""
             replace(
-                _apart(replace(chosen, means=means), model, probe, wanted, by_single_rows=False),
-                means=of_records,
+                _apart(replace(chosen, method=method), model, probe, wanted, by_single_rows=False),
+                method=of_records,
             )
         """,
         breaks=guarantees.CLIPPED,
@@ -302,7 +302,7 @@ BUGS = (
     Bug(
         meaning="one record whose score asks for huge memory ends the release",
         place="fedprivacy.gradients.apart:RowByRow._in_smaller_parts",
-        old="return self._in_company(ones, others, size)",
+        old="return self._in_company(first, second, size)",
         new='raise MemoryError(f"memory does not hold {size} records at a time")',
         breaks=guarantees.DOOR,
         tests=(
