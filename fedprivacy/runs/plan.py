@@ -227,8 +227,8 @@ class RunPlan:
             seeking = {c: s for c, s in standings.items() if self.client_terms.of(c).noise_multiplier is None}
             found = {c: noise for c, s in seeking.items() if (noise := s.charged_at(rates[c])) is not None}
             found |= self.least_noise({c: s for c, s in seeking.items() if c not in found}, disclosed)
-        noise = {client_id: found[client_id] if client_id in found else self.noise.of(client_id) for client_id in rates}
-        return {client_id: _step(rate, noise[client_id], self.relation) for client_id, rate in rates.items()}
+        sigmas = {client_id: found[client_id] if client_id in found else self.noise.of(client_id) for client_id in rates}
+        return {client_id: _step(rate, sigmas[client_id], self.relation) for client_id, rate in rates.items()}
 
     def sampling_rate(self, disclosed: int = 0, client_id: str = "") -> float:
         """q of a local step of a client; how many records it disclosed counts with a `batch_size` only."""
