@@ -227,7 +227,7 @@ class RunPlan:
             seeking = {c: s for c, s in standings.items() if self.client_terms.of(c).noise_multiplier is None}
             found = {c: noise for c, s in seeking.items() if (noise := s.charged_at(rates[c])) is not None}
             found |= self.least_noise({c: s for c, s in seeking.items() if c not in found}, disclosed)
-        sigmas = {client_id: found[client_id] if client_id in found else self.noise.of(client_id) for client_id in rates}
+        sigmas = {c: found[c] if c in found else self.noise.of(c) for c in rates}
         return {client_id: _step(rate, sigmas[client_id], self.relation) for client_id, rate in rates.items()}
 
     def sampling_rate(self, disclosed: int = 0, client_id: str = "") -> float:
