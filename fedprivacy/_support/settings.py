@@ -6,10 +6,12 @@ People write `noise-multiplier` where the field is `noise_multiplier`. None, or 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedprivacy._support.sources import is_source
@@ -18,6 +20,12 @@ Value = bool | int | float | str
 
 Fields = Mapping[str, dataclasses.Field[Any]]
 """The fields of a dataclass of settings, by hyphenated key."""
+
+WHOLE = (1, 10**9)
+"""Bounds of a number of things that there is at least one of."""
+
+LEAST = 5e-324
+"""The smallest positive number."""
 
 _KIND_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
@@ -42,6 +50,7 @@ def setting(
     bounds: tuple[float, float] = (-math.inf, math.inf),
     choices: Collection[str] | None = None,
     or_source: bool = False,
+    check: Callable[[str], object] | None = None,
 ) -> Any:
     """A field with its documentation, and what it may be.
 
@@ -51,8 +60,9 @@ def setting(
         bounds: smallest and largest value of a number.
         choices: the texts to choose from, as they are when a value is checked; None: any.
         or_source: whether `path/to/file.py:name` is as good as one of the choices.
+        check: raises a `ValueError` that says what is wrong with a text that is not left open; None: nothing can be.
     """
-    known = {"help": words, "bounds": bounds, "choices": choices, "or_source": or_source}
+    known = {"help": words, "bounds": bounds, "choices": choices, "or_source": or_source, "check": check}
     return dataclasses.field(default=default, metadata=known)
 
 
@@ -115,6 +125,7 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
     problems = {}
     for key, field in fields.items():
         value, (low, high), choices = settings.get(field.name), field.metadata["bounds"], field.metadata["choices"]
+        check = field.metadata["check"]
         if isinstance(value, int | float) and not low <= value <= high:
             kind = _KIND_WORDS[kind_of(field)]
             problems[field.name] = f"{key} is {value}; choose {kind} {range_words(low, high, value)}."
@@ -122,7 +133,87 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
             or_source = ", or write path/to/file.py:name" if field.metadata["or_source"] else ""
             if not (or_source and is_source(value)):
                 problems[field.name] = f"{key} is '{value}'; choose one of {', '.join(choices)}{or_source}."
+        elif isinstance(value, str) and value and check is not None:
+            try:
+                check(value)
+            except ValueError as error:
+                problems[field.name] = str(error)
     return problems
+
+
+Rule = Callable[..., Iterable[str]]
+"""Finds what is wrong with settings beside one another, a line for each problem; its parameters name the settings."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """Settings that have to be left open beside others, or without them.
+
+    Attributes:
+        names: of the settings, by field name.
+        because: why, and what to do; it follows the setting's value in the problem.
+        beside: the setting, or the switch, beside which they have to be.
+        without: instead, the one without which they have to be.
+    """
+
+    names: tuple[str, ...]
+    because: str
+    beside: str = ""
+    without: str = ""
+
+
+class Known:
+    """The settings of a configuration whose value is known: a wrong one is not, nor one of a task that was not found.
+
+    Nothing is said of the others beside one that is not known: it might not be true.
+
+    Args:
+        fields: of the configuration.
+        settings: those that are given, by field name.
+        wrong: the names of those that cannot be.
+        switches: what is on where any of some settings is given, by its name: rules may name it, too.
+    """
+
+    def __init__(
+        self,
+        fields: Fields,
+        settings: Mapping[str, Value],
+        wrong: Collection[str],
+        switches: Mapping[str, Collection[str]] = MappingProxyType({}),
+    ) -> None:
+        self._open = {f.name: f.default for f in fields.values() if f.default is not dataclasses.MISSING}
+        self._values = {name: value for name, value in {**self._open, **settings}.items() if name not in wrong}
+        known = {name: by for name, by in switches.items() if self._values.keys() >= {*by}}
+        self._values |= {name: any(map(self._is_given, by)) for name, by in known.items()}
+
+    def problems(self, *rules: Rule | LeftOpen) -> list[str]:
+        """What rules find, in their order, where all the settings that a rule is about are known."""
+        return [problem for rule in rules for problem in self._found(rule)]
+
+    def _found(self, rule: Rule | LeftOpen) -> Iterable[str]:
+        if isinstance(rule, LeftOpen):
+            return self._not_left_open(rule)
+        names = inspect.signature(rule).parameters
+        return rule(**{name: self._values[name] for name in names}) if names.keys() <= self._values.keys() else ()
+
+    def _not_left_open(self, rule: LeftOpen) -> Iterable[str]:
+        other = rule.beside or rule.without
+        if other in self._values and self._is_given(other) is bool(rule.beside):
+            for name in rule.names:
+                if name in self._values and self._is_given(name):
+                    yield f"{key_of(name)} is {self._values[name]}, and {rule.because}"
+
+    def _is_given(self, name: str) -> bool:
+        return bool(self._values[name] != self._open.get(name, False))
+
+
+class SettingsGroup:
+    """Settings that belong together: a frozen dataclass whose fields `setting` makes."""
+
+    @classmethod
+    def problems(cls, known: Known) -> list[str]:
+        """What is wrong with the group's settings beside one another and beside those of others; a line for each."""
+        return []
 
 
 def without_folder(setting: str, file: Path) -> str:

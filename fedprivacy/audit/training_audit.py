@@ -17,7 +17,7 @@ from fedprivacy.audit.progress import progress_on
 from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.device import choose_device, is_device
+from fedprivacy.runs.device import check_device, choose_device
 from fedprivacy.runs.folder import ledger_of, plan_of, read_config, read_history, read_run_id
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.run import Run
@@ -138,8 +138,7 @@ def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> Tr
     read_history(run)  # says of a folder without a run that there is none
     config = read_config(run)
     device = str(given.get("device", config.device))
-    if not is_device(device):
-        raise ConfigError([f"device is '{device}'; choose auto, cpu, cuda or cuda:N."])
+    check_device(device)
     try:
         named = load_task(str(given["task"])) if "task" in given else task
         return TrainingPlan(replace(config, device=device), agreed(config.task, named))

@@ -15,12 +15,13 @@ Formal guarantee: none. Each dispatch is a release of its own, charged when it i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
+from fedprivacy._support.settings import WHOLE, Known, LeftOpen, SettingsGroup, key_of, setting
 from fedprivacy.participation.draws import Purpose
 from fedprivacy.participation.participation import Participation
 
@@ -180,3 +181,63 @@ class _Going:
         among += done
         for dispatch in done:
             self.training.remove(dispatch)
+
+
+ASYNCHRONOUS = ("concurrency", "buffer_size")
+"""The settings that make rounds asynchronous."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsynchronySettings(SettingsGroup):
+    """How many clients train at any moment, and how many updates make a step of the server."""
+
+    concurrency: int | None = setting(
+        "Simulated: how many clients train at any moment in asynchronous rounds (FedBuff), which need buffer-size.",
+        None,
+        bounds=WHOLE,
+    )
+    buffer_size: int | None = setting(
+        "Simulated: how many updates make a step of the server in asynchronous rounds, where whoever is done is "
+        "replaced at once, and a stale update counts less. Left open, with concurrency: rounds are synchronous.",
+        None,
+        bounds=WHOLE,
+    )
+
+    @classmethod
+    def problems(cls, known: Known) -> list[str]:
+        """What rounds in which clients are replaced one by one cannot be, or do."""
+        return known.problems(
+            _only_one_given,
+            _more_than_all,
+            LeftOpen(
+                ("fraction_train", "cohort_size", "cohort_sampling", "over_selection", "deadline"),
+                "asynchronous rounds (buffer-size, concurrency) replace clients one by one, as they are done; leave it "
+                "open.",
+                beside="asynchronous",
+            ),
+            _unable,
+        )
+
+
+def _only_one_given(concurrency: int | None, buffer_size: int | None) -> Iterator[str]:
+    if (concurrency is None) != (buffer_size is None):
+        given = "buffer-size" if concurrency is None else "concurrency"
+        other, number = ("concurrency", buffer_size) if concurrency is None else ("buffer-size", concurrency)
+        yield f"{given} is {number} and {other} is open; asynchronous rounds need both, others neither."
+
+
+def _more_than_all(concurrency: int | None, buffer_size: int | None, clients: int) -> Iterator[str]:
+    for name, number in {"concurrency": concurrency, "buffer_size": buffer_size}.items():
+        if number is not None and number > clients:
+            yield f"{key_of(name)} is {number}, and clients is {clients}; give at most as many."
+
+
+def _unable(asynchronous: bool, local_evaluation: int, privacy: bool, user_level: bool) -> Iterator[str]:
+    unable = {
+        "local-evaluation is on": bool(local_evaluation),
+        "privacy is off": not privacy,
+        "there is user-level noise": user_level,
+    }
+    for what, given in unable.items():
+        if asynchronous and given:
+            yield f"{what}, which asynchronous rounds cannot do; leave that, or buffer-size and concurrency, open."

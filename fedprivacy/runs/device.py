@@ -18,6 +18,16 @@ def is_device(name: str) -> bool:
     return _DEVICE.fullmatch(name) is not None
 
 
+def check_device(name: str) -> None:
+    """Refuse a name that no device can have.
+
+    Raises:
+        ConfigError: says which there can be.
+    """
+    if not is_device(name):
+        raise ConfigError([f"device is '{name}'; choose auto, cpu, cuda or cuda:N."])
+
+
 def choose_device(name: str, client_number: int = 0) -> torch.device:
     """The device for a client.
 

@@ -21,7 +21,22 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {
 }
 """What makes a tracker, by the name that the configuration and the extra have for it."""
 
-__all__ = ["TRACKERS", "Feed", "Tracker", "build_trackers"]
+__all__ = ["TRACKERS", "Feed", "Tracker", "build_trackers", "check_trackers"]
+
+
+def check_trackers(setting: str) -> None:
+    """Refuse a setting `trackers` that names one that there is not.
+
+    Raises:
+        ConfigError: lists each.
+    """
+    problems = [
+        f"trackers names '{name}'; choose from {', '.join(TRACKERS)}, separated by commas."
+        for name in names_in(setting)
+        if name not in TRACKERS
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def build_trackers(setting: str) -> dict[str, Tracker]:

@@ -4,10 +4,10 @@ from tests.additions.addition import Addition, after
 
 SETTING = Addition(
     edits={
-        "fedprivacy/runs/settings/configuration.py": [
+        "fedprivacy/runs/settings/extent.py": [
             after(
-                '    node_timeout: float = setting("Seconds to wait for enough clients.", 120.0, bounds=(0.0, 1e9))\n',
-                '    evaluate_every: int = setting("Rounds from one evaluation to the next.", 1, bounds=_WHOLE)\n',
+                '    rounds: int = setting("Number of rounds.", bounds=WHOLE)\n',
+                '    evaluate_every: int = setting("Rounds from one evaluation to the next.", 1, bounds=WHOLE)\n',
             ),
         ],
         "pyproject.toml": [after('fraction-train = ""\n', 'evaluate-every = ""\n')],

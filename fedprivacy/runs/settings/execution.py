@@ -1,0 +1,80 @@
+"""How a run is carried out and written down: its ledger, files, machine and patience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedprivacy._support.settings import LEAST, SettingsGroup, setting
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
+from fedprivacy.runs.device import check_device
+from fedprivacy.trackers import TRACKERS, check_trackers
+
+LEDGER = "ledger.db"
+"""What a simulation names its own ledger, in its folder."""
+
+
+def _check_ledger(named: str) -> None:
+    from fedprivacy.ledger import ledger_url  # SQLAlchemy: half a second that `--help` need not wait for
+
+    ledger_url(named)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionSettings(SettingsGroup):
+    """The books, the randomness, the device, the files and how long to wait for clients."""
+
+    filter: str = setting(
+        f"How the budget is enforced: {', '.join(FILTERS)}. Left open: as on the ledger; a new dataset's is "
+        f"{DEFAULT_FILTER}, or {FILTER_OF_MIXTURES} where there is a spend.",
+        "",
+        choices=FILTERS,
+    )
+    seed: int | None = setting(
+        "Makes a simulation repeatable; built-in tasks are simulated with 0. A deployed client refuses one.",
+        None,
+        bounds=(0, 2**63 - 1),
+    )
+    device: str = setting(
+        "auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto", check=check_device
+    )
+    out: str = setting("Folder for the results.", "")
+    ledger: str = setting(
+        "Ledger to share over runs: an SQLite file, or postgresql+psycopg://user@host/name; left open: a simulation "
+        "keeps its own in out.",
+        "",
+        check=_check_ledger,
+    )
+    signing_key: str = setting(
+        "Ed25519 key, in PEM, that signs grants and the ledger's heads; made where there is none. Left open: a "
+        "deployment's is ~/.fedprivacy/signing.key.",
+        "",
+    )
+    trackers: str = setting(
+        f"Who else is told of every round, separated by commas: {', '.join(TRACKERS)} (offline). Each is an extra: "
+        "pip install 'fedprivacy[tensorboard]'.",
+        "",
+        check=check_trackers,
+    )
+    questions: str = setting(
+        "Questions to ask the clients instead of training, as 'fedprivacy ask' takes them: of a deployment's run.", ""
+    )
+    resume: str = setting(
+        "Folder of a run that was stopped: go on after its last finished round, with its own settings.", ""
+    )
+    node_timeout: float = setting("Seconds to wait for enough clients.", 120.0, bounds=(0.0, 1e9))
+    round_timeout: float = setting("Seconds to wait for a round's replies.", 3600.0, bounds=(LEAST, 1e9))
+
+    def ledger_url(self, *, deployed: bool) -> str:
+        """Where charges are written: a deployment's ledger outlives every run, a simulation keeps its own."""
+        if not self.ledger and deployed:
+            from fedprivacy.ledger import default_url
+
+            return default_url()
+        return self.ledger or f"sqlite:///{Path(self.out) / LEDGER}"
+
+    @property
+    def signing_key_file(self) -> Path:
+        """What signs in a deployment; a simulation signs only where the key is named."""
+        return Path(self.signing_key) if self.signing_key else Path.home() / ".fedprivacy" / "signing.key"
