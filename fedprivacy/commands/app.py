@@ -36,6 +36,7 @@ from fedprivacy.commands.terminal import (
     print_what_the_terminal_lacks_as_ascii,
 )
 from fedprivacy.runs.settings.configuration import FIELDS, OF_ASKING, OF_TRAINING, RUNS, Engine, RunConfig, words_of
+from fedprivacy.runs.settings.run_file import settings_in
 
 app = Commands(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
@@ -80,6 +81,15 @@ _RAY_ADDRESS = Annotated[
     ),
 ]
 
+_FILE = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help="TOML file with settings, such as the run.toml that every run leaves in its folder. Options win over it.",
+        show_default=False,
+    ),
+]
+
 _LISTED = tuple(
     key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "questions", "resume", "signing-key"}
 )
@@ -98,13 +108,15 @@ def with_settings(
 ) -> Callable[..., None]:
     """Give a command one option for every setting of a run, and pass those that were given as `settings`.
 
-    With `lists`, an option is a text: values of the setting, separated by commas.
+    With `lists`, an option is a text: values of the setting, separated by commas. Of a command that takes a `file`, its
+    settings are given, too, unless an option gives another value.
     """
 
     def wrapper(**options: Any) -> None:
         settings = {key: options.pop(FIELDS[key].name) for key in keys}
+        typed = {key: value for key, value in settings.items() if value is not None}
         with _checked(traceback=options.pop("traceback")):
-            command({key: value for key, value in settings.items() if value is not None}, **options)
+            command((settings_in(options["file"], keys) if options.get("file") else {}) | typed, **options)
 
     own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
     parameters = [*(_option(key, lists=lists) for key in keys), *own, _TRACEBACK]
@@ -128,6 +140,7 @@ def _option(key: str, *, lists: bool) -> inspect.Parameter:
 def simulate(
     settings: dict[str, Any],
     *,
+    file: _FILE = None,
     engine: _ENGINE = Engine.IN_PROCESS,
     workers: _WORKERS = None,
     ray_address: _RAY_ADDRESS = "",
@@ -158,7 +171,8 @@ def simulate(
                 OUT.print(spread)
             for line in failures(history):
                 OUT.print(f"[yellow]{escape(line)}")
-            OUT.print(outcome_text(history, config, settings, placement), highlight=False, soft_wrap=True)
+            given = settings | ({"config": str(file)} if file else {})
+            OUT.print(outcome_text(history, config, given, placement), highlight=False, soft_wrap=True)
             if profile:
                 show_profile(Path(config.out), OUT)
             if dashboard:
@@ -216,6 +230,7 @@ def dashboard(
 def plan(
     settings: dict[str, Any],
     *,
+    file: _FILE = None,
     engine: _ENGINE = Engine.IN_PROCESS,
     workers: _WORKERS = None,
     ray_address: _RAY_ADDRESS = "",
@@ -301,6 +316,7 @@ def ask(
     settings: dict[str, Any],
     *,
     questions: Annotated[list[str], typer.Argument(help="Each in quotes; see below.", show_default=False)],
+    file: _FILE = None,
     anew: Annotated[bool, typer.Option("--anew", help="Ask, and pay, again what was answered before.")] = False,
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Show what it would cost and be worth. Asks nobody.")
@@ -390,6 +406,7 @@ def sweep(
 def audit(
     settings: dict[str, Any],
     *,
+    file: _FILE = None,
     run: Annotated[
         Path | None, typer.Option(help="Folder of a finished run, which is audited with the settings that it had.")
     ] = None,

@@ -29,7 +29,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     Args:
         history: the run.
         config: its settings.
-        given: those that the user typed.
+        given: those that the user gave; `config` is the file that some of them are in.
         placement: where the clients ran.
     """
     last = history.last
@@ -129,7 +129,7 @@ def _options(settings: Mapping[str, Value]) -> list[str]:
 
 def _kept(config: RunConfig, given: Mapping[str, Value]) -> dict[str, Value]:
     """The user's settings but those of this run alone."""
-    if "resume" in given:
+    if given.keys() & {"resume", "config"}:
         usual = resolve({"task": config.task}).public() | {"task": DEFAULT_TASK}
         given = {key: value for key, value in config.public().items() if value not in (None, "", usual[key])}
     return {key: value for key, value in given.items() if key not in _OF_THIS_RUN}

@@ -14,7 +14,6 @@ Every process has a FLWR_HOME of its own, as on real hosts: SuperNodes that shar
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import socket
@@ -27,6 +26,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from fedprivacy.deploy.keys import ClientKeys, write_keys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
@@ -250,16 +251,8 @@ def quiet_environment() -> dict[str, str]:
 
 def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar | list[str]]]) -> None:
     """Write tables of scalars and lists of texts as TOML; the table named "" is the top level and comes first."""
-    lines = []
-    for name, table in tables.items():
-        lines += [f"[{name}]"] if name else []
-        lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
-    path.write_text("\n".join(lines) + "\n")
-
-
-def _toml(value: Scalar | list[str]) -> str:
-    """A value as TOML has it: as JSON has it, except for the infinities, which JSON cannot write."""
-    return str(value) if value in (math.inf, -math.inf) else json.dumps(value)
+    parts = [(f"[{name}]\n" if name else "") + tomli_w.dumps(table) for name, table in tables.items()]
+    path.write_text("".join(parts), encoding="utf-8")
 
 
 def _search_path() -> str:

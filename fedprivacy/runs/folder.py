@@ -1,11 +1,11 @@
 """A run on disk: written round by round, read back by reports and scripts.
 
-A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), where clients have
-terms of their own `client-terms.csv` (with the noise that was found for them), `start.json` (the state before the first
-round), `rounds.jsonl` (one line a round, which names the clients that have changed) and, when
-the run has ended, `model.safetensors`, `figure.png`, `report.html` and, of a simulation, `machine.json` (what computed
-it, see `fedprivacy.training.machine`); beside them lies the checkpoint from which a stopped run goes on. Nothing in the
-history depends on the time of day, so the same seed writes the same bytes.
+A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), `run.toml` (the
+settings with which to repeat the run), where clients have terms of their own `client-terms.csv` (with the noise that
+was found for them), `start.json` (the state before the first round), `rounds.jsonl` (one line a round, which names the
+clients that have changed) and, when the run has ended, `model.safetensors`, `figure.png`, `report.html` and, of a
+simulation, `machine.json` (what computed it, see `fedprivacy.training.machine`); beside them lies the checkpoint from
+which a stopped run goes on. Nothing in the history depends on the time of day, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fedprivacy.runs.client_terms import client_terms_of
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
+from fedprivacy.runs.settings.run_file import RUN_FILE, as_toml
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.evaluation import Evaluation
@@ -144,6 +145,7 @@ class RunWriter:
             self.folder.mkdir(parents=True, exist_ok=True)
             if terms:
                 write_durably(self.folder / CLIENT_TERMS, terms.as_csv().encode())
+            write_durably(self.folder / RUN_FILE, as_toml(plan.config).encode())
             write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
             (self.folder / ROUNDS).touch()
 

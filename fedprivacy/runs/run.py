@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.profile import Profile
+from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
 from fedprivacy.values.rounds import Buffered
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.user_level import UserLevelSpent
@@ -59,6 +60,16 @@ class Run:
     def settings(self) -> Mapping[str, Any]:
         """The run's configuration, under hyphenated keys; an infinite epsilon is None."""
         return self.history.settings
+
+    @property
+    def keywords(self) -> dict[str, Value]:
+        """The settings as keywords: `fp.simulate(**run.keywords)` makes the same run again, in a folder of its own.
+
+        Raises:
+            ConfigError: another version of fedprivacy wrote the folder, with other settings.
+        """
+        repeated = RunConfig.of_public(self.settings).repeated()
+        return {FIELDS[key].name: value for key, value in repeated.items()}
 
     @property
     def metrics(self) -> dict[str, float]:

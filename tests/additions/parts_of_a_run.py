@@ -97,6 +97,7 @@ print(type(build_strategy(config)).__name__)
 added = {"evaluate_every": 2, "strategy": "fedmedian", "trackers": "table"}
 run = fp.simulate(Blobs(), clients=2, rounds=4, epsilon=9, seed=1, out="run", progress=False, **added)
 assert {run.settings[key.replace("_", "-")] for key in added} == set(added.values())
+assert tomllib.loads((run.folder / "run.toml").read_text())["evaluate-every"] == 2
 print([one.round for one in run.history.rounds if one.metrics])
 print(", ".join(f"{one.round} {one.max_epsilon!r}" for one in run.history.rounds))
 """

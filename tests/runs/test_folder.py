@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedprivacy.runs.folder import CONFIG, ROUNDS, START, RunFolderError, RunWriter, read_config, read_history
+from fedprivacy.runs.folder import CONFIG, ROUNDS, RUN_FILE, START, RunFolderError, RunWriter, read_config, read_history
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from tests.flower.blobs import Blobs, plan_of
@@ -78,7 +78,7 @@ def test_a_run_goes_on_after_its_last_finished_round_and_what_was_written_beyond
     write(record(3, epsilon=1.7))
     assert read_history(tmp_path).last == record(3, epsilon=1.7)
     assert [(tmp_path / name).read_bytes() for name in (CONFIG, START)] == kept
-    assert {path.name for path in tmp_path.iterdir()} == {CONFIG, START, ROUNDS}
+    assert {path.name for path in tmp_path.iterdir()} == {CONFIG, RUN_FILE, START, ROUNDS}
 
 
 def test_a_run_that_lost_a_finished_round_does_not_go_on(tmp_path):

@@ -131,6 +131,15 @@ class RunConfig(
         values = ((key, getattr(self, field.name)) for key, field in FIELDS.items())
         return {key: None if value == math.inf else value for key, value in values}
 
+    def repeated(self) -> dict[str, Value]:
+        """The settings, by hyphenated key, that make the same run again, in a folder of its own."""
+        useless = {"out", "resume"}  # the folder that they name holds this run
+        if self.batch_size is not None:
+            useless.add("sampling-rate")  # the recipe's, which the batch size stands for
+        if not self.privacy:
+            useless.add("epsilon")  # infinite: with privacy again, it is the task's own
+        return {k: v for k in FIELDS if k not in useless and (v := getattr(self, FIELDS[k].name)) not in (None, "")}
+
     @classmethod
     def of_public(cls, settings: Mapping[str, Value | None]) -> RunConfig:
         """The configuration whose `public` this is.
@@ -151,7 +160,7 @@ class RunConfig(
         Raises:
             ConfigError: lists each that is no setting, of a wrong type, or another than this run's.
         """
-        settings, wrong = _parsed(given)
+        settings, wrong = parsed(given)
         problems = [*wrong.values()] + [
             f"{key_of(name)} is {value}, but the run goes on with its own, {_or_open(getattr(self, name))}; leave "
             f"{key_of(name)} open, or start a new run."
@@ -213,7 +222,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     """
     from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
-    settings, wrong = _parsed(given)
+    settings, wrong = parsed(given)
     together = []
     if {"batch_size", "sampling_rate"} <= settings.keys():  # both given: a recipe always has a sampling rate
         together.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
@@ -241,8 +250,8 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     return RunConfig(**{name: _named(name, value) for name, value in settings.items()})  # type: ignore[arg-type]
 
 
-def _parsed(given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
-    """What `parse` gives; where a profile is asked for as a setting, with the reason why it is none."""
+def parsed(given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
+    """The settings of a run as `parse` gives them; to who asks for a profile it says why that is no setting."""
     settings, wrong = parse(FIELDS, given)
     return settings, wrong | ({"profile": _NO_PROFILE} if "profile" in wrong else {})
 

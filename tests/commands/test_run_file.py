@@ -1,0 +1,157 @@
+"""A run's file: what a run leaves repeats it, options win over it, and a file that is wrong says so before anything."""
+
+import shutil
+import tomllib
+
+import pytest
+
+import fedprivacy as fp
+from fedprivacy.runs.settings.configuration import FIELDS, resolve
+from fedprivacy.runs.settings.run_file import as_toml, settings_in
+from tests.commands.running import fedprivacy
+from tests.flower.blobs import Blobs
+
+SETTINGS = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--batch-size", "20", "--speeds", "lognormal:1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where a run by options is in the folder `run`."""
+    place = tmp_path_factory.mktemp("typed")
+    fedprivacy("simulate", *SETTINGS, "--out", "run", cwd=place)
+    return place
+
+
+def test_a_run_from_the_file_of_another_is_the_same_run(place):
+    printed = fedprivacy("simulate", "--config", "run/run.toml", cwd=place).output
+    again = place / "runs" / "cancer-1"
+    for name in ("rounds.jsonl", "start.json", "model.safetensors", "run.toml"):
+        assert (again / name).read_bytes() == (place / "run" / name).read_bytes(), name
+    assert "simulate --epsilon 1 --task cancer --clients 3 --rounds 2 --batch-size 20.0" in printed
+
+
+def test_an_option_wins_over_the_file(place):
+    plan = fedprivacy("plan", "--config", "run/run.toml", "--rounds", "3", "--json", cwd=place).stdout
+    assert plan == fedprivacy("plan", *SETTINGS, "--rounds", "3", "--json", cwd=place).stdout
+    assert plan != fedprivacy("plan", *SETTINGS, "--json", cwd=place).stdout
+
+
+def test_a_file_is_edited_by_hand_and_may_leave_everything_else_open(place):
+    (place / "short.toml").write_text('task = "cancer"  # as typed\nclients = 3\nrounds = 1\nquestions = ""\n')
+    fedprivacy("simulate", "--config", "short.toml", "--out", "short", cwd=place)
+    fedprivacy("simulate", "--task", "cancer", "--clients", "3", "--rounds", "1", "--out", "typed", cwd=place)
+    assert (place / "short" / "rounds.jsonl").read_bytes() == (place / "typed" / "rounds.jsonl").read_bytes()
+
+
+def test_an_audit_and_questions_take_a_file(place):
+    (place / "wrong.toml").write_text("rounds = 0\n")
+    assert "wrong.toml: rounds is 0" in fedprivacy("audit", "--config", "wrong.toml", cwd=place, code=2).output
+    (place / "asked.toml").write_text('task = "cancer"\nclients = 2\nepsilon = 2.0\n')
+    fedprivacy("ask", "count", "--plan", "--config", "asked.toml", cwd=place)
+    refused = fedprivacy("ask", "count", "--plan", "--config", "run/run.toml", cwd=place, code=2).output
+    assert "run/run.toml: this command does not take rounds, local-steps" in " ".join(refused.split())
+
+
+def test_a_run_is_repeated_from_python(place, tmp_path):
+    run = fp.open_run(place / "run")
+    again = fp.simulate(**run.keywords | {"out": tmp_path / "again"}, progress=False)
+    assert (again.folder / "rounds.jsonl").read_bytes() == (run.folder / "rounds.jsonl").read_bytes()
+    assert again.keywords == run.keywords
+    kept = {name.replace("_", "-"): value for name, value in run.keywords.items()}
+    assert tomllib.loads((run.folder / "run.toml").read_text()) == kept
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"privacy": False, "epsilon": 1.0},
+        {"noise-multiplier": 1.0},
+        {"epsilon": float("inf"), "spend": 1.0},
+        {"batch-size": 8.0, "seed": 2**63 - 1, "spend": 1.0},
+        {"strategy": "fedadam", "optimizer": "adam", "learning-rate": 0.1},
+        {"algorithm": "ditto", "local-steps": 4, "pull": 0.1},
+        {"client-terms": '{"client-0": {"epsilon": 1.0}}', "speeds": "lognormal:1"},
+        {"user-level-epsilon": 8.0, "user-level-clipping": "adaptive", "fraction-train": 0.5},
+        {"signing-key": 'a \\ "b" \u00fc \U0001f600\n\t.pem', "trackers": "mlflow"},
+    ],
+    ids=", ".join,
+)
+def test_every_setting_survives_its_file(given, tmp_path):
+    config = resolve(given | {"out": "somewhere"})
+    (tmp_path / "run.toml").write_text(as_toml(config), encoding="utf-8")
+    assert resolve(settings_in(tmp_path / "run.toml") | {"out": "somewhere"}) == config
+
+
+def test_a_task_that_was_an_object_is_asked_for_again(tmp_path):
+    (tmp_path / "run.toml").write_text(as_toml(resolve({}, Blobs())))
+    refused = fedprivacy("simulate", "--config", "run.toml", cwd=tmp_path, code=2).output
+    assert "give the object again, Blobs()." in " ".join(refused.split())
+
+
+SECRET = "correct-horse-battery-staple"
+WRONG = {
+    "round = 3": ("round is not a setting", "Did you mean rounds?"),
+    "noise_multiplier = 1.0": ("noise_multiplier is not a setting", "Did you mean noise-multiplier?"),
+    'rounds = "many"': ("rounds is 'many'; give a whole number.",),
+    "rounds = 0": ("rounds is 0; choose a whole number from 1 to a billion.",),
+    "privacy = 1": ("privacy is 1; give true or false.",),
+    "rounds = [1, 2]": ("rounds is a list; give each setting one value",),
+    "rounds = 2027-01-01": ("rounds is a date; give each setting one value",),
+    "[participation]\ncohort-size = 3": ("participation is a table", "without a [table] above it."),
+    "trackers = 'x,y'": ("trackers names 'x'", "trackers names 'y'"),
+    "profile = true": ("profile is not a setting", "leave it out here."),
+    "questions = 'count'": ("this command does not take questions; leave that out.",),
+    f"password = '{SECRET}'": ("password is not a setting",),
+    '"\\u001b[2J" = 1': ("the key '\\x1b[2J' is not a setting; take it out.",),
+    'out = "\\u001b[2J"': ("out holds characters that cannot be printed; take them out.",),
+    f"rounds = 0x{'f' * 5000}": ("rounds is a whole number of more than 64 bits; give a smaller one.",),
+}
+
+
+@pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:30])
+def test_what_is_wrong_with_a_file_is_told_with_its_name_and_leaves_nothing_behind(text, tmp_path):
+    (tmp_path / "mine.toml").write_text(text)
+    said = " ".join(fedprivacy("simulate", "--config", "mine.toml", cwd=tmp_path, code=2).output.split())
+    assert said.startswith("error: mine.toml: ")
+    for words in WRONG[text]:
+        assert words in said
+    assert "\x1b" not in said and SECRET not in said and "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.toml", None, "is not there; name a TOML file with settings"),
+        (".", None, "is a folder; name a TOML file with settings"),
+        ("/dev/zero", None, "is no regular file; name a TOML file"),
+        ("a.toml", b"\xff\xfe", "is no text; name a TOML file"),
+        ("a.toml", b"rounds = \n", "is no TOML: Invalid value (at line 1, column 10); write each setting on a line"),
+        ("a.toml", b"rounds = 1\nrounds = 2\n", "is no TOML: Cannot overwrite a value"),
+        ("a.toml", b"rounds = " + b"[" * 5000, "is no TOML; write each setting on a line"),
+        ("a.toml", b"-----BEGIN PRIVATE KEY-----\n" + SECRET.encode(), "is no TOML: "),
+        ("a.toml", b"#" * (2**24 + 1), "is larger than 16,777,216 bytes; name a TOML file"),
+    ],
+    ids=range(9),
+)
+def test_a_file_that_cannot_be_read_as_settings_is_refused(name, content, words, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    said = " ".join(fedprivacy("simulate", "--config", name, cwd=tmp_path, code=2).output.split())
+    assert said.startswith(f"error: config is '{name}', which ") and words in said
+    assert SECRET not in said and "Traceback" not in said
+
+
+def test_the_folder_of_a_run_is_answered_with_its_file(place):
+    said = fedprivacy("simulate", "--config", "run", cwd=place, code=2).output
+    assert "which is a folder; name run/run.toml, which is in it." in said
+
+
+def test_a_file_gives_nothing_that_no_option_gives(place):
+    shutil.copy(place / "run" / "run.toml", place / "all.toml")
+    with (place / "all.toml").open("a") as file:
+        file.write("engine = 'ray'\nworkers = 8\njson = true\n")
+    said = " ".join(fedprivacy("simulate", "--config", "all.toml", cwd=place, code=2).output.split())
+    assert all(f"all.toml: {key} is not a setting" in said for key in ("engine", "workers", "json"))
+    assert not {"engine", "workers", "json"} & FIELDS.keys()
+    assert settings_in(place / "run" / "run.toml").keys() <= FIELDS.keys()
