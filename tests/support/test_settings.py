@@ -1,0 +1,74 @@
+"""Settings: a rule speaks where it knows all that it is about, and a text is checked where it is given."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from fedprivacy._support.settings import Known, LeftOpen, SettingsGroup, fields_of, not_allowed, setting
+
+
+def _no_stranger(text):
+    if text == "stranger":
+        raise ValueError("guest is a stranger; invite a friend.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dinner(SettingsGroup):
+    guests: int = setting("How many come.", bounds=(1, 100))
+    tables: int = setting("How many there are.", 1)
+    candles: int | None = setting("How many burn.", None)
+    lamps: int | None = setting("How many shine.", None)
+    guest: str = setting("Who comes.", "", check=_no_stranger)
+
+    @classmethod
+    def problems(cls, known):
+        return known.problems(
+            _too_many_tables,
+            LeftOpen(("candles", "tables"), "there are lamps; leave it open.", beside="lamps"),
+            LeftOpen(("candles",), "nobody is named; leave it open.", without="guest"),
+            _lit_twice,
+        )
+
+
+def _too_many_tables(tables, guests):
+    if tables > guests:
+        yield f"tables is {tables} and guests is {guests}; give fewer tables."
+
+
+def _lit_twice(light, guest):
+    if light and guest:
+        yield f"{guest} sees well; leave candles and lamps open."
+
+
+def problems(settings, wrong=()):
+    known = Known(fields_of(Dinner), settings, wrong, {"light": ("candles", "lamps")})
+    return Dinner.problems(known)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong", "found"),
+    [
+        ({"guests": 3}, (), []),
+        ({"guests": 3, "tables": 4}, (), ["tables is 4 and guests is 3; give fewer tables."]),
+        ({"guests": 0, "tables": 4}, ("guests",), []),
+        ({"tables": 4}, (), []),  # how many guests there are is not known
+        ({"guests": 9, "lamps": 2, "tables": 2}, (), ["tables is 2, and there are lamps; leave it open."]),
+        ({"guests": 9, "lamps": 2, "tables": 2}, ("lamps",), []),
+        ({"guests": 9, "candles": 2}, (), ["candles is 2, and nobody is named; leave it open."]),
+        ({"guests": 9, "candles": 2}, ("candles",), []),
+        ({"guests": 9, "candles": 2, "guest": "Ada"}, (), ["Ada sees well; leave candles and lamps open."]),
+        ({"guests": 9, "candles": 2, "guest": "Ada"}, ("lamps",), []),  # whether there is light is not known
+    ],
+)
+def test_a_rule_is_asked_where_all_that_it_is_about_is_known(settings, wrong, found):
+    assert problems(settings, wrong) == found
+
+
+def test_a_group_without_rules_has_no_problems():
+    assert SettingsGroup.problems(Known({}, {}, ())) == []
+
+
+def test_a_text_is_checked_unless_it_is_left_open():
+    wrong = not_allowed(fields_of(Dinner), {"guest": "stranger"})
+    assert wrong == {"guest": "guest is a stranger; invite a friend."}
+    assert not_allowed(fields_of(Dinner), {"guest": "", "guests": 1}) == {}
