@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
     from fedprivacy.audit.training_audit import audit_training as audit_training
     from fedprivacy.flower.client.client_app import private_client as private_client
-    from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
+    from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
     from fedprivacy.reproductions.reproduction import reproduce as reproduce
     from fedprivacy.runs.callbacks import Callback as Callback
     from fedprivacy.runs.callbacks import EarlyStopping as EarlyStopping
@@ -78,7 +78,7 @@ _HOMES = {
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",
     "train": "training.single",
-    "PrivateStrategy": "flower.own_app",
+    "PrivateStrategy": "flower.server.strategy",
     "private_client": "flower.client.client_app",
     "tasks": "",
     "Task": "tasks",

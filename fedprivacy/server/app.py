@@ -15,9 +15,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import PrivateStrategy
-from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
-from fedprivacy.flower.server.strategy import Books
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.folder import plan_of, read_run_id
 from fedprivacy.runs.plan import TrainingPlan
@@ -36,7 +35,7 @@ def server_app(
     *observers: Observer,
     config: RunConfig | None = None,
     task: Task | None = None,
-    accounts: Books = RunAccounts,
+    accounts: type[Books] = RunAccounts,
     callbacks: Sequence[Callback] = (),
 ) -> ServerApp:
     """A Flower ServerApp that trains privately, and that goes on with a run that was stopped if `resume` names one.
@@ -93,7 +92,7 @@ class RunStart:
         cls,
         config: RunConfig,
         task: Task | None = None,
-        accounts: Books = RunAccounts,
+        accounts: type[Books] = RunAccounts,
         callbacks: Sequence[Callback] = (),
     ) -> Self:
         """Find where the run goes on, or give it a name, and its folder one; make it repeatable if it has a seed.

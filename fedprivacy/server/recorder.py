@@ -18,7 +18,7 @@ from safetensors.numpy import save
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
-from fedprivacy.flower.server.strategy import PrivateResult
+from fedprivacy.flower.server.federated_run import PrivateResult
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.callbacks import CallbackError
 from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing

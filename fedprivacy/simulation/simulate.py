@@ -20,9 +20,8 @@ from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower import private_client
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
-from fedprivacy.flower.server.strategy import Books
 from fedprivacy.flower.simulated import engine as simulator
 from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_task
 from fedprivacy.ledger import Ledger
@@ -160,7 +159,7 @@ def _run(
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
-        accounts: Books = RunAccounts if config.privacy else BaselineAccounts
+        accounts: type[Books] = RunAccounts if config.privacy else BaselineAccounts
         server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks)
         client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fedprivacy.flower import RoundFailedError
-from fedprivacy.flower.server.cohorts import averages
+from fedprivacy.flower.server.wrapped import averages
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.simulated.orders import PrivateOrder
 from fedprivacy.flower.simulated.population import CohortUpdate, Population

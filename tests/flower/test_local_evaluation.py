@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from fedprivacy.accounting import pld
-from fedprivacy.flower.server.replies import RoundOutcome, Verdict
-from fedprivacy.flower.server.rounds import Rounds
+from fedprivacy.flower.server.replies import GrantOutcome, evaluations
 from fedprivacy.flower.wire.messages import MessageError, Receipt, RefusalCode
 from fedprivacy.mechanisms.keystream import Keystream, Purpose
 from fedprivacy.runs.folder import read_history
@@ -201,13 +200,13 @@ def test_a_grant_for_scores_that_cannot_be_taken_is_refused_before_it_is_charged
     assert Receipt.of(train(node, task=task, steps=2)).steps == 2  # it trains, though
 
 
-def test_estimates_have_the_same_bits_in_whatever_order_clients_answer(planned):
+def test_estimates_have_the_same_bits_in_whatever_order_clients_answer():
     def told(order):
         verdicts = {
-            f"client-{n}": Verdict(receipt=replace(A_RECEIPT, evaluation=f"[{0.1 * 3**n}, 0.7, 0.3]")) for n in order
+            f"client-{n}": GrantOutcome(receipt=replace(A_RECEIPT, evaluation=f"[{0.1 * 3**n}, 0.7, 0.3]"))
+            for n in order
         }
-        rounds = Rounds(None, planned(BLOBS, local_evaluation=1), None, None, None, 0.0, print, None)
-        released = rounds.evaluated(RoundOutcome(None, verdicts))
+        released = evaluations(verdicts, scores_of(Blobs()))
         return list(released), estimated(scores_of(Blobs()), list(released.values()))
 
     assert told(range(4)) == told([2, 3, 0, 1])

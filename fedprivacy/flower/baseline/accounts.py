@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flwr.app import Message
@@ -13,9 +13,8 @@ from fedprivacy.accounting import UNLIMITED
 from fedprivacy.flower.baseline.assignment import Assignment, BaselineOrder
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
+from fedprivacy.flower.server.one_round import RoundOutcome
 from fedprivacy.flower.server.registry import EnrolledClient
-from fedprivacy.flower.server.replies import RoundOutcome
-from fedprivacy.flower.simulated.population import CohortUpdate
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
@@ -126,16 +125,9 @@ class BaselineAccounts:
         )
 
     def settle(self, outcome: RoundOutcome) -> None:
-        """Count who trained."""
-        self._count(outcome.updates)
-
-    def settle_cohort(self, attempt: Attempt, update: CohortUpdate) -> None:
-        """Count who trained together, and has an update."""
-        self._count(update.weights)
-
-    def _count(self, trained: Collection[str]) -> None:
-        self._rounds.update(iter(trained))  # of a mapping, a Counter would add up the values
-        self._unread.update(trained)
+        """Count who trained, and has an update."""
+        self._rounds.update(outcome.participants)
+        self._unread.update(outcome.participants)
 
     def settle_late(self, asked: Message, reply: Message, key: bytes) -> None:
         """Nothing was charged, so nothing is to be confirmed."""

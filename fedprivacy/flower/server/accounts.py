@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from flwr.app import Message
 
@@ -18,12 +18,12 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
+from fedprivacy.flower.server.one_round import Instruction, RoundOutcome
 from fedprivacy.flower.server.registry import EnrolledClient
-from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
-from fedprivacy.flower.simulated.orders import PrivateOrder
-from fedprivacy.flower.simulated.population import CohortUpdate
+from fedprivacy.flower.server.replies import Unusable, checked_receipt, evidence
+from fedprivacy.flower.simulated.orders import Order, PrivateOrder
 from fedprivacy.flower.wire.histories import history_text
-from fedprivacy.flower.wire.messages import Grant, QuestionGrant, Receipt, spending
+from fedprivacy.flower.wire.messages import Grant, QuestionGrant, spending
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
@@ -94,6 +94,45 @@ def _can_train(plan: RunPlan, group: ClientGroup) -> bool:
         return plan.limit(group.past, group.allowance).quota(group.past, group.event) > 0
     except ValueError:  # the filter takes no other mechanism
         return False
+
+
+class Books(Protocol):
+    """What charges and grants in a run, as its rounds need it; `Accounts` says what each method does."""
+
+    left_out: set[str]
+    clipping_norms: dict[str, float]
+    earlier_runs: int
+    ledger_url: str
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        run_id: str,
+        clients: Iterable[EnrolledClient],
+        *,
+        resume: Checkpoint | None = None,
+        folder: Path | None = None,
+    ) -> None: ...
+    @staticmethod
+    def check(config: RunConfig) -> None: ...  # noqa: D102
+    @property
+    def unreconciled(self) -> tuple[str, ...]: ...  # noqa: D102
+    def admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]: ...  # noqa: D102
+    def check_left(self) -> None: ...  # noqa: D102
+    def spent(self) -> PopulationSpent: ...  # noqa: D102
+    def attempts(self, server_round: int) -> Iterator[tuple[Attempt, bool]]: ...  # noqa: D102
+    def open_to(self, attempt: Attempt, *, again: bool) -> Eligible: ...  # noqa: D102
+    def grant(  # noqa: D102
+        self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool
+    ) -> Mapping[int, Instruction]: ...
+    def reserve(  # noqa: D102
+        self, attempt: Attempt, clients: Iterable[EnrolledClient], *, again: bool
+    ) -> dict[str, int]: ...
+    def order(self, client: EnrolledClient, part: int, steps: int) -> Order: ...  # noqa: D102
+    def weight(self, client: EnrolledClient) -> float: ...  # noqa: D102
+    def settle(self, outcome: RoundOutcome) -> None: ...  # noqa: D102
+    def settle_late(self, asked: Message, reply: Message, key: bytes) -> None: ...  # noqa: D102
+    def sign(self) -> None: ...  # noqa: D102
 
 
 class Accounts(ABC, Generic[Granted]):
@@ -259,18 +298,14 @@ class Accounts(ABC, Generic[Granted]):
 
     @spanned("settling charges")
     def settle(self, outcome: RoundOutcome) -> None:
-        """Commit what receipts confirm, return what was refused untouched."""
-        attempt, verdicts = outcome.opened.attempt, outcome.verdicts
-        receipts: dict[str, Receipt] = {
-            client_id: verdict.receipt for client_id, verdict in verdicts.items() if verdict.receipt
-        }
-        untouched: list[str] = [client_id for client_id, verdict in verdicts.items() if verdict.untouched]
-        self._accountant.commit(attempt, {client_id: verdicts[client_id].evidence for client_id in receipts})
-        self._accountant.void(attempt, untouched)
-        self._close_charges(attempt, {*receipts, *untouched})
+        """Commit what was spent, return what was refused untouched."""
+        for each in outcome.settlements:
+            self._accountant.commit(each.attempt, each.confirmed)
+            self._accountant.void(each.attempt, each.untouched)
+            self._close_charges(each.attempt, {*each.confirmed, *each.untouched})
+            if self._plan.config.clipping == "adaptive":
+                self.clipping_norms |= each.clipping_norms
         self.left_out.update(outcome.exhausted)
-        if self._plan.config.clipping == "adaptive":
-            self.clipping_norms |= {client_id: receipt.clipping_norm for client_id, receipt in receipts.items()}
         reach("server.settled")
 
     def settle_late(self, asked: Message, reply: Message, key: bytes) -> None:
@@ -407,19 +442,6 @@ class RunAccounts(Accounts[Grant]):
     def weight(self, client: EnrolledClient) -> float:
         """How much a client's update counts in the average: public."""
         return self._plan.weight(client.shard_size, client.answered, self.event(client.client_id))
-
-    def settle_cohort(self, attempt: Attempt, update: CohortUpdate) -> None:
-        """Commit what a cohort has spent; see `settle_trained`."""
-        self.settle_trained(attempt, dict(sorted(update.clipping_norms.items())))
-
-    @spanned("settling charges")
-    def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:
-        """Commit the charges of simulated clients that have trained in this process, with the norms they arrived at."""
-        self._accountant.commit(attempt, dict.fromkeys(clipping_norms))
-        self._close_charges(attempt, set(clipping_norms))
-        if self._plan.config.clipping == "adaptive":
-            self.clipping_norms |= clipping_norms
-        reach("server.settled")
 
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:
         event, config = self.event(client.client_id), self._plan.config

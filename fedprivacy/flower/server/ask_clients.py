@@ -17,8 +17,9 @@ from flwr.serverapp import Grid
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Accounts, BudgetSpentError, check_named
 from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.server.one_round import OpenRound
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
-from fedprivacy.flower.server.replies import OpenRound, sort_replies
+from fedprivacy.flower.server.replies import outcome_of, sort_replies
 from fedprivacy.flower.wire.answer_arrays import blank, of_arrays
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
 from fedprivacy.ledger import Ledger
@@ -211,7 +212,8 @@ def _asked_now(
     accounts.check_left()
     before = accounts.spent()
     opened = _opened(accounts, attempt, clients, asked)
-    outcome = sort_replies(opened, correspondence.ask(opened.messages, plan.config.round_timeout))
+    replies = correspondence.ask(opened.messages, plan.config.round_timeout)
+    outcome = outcome_of(opened, sort_replies(opened, replies))
     accounts.settle(outcome)
     told = {client_id: _told(reply, asked, plan) for client_id, reply in outcome.updates.items()}
     accounts.keep(attempt, told)
@@ -239,7 +241,7 @@ def _opened(
     grants = accounts.grant(attempt, eligible, again=False)
     messages = [Message(RecordDict({g.name: g.to_record()}), node_id, ASK) for node_id, g in grants.items()]
     forms = ArrayRecord({name: Array(zeros) for name, zeros in blank(asked).items()})
-    return OpenRound(attempt, forms, len(eligible), messages, grants, eligible)
+    return OpenRound(attempt, forms, len(eligible), eligible, messages=messages, grants=grants)
 
 
 def _told(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Told, ...]:

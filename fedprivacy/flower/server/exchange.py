@@ -22,14 +22,14 @@ class NotSentError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Replies:
     """The first reply to each message, by the node that was asked: an error may come from another one.
 
     Nodes that were asked twice got their message again: what they answer says nothing of the first. Late are earlier
     messages that have been answered since, each with its reply.
     """
 
-    replies: Mapping[int, Message]
+    first: Mapping[int, Message]
     asked_twice: frozenset[int] = frozenset()
     late: Sequence[tuple[Message, Message]] = ()
 
@@ -41,7 +41,7 @@ class Correspondence:
         self.grid = grid
         self._unanswered: dict[str, Message] = {}
 
-    def ask(self, messages: Sequence[Message], timeout: float) -> Answers:
+    def ask(self, messages: Sequence[Message], timeout: float) -> Replies:
         """Send messages, and wait until every reply is there or `timeout` seconds have passed.
 
         A node that went away with its message, and is back, is asked once more: a client that had sealed its update
@@ -54,7 +54,7 @@ class Correspondence:
         again = [with_content(m, m.content) for m in messages if m.metadata.dst_node_id in back]
         if again:
             replies |= self._exchange(again, deadline)
-        return Answers(replies, frozenset(message.metadata.dst_node_id for message in again))
+        return Replies(replies, frozenset(message.metadata.dst_node_id for message in again))
 
     def late(self) -> list[tuple[Message, Message]]:
         """Messages that nobody waits for any more, and that have been answered since, each with its reply."""

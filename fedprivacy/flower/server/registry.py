@@ -177,7 +177,7 @@ class ClientRegistry:
         if not keys:
             return
         messages = [Message(self._request(key, grid), node_id, ENROL) for node_id, key in keys.items()]
-        replies = Correspondence(grid).ask(messages, self._timeout).replies
+        replies = Correspondence(grid).ask(messages, self._timeout).first
         self._silent = (self._silent | keys.keys()) - replies.keys()
         taken = {client.client_id for client in self.online(grid).values()}
         self._online = _Online()

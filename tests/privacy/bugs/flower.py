@@ -233,17 +233,17 @@ BUGS = (
     ),
     Bug(
         meaning="a client that drops out gets its charge back, as if the server knew that it did nothing",
-        place="fedprivacy.flower.server.replies:RoundOutcome.closed_by",
-        old="replace(self.verdicts[client_id], update=None, failure=reason)",
+        place="fedprivacy.flower.server.replies:in_time",
+        old="replace(verdicts[client_id], update=None, failure=reason)",
         new="replace(self.verdicts[client_id], update=None, failure=reason, untouched=True)",
         breaks=guarantees.LEDGER_FIRST,
         tests=("tests/flower/test_participation.py::test_a_drop_out_trains_nothing_and_stays_charged",),
     ),
     Bug(
         meaning="what comes too late is averaged all the same",
-        place="fedprivacy.flower.server.replies:RoundOutcome.closed_by",
-        old="replace(self.verdicts[client_id], update=None, failure=reason)",
-        new="replace(self.verdicts[client_id], failure=reason)",
+        place="fedprivacy.flower.server.replies:in_time",
+        old="replace(verdicts[client_id], update=None, failure=reason)",
+        new="replace(verdicts[client_id], failure=reason)",
         breaks=guarantees.FIGURE,
         tests=("tests/flower/test_participation.py::test_what_comes_too_late_is_not_in_the_average",),
     ),
@@ -251,11 +251,12 @@ BUGS = (
         meaning=(
             "of those that an asynchronous round lets train, only whose updates come in time for its step are charged"
         ),
-        place="fedprivacy.flower.server.asynchronous:BufferedRounds.open",
-        old="granted = self.accounts.reserve(attempt, clients.values(), again=again)",
+        place="fedprivacy.flower.server.together:Together.open",
+        old="granted = self.accounts.reserve(opened.attempt, opened.clients.values(), again=again)",
         new="""
-            fresh = [c for c in clients.values() if dispatched[c.client_id] in course.answered]
-            granted = {c: steps[c] for c in dispatched} | self.accounts.reserve(attempt, fresh, again=again)
+            fresh = [c for c in opened.clients.values() if opened.dispatched[c.client_id] in opened.course.answered]
+            granted = self.accounts.steps_ahead(opened.attempt, opened.dispatched, again=again)
+            granted |= self.accounts.reserve(opened.attempt, fresh, again=again)
         """,
         breaks=guarantees.ASYNC,
         tests=(
@@ -267,9 +268,9 @@ BUGS = (
         meaning=(
             "a client that goes away in an asynchronous round is not charged, as if the server knew that it did nothing"
         ),
-        place="fedprivacy.flower.server.asynchronous:BufferedRounds.open",
+        place="fedprivacy.flower.server.buffered:BufferedSchedule.choose",
         old="(client := registry[n]).client_id in dispatched",
-        new="(client := registry[n]).client_id in dispatched and dispatched[client.client_id].answers",
+        new="(client := registry[n]).client_id in {each.client_id for each in course.dispatched if each.answers}",
         breaks=guarantees.ASYNC,
         tests=(
             "tests/flower/test_asynchronous.py"
@@ -294,7 +295,7 @@ BUGS = (
     ),
     Bug(
         meaning="a round that nobody joined tells so by ending the run",
-        place="fedprivacy.flower.server.replies:OpenRound.ends_the_run",
+        place="fedprivacy.flower.server.one_round:OpenRound.ends_the_run",
         old="self.asked or self.sampled",
         new="self.messages",
         breaks=guarantees.DOOR,
@@ -329,9 +330,9 @@ BUGS = (
     ),
     Bug(
         meaning="a cohort trains before anybody is charged",
-        place="fedprivacy.flower.server.cohorts:CohortRounds.open",
-        old="self.accounts.reserve(attempt, clients.values(), again=again)",
-        new="dict.fromkeys((c.client_id for c in clients.values()), self.rounds.plan.config.local_steps)",
+        place="fedprivacy.flower.server.together:Together.open",
+        old="self.accounts.reserve(opened.attempt, opened.clients.values(), again=again)",
+        new="dict.fromkeys((c.client_id for c in opened.clients.values()), self.population._config.local_steps)",
         breaks=guarantees.LEDGER_FIRST,
         tests=("tests/flower/test_cohorts.py::test_charges_come_first_and_stand_in_a_ledger_that_proves_itself",),
     ),

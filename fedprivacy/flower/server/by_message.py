@@ -1,0 +1,125 @@
+"""Clients that are asked by Flower's messages: deployed ones, and simulated ones that are few or on other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
+
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from fedprivacy._support.spans import spanned
+from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.server.accounts import Books
+from fedprivacy.flower.server.control import ServerControl, flat
+from fedprivacy.flower.server.exchange import Correspondence, Replies, with_content
+from fedprivacy.flower.server.one_round import Instruction, OpenRound, RoundOutcome, settings_in
+from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.server.replies import in_time, outcome_of, sort_replies, usable
+from fedprivacy.flower.wire.messages import SpendingMessage
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.participation import Participation
+from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.tasks.loader import scores_of
+from fedprivacy.tasks.standardising import STANDARDISE, Standardise
+
+
+@dataclass(frozen=True)
+class ByMessage:
+    """A `Transport` over a Flower grid."""
+
+    plan: TrainingPlan
+    registry: ClientRegistry  # knows who is behind a node
+    accounts: Books
+    correspondence: Correspondence
+    timeout: float  # seconds to wait for answers
+    participation: Participation  # who answers, and in time
+    control: ServerControl  # what the algorithm's server half sends
+    standardise: Standardise | None = None  # what the clients' inputs become first
+
+    def admit(self, arrays: ArrayRecord) -> None:
+        """Enrol nodes that have come since, and open accounts for them."""
+        self.registry.enrol_new(self.correspondence.grid)
+        self.accounts.admit(self.registry.arrived(self.correspondence.grid))
+
+    def open(self, opened: OpenRound, written: Mapping[int, Message], *, again: bool) -> OpenRound:
+        """Reserve what each client may spend, and put a grant into what the wrapped strategy wrote to it."""
+        grants = self.accounts.grant(opened.attempt, opened.clients, again=again)
+        numbers = self._numbers | self.control.record
+        messages = [_with_grant(written[node_id], grant, numbers) for node_id, grant in grants.items()]
+        return replace(opened, grants=grants, messages=messages, asked_before=frozenset(grants if again else ()))
+
+    def reached(self, opened: OpenRound) -> list[Message]:
+        """The messages to clients that will answer: to a simulated one that drops out none needs to go."""
+        begins = self.participation.begins(opened.attempt.round, self._steps(opened), opened.began)
+        return [m for m in opened.messages if opened.grants[m.metadata.dst_node_id].client_id in begins]
+
+    def ask(self, opened: OpenRound) -> Replies:
+        """Send, and wait for the replies; with what is late from rounds before."""
+        replies = self.correspondence.ask(self.reached(opened), self.timeout)
+        return replace(replies, late=self.correspondence.late())
+
+    def received(self, opened: OpenRound, replies: Replies) -> RoundOutcome:
+        """Match receipts with grants, and leave out what came too late."""
+        for asked, reply in replies.late:
+            self.accounts.settle_late(asked, reply, self.registry[asked.metadata.dst_node_id].public_key)
+        verdicts, number = sort_replies(opened, replies), opened.attempt.round
+        closed = self.participation.closes(number, self._steps(opened), opened.began, usable(verdicts))
+        scores = scores_of(self.plan.task) if self.plan.config.local_evaluation else {}
+        return outcome_of(opened, in_time(verdicts, closed), closed.ended, scores)
+
+    def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
+        """Each update with its client's public weight, in an order that is the same in every run."""
+        weights = self._weights(outcome)
+        for client_id, reply in outcome.updates.items():
+            weight = MetricRecord({weighted_by: weights[client_id]})
+            reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
+        return list(outcome.updates.values())
+
+    def mean(self, outcome: RoundOutcome) -> tuple[Tensor, dict[str, float]]:
+        """The weighted average of the updates, flat, and their weights by client_id."""
+        weights = self._weights(outcome)
+        total = sum(weights[c] * flat(reply.content[ARRAYS], self.names) for c, reply in outcome.updates.items())
+        return cast(Tensor, total) / sum(weights.values()), weights
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of the trained parameters, in the order of flat vectors."""
+        return tuple(trainable_parameters(self.plan.task.model()))
+
+    def _weights(self, outcome: RoundOutcome) -> dict[str, float]:
+        """What each update counts, by client_id, in the order of the updates."""
+        clients = {client.client_id: client for client in outcome.opened.clients.values()}
+        return {client_id: self.accounts.weight(clients[client_id]) for client_id in outcome.updates}
+
+    def _steps(self, opened: OpenRound) -> dict[str, int]:
+        """How many steps each client was asked for, by client_id."""
+        usual = self.plan.config.local_steps  # without privacy
+        grants = opened.grants.values()
+        return {grant.client_id: grant.steps if isinstance(grant, SpendingMessage) else usual for grant in grants}
+
+    @property
+    def _numbers(self) -> dict[str, ArrayRecord]:
+        """What goes to every client beside the model: public numbers."""
+        if self.standardise is None:
+            return {}
+        each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
+        return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
+
+
+@spanned("writing a message")
+def _with_grant(message: Message, grant: Instruction, numbers: Mapping[str, ArrayRecord]) -> Message:
+    """The wrapped strategy's message to one client, with its grant, and numbers that are public.
+
+    Raises:
+        ValueError: the strategy sends something else than one model.
+    """
+    models = list(message.content.array_records.values())
+    if len(models) != 1:
+        raise ValueError(
+            f"The wrapped strategy sends {len(models)} array records to a client; wrap one that sends one."
+        )
+    content = RecordDict({ARRAYS: models[0], "config": settings_in(message), grant.name: grant.to_record(), **numbers})
+    return with_content(message, content)

@@ -1,0 +1,494 @@
+"""A run from its first round to its last: what is set up once, and what is done after every round."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor, nn
+
+from fedprivacy._support.failpoints import reach
+from fedprivacy._support.random_state import RandomState
+from fedprivacy._support.spans import span, spanned
+from fedprivacy.flower.kept import KeptModels
+from fedprivacy.flower.server.accounts import Books, RunAccounts, check_named, check_worth_asking
+from fedprivacy.flower.server.ask_clients import ask_clients
+from fedprivacy.flower.server.buffered import BufferedSchedule, check_known_to_average
+from fedprivacy.flower.server.by_client import ClientModels, HeldOutEvaluation
+from fedprivacy.flower.server.by_message import ByMessage
+from fedprivacy.flower.server.checkpoint import (
+    Checkpoint,
+    GlobalModel,
+    as_arrays,
+    forgotten,
+    read_state,
+    save_checkpoint,
+    write_state,
+)
+from fedprivacy.flower.server.control import ServerControl
+from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.server.noisy_average import UserLevelRounds, check_averages
+from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
+from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
+from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, Schedule, Transport
+from fedprivacy.flower.server.schedule import PoissonSampled, StrategyChooses
+from fedprivacy.flower.server.together import Together, population_of
+from fedprivacy.flower.server.underway import Underway
+from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.mechanisms.keystream import Keystream
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.standardise import standardiser
+from fedprivacy.runs.callbacks import Callback, Callbacks
+from fedprivacy.runs.initial_model import initial_parameters
+from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
+from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.runs.user_level_book import UserLevelBook
+from fedprivacy.tasks.loader import metrics_of, scores_of
+from fedprivacy.tasks.standardising import Standardise
+from fedprivacy.training.evaluation import NoisySums, estimated
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.held_out import HeldOut, metrics_of_each
+from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
+from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
+
+log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+NOT_SIMULATED = (
+    "buffer-size and concurrency make rounds asynchronous, which are simulated: with fedprivacy's own client app, by "
+    "the in-process engine; leave both open here."
+)
+
+
+@dataclass
+class PrivateResult(Result):
+    """Flower's result of a run, as far as the run has come: the model is kept whatever happens."""
+
+    stopped_because: str = ""
+    """Why the run ended before its last round; empty if it did not."""
+
+    personal: Callable[[], Mapping[str, Tensor]] = dict
+    """What simulated clients have as models of their own, flat, by client_id; empty: all use the global one."""
+
+    standardise: Standardise | None = None
+    """What inputs become before the model sees them; None: the task does not standardise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunParts:
+    """What a run is made of besides its plan; see `PrivateStrategy`, which says what each is."""
+
+    run_id: str | None = None
+    accounts: type[Books] = RunAccounts
+    observers: Sequence[Observer] = ()
+    on_open: Callable[[str], None] = lambda _: None
+    on_phase: PhaseObserver = lambda _: None
+    resume: Checkpoint | None = None
+    checkpoints: Path | None = None
+    callbacks: Sequence[Callback] = ()
+
+
+class FederatedRun:
+    """One run: its state between two rounds, and what happens in each.
+
+    Args:
+        strategy: any Flower strategy.
+        plan: the run's public numbers.
+        parts: everything else.
+
+    Raises:
+        CallbackError, ConfigError: see `PrivateStrategy`.
+
+    Attributes:
+        run_id: unique in the ledger.
+        result: so far.
+        clock: when the last round was over, in simulated seconds.
+    """
+
+    def __init__(self, strategy: Strategy, plan: TrainingPlan, parts: RunParts) -> None:
+        resume = parts.resume
+        if plan.config.resume and resume is None:
+            raise ConfigError(
+                [
+                    f"resume is '{plan.config.resume}', but this app starts every run anew; leave resume open, or give "
+                    "PrivateStrategy a checkpoint, as server/app.py does."
+                ]
+            )
+        self.run_id = resume.run_id if resume else parts.run_id or uuid.uuid4().hex
+        self.result = PrivateResult()
+        self.clock = resume.clock if resume else 0.0
+        parts.accounts.check(plan.config)
+        self._participation = participation_of(plan.config, self.run_id)
+        self.buffer = buffer_of(plan.config, self._participation)
+        if self.buffer:
+            check_known_to_average(strategy)
+        if plan.config.user_level:
+            _check_user_level(strategy, parts.checkpoints)
+        self._strategy, self._plan, self._parts, self._resume = strategy, plan, parts, resume
+        self._callbacks = Callbacks(parts.callbacks)
+        if resume:
+            self._callbacks.check_goes_on(resume.callback_names)
+        self._models: KeptModels | None = None  # what simulated clients keep
+        self._user_level: UserLevelRounds | None = None  # what clips and noises the clients' updates
+        self._buffered: BufferedSchedule | None = None  # who trains meanwhile
+
+    def run(  # noqa: PLR0917 - as Flower starts a strategy
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None,
+        last: int,
+        timeout: float | None,
+        config: ConfigRecord,
+        evaluate: EvaluateFn | None,
+    ) -> PrivateResult:
+        """Run the rounds up to the last; see `PrivateStrategy.start`."""
+        evaluate = evaluate or self._evaluate
+        if self.buffer and population_of(grid) is None:
+            raise ConfigError([NOT_SIMULATED])
+        finished, model = self._beginning(initial_arrays)
+        self.result.arrays = model.kept
+        if self._resume and finished >= last:
+            return self.result  # no client is needed, so none is waited for
+        with self._callbacks.during(self._plan, self._restore_callbacks):
+            rounds = self.enlist(grid, timeout)
+            self._before_rounds(rounds, model, evaluate)
+            for number in range(finished + 1, last + 1):
+                if why := self._callbacks.stop_because:
+                    self._end_before(number, why)
+                    break
+                with span("first round" if number == finished + 1 else "later rounds", number):
+                    told = self._round(rounds, number, model, config, evaluate)
+                if told is None:
+                    break
+        return self.result
+
+    def _before_rounds(self, rounds: Rounds, model: GlobalModel, evaluate: EvaluateFn) -> None:
+        """Tell how things stand before the first round; of a run that goes on, draw random numbers where it stopped."""
+        if self._resume:
+            self._resume.random.restore()
+        else:
+            with span("set-up"):
+                rounds.accounts.check_left()
+                self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
+        self._warn_of_forgotten_state()
+
+    def _end_before(self, number: int, why: str) -> None:
+        self.result.stopped_because = why
+        log.warning("The run ended before round %d: %s.", number, why)
+
+    def _round(
+        self, rounds: Rounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
+    ) -> RoundResult | None:
+        """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
+        for attempt, again in rounds.accounts.attempts(number):
+            opened = rounds.open(attempt, model.arrays, config, again=again, at=self.clock)
+            if opened.passed_over:
+                outcome = RoundOutcome(opened, ended=opened.began)
+                break
+            if opened.ends_the_run:
+                self._end_before(number, opened.why_nobody)
+                return None
+            answers = rounds.send(opened)
+            outcome = rounds.settle(opened, answers)
+            if opened.sampled or not outcome.all_lost:  # whether some are asked again must not depend on others
+                break
+        return self._finish(rounds, outcome, model, evaluate)
+
+    def _finish(self, rounds: Rounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn) -> RoundResult:
+        """Average and tell the observers, then keep where the run stands: what is recorded beyond that is done again.
+
+        Raises:
+            RoundFailedError: the round gave nothing, and not because budgets are spent.
+        """
+        self._average(rounds, outcome, model)
+        finished = self._measured(rounds, outcome, model.kept, evaluate)
+        self.clock = outcome.ended
+        self._tell(finished)
+        self._leave_model(finished.round, model.kept)
+        rounds.accounts.sign()
+        reach("server.round-recorded")
+        self._keep(finished.round, model, rounds)
+        reach("server.checkpointed")
+        _check_worth_it(outcome)
+        return finished
+
+    def _average(self, rounds: Rounds, outcome: RoundOutcome, model: GlobalModel) -> None:
+        """Go on to the model that the wrapped strategy makes of the updates."""
+        aggregated, metrics = rounds.average(outcome)
+        if metrics:
+            self.result.train_metrics_clientapp[outcome.opened.attempt.round] = metrics
+        if aggregated is not None:
+            model.advance(aggregated)
+
+    def _measured(self, rounds: Rounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn) -> RoundResult:
+        """What a round has come to: how the model does, and what everybody has spent."""
+        number = outcome.opened.attempt.round
+        self._parts.on_phase(Phase(Stage.EVALUATING, number, outcome.opened.asked))
+        with span("evaluation"):
+            metrics = evaluate(number, kept)
+        if metrics is not None:
+            self.result.evaluate_metrics_serverapp[number] = metrics
+        held_out = self._held_out(number, kept)
+        evaluations, of_clients = self.local_evaluations(outcome.evaluated)
+        if of_clients:
+            self.result.evaluate_metrics_clientapp[number] = MetricRecord(dict(of_clients))
+        public = {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
+        measured = public | metrics_of_each(held_out) | of_clients
+        clocked = self._participation.clocked
+        return RoundResult(
+            round=number,
+            metrics=measured | self._callbacks.measure(number, partial(self._model, kept), measured),
+            spent=rounds.accounts.spent(),
+            participants=outcome.participants,
+            failures=outcome.failures,
+            unreconciled=rounds.accounts.unreconciled,
+            evaluations=evaluations,
+            held_out=held_out,
+            clock=outcome.ended if clocked else None,
+            seconds=outcome.ended - self.clock if clocked else None,
+            buffered=outcome.buffered,
+            user_level=self._user_level.spent() if self._user_level else None,
+        )
+
+    @spanned("recording")
+    def _tell(self, finished: RoundResult) -> None:
+        """Tell the observers, then the callbacks."""
+        for observe in (self._log_round, *self._parts.observers):
+            observe(finished)
+        self._callbacks.after_round(finished)
+
+    def _leave_model(self, number: int, kept: ArrayRecord) -> None:
+        """Leave the model of the last recorded round now, so that a run that is stopped has it."""
+        if self._models is not None:
+            self.result.personal = ClientModels(self._plan, self._models, number, kept).personal
+        self.result.arrays = kept
+
+    def _keep(self, number: int, model: GlobalModel, rounds: Rounds) -> None:
+        """Write the checkpoint from which the run can go on."""
+        if self._parts.checkpoints is None:
+            return
+        checkpoint = Checkpoint(
+            run_id=self.run_id,
+            round=number,
+            earlier_runs=rounds.accounts.earlier_runs,
+            arrays={name: array.numpy() for name, array in model.arrays.items()},
+            average={name: value.numpy() for name, value in model.average.average.items()},
+            iterates=model.average.iterates,
+            clipping_norms=rounds.accounts.clipping_norms,
+            left_out=frozenset(rounds.accounts.left_out),
+            clock=self.clock,
+            strategy=read_state(self._strategy),
+            random=RandomState.now(),
+            user_level_clipping_norm=self._user_level.clipping_norm if self._user_level else None,
+            underway=self._buffered.underway if self._buffered else None,
+            control=rounds.control,
+            kept=self._models.arrays if self._models else {},
+            keeps=self._models.algorithm if self._models else "",
+            callbacks=[(n, read_state(c)) for n, c in zip(self._callbacks.names, self._callbacks.each, strict=True)],
+        )
+        save_checkpoint(self._parts.checkpoints, checkpoint)
+
+    @spanned("set-up")
+    def _beginning(self, initial_arrays: ArrayRecord | None) -> tuple[int, GlobalModel]:
+        """The last finished round and the model after it; the random state is restored when the clients are there."""
+        decay = self._plan.config.ema_decay
+        if self._resume is None:
+            return 0, GlobalModel.new(initial_arrays or self._new(), decay)
+        write_state(self._strategy, self._resume.strategy)
+        return self._resume.round, GlobalModel.restored(self._resume, decay)
+
+    def _restore_callbacks(self) -> None:
+        """Restore the callbacks' state from the checkpoint. If the resumed run has none, warn and continue."""
+        remembered = self._resume.callbacks if self._resume else ()
+        if remembered and not self._callbacks.each:
+            log.warning("The run goes on without its callbacks: %s.", ", ".join(name for name, _ in remembered))
+        for callback, (_, state) in zip(self._callbacks.each, remembered, strict=False):
+            write_state(callback, state)
+
+    def _new(self) -> ArrayRecord:
+        """The model of a run that begins: a public one, where the configuration names it, or the task's own."""
+        task, file = self._plan.task, self._plan.config.initial_model
+        return as_arrays(initial_parameters(file, task) if file else trainable_parameters(task.model()))
+
+    @spanned("set-up")
+    def enlist(self, grid: Grid, timeout: float | None, *, by_messages: bool = False) -> Rounds:
+        """Wait for the clients, open their accounts, and decide how the rounds are run.
+
+        Args:
+            grid: of Flower's.
+            timeout: seconds to wait for answers; None: that of the configuration.
+            by_messages: whether a population, too, gets messages.
+        """
+        plan, parts = self._plan, self._parts
+        registry = ClientRegistry(plan.config.node_timeout, plan.config.signing_key_file)
+        if (population := population_of(grid)) is not None:
+            registry.take_in(dict(zip(grid.get_node_ids(), population.enrolments(), strict=True)))
+        registry.wait_for(grid, plan.config.clients)
+        self._check_participation(registry.online(grid).values())
+        check_named(plan, registry.online(grid).values())
+        self.result.standardise = self._standardise(grid, registry)
+        clients = registry.online(grid).values()
+        with span("opening accounts"):
+            accounts = parts.accounts(plan, self.run_id, clients, resume=self._resume, folder=parts.checkpoints)
+        parts.on_open(accounts.ledger_url)
+        self._user_level, control = self._noise(accounts), self._kept(grid)
+        wrapped = WrappedStrategy(self._strategy, plan.config, registry, grid, self._participation)
+        transport = None if by_messages else self._together(grid, registry, accounts, control)
+        transport = transport or ByMessage(
+            plan,
+            registry,
+            accounts,
+            Correspondence(grid),
+            timeout or plan.config.round_timeout,
+            self._participation,
+            control,
+            self.result.standardise,
+        )
+        schedule = self._schedule(wrapped, accounts, transport)
+        return Rounds(wrapped, accounts, transport, schedule, control, parts.on_phase)
+
+    def _together(
+        self, grid: Grid, registry: ClientRegistry, accounts: Books, control: ServerControl
+    ) -> Transport | None:
+        """Ask a population together; None: there is none, or its clients would send more than an average's part."""
+        if (population := population_of(grid)) is None:
+            return None
+        needs_messages = {
+            "local-evaluation": self._plan.config.local_evaluation,
+            "a task that standardises its inputs": self.result.standardise,
+            "user-level privacy": self._user_level,
+            "simulated participation": self._participation.eventful,
+            "a strategy that may look at each update": not averages(self._strategy),
+        }
+        why = [reason for reason, given in needs_messages.items() if given]
+        if self.buffer or not why:
+            return Together(registry, accounts, population, control)
+        population.warn_of_messages(" and ".join(why))
+        return None
+
+    def _schedule(self, wrapped: WrappedStrategy, accounts: Books, transport: Transport) -> Schedule:
+        """Whose updates make a round's average."""
+        if self.buffer and isinstance(accounts, RunAccounts):
+            underway = self._resume.underway if self._resume else None
+            self._buffered = BufferedSchedule(wrapped, accounts, self.buffer, transport.names, underway or Underway())
+            return self._buffered
+        return PoissonSampled(wrapped, self._user_level) if self._user_level else StrategyChooses(wrapped)
+
+    def _kept(self, grid: Grid) -> ServerControl:
+        """What a run that goes on has kept: its clients', where they are simulated here, and the server's own."""
+        kept: KeptModels | None = getattr(grid, "kept", None)
+        self._models = kept
+        if self._resume is None:
+            return ServerControl()
+        if kept is not None:
+            kept.restore(self._resume.keeps, self._resume.kept)
+        return self._resume.control
+
+    def _check_participation(self, clients: Collection[EnrolledClient]) -> None:
+        """Refuse, by a `ConfigError`, what these clients cannot do; none has been asked for anything but its name."""
+        client_ids, deployed = [c.client_id for c in clients], any(c.public_key for c in clients)
+        check_participation(self._participation, self._plan.config, client_ids, deployed=deployed)
+
+    def _noise(self, accounts: Books) -> UserLevelRounds | None:
+        """What clips and noises the clients' updates; None: nothing does."""
+        plan, seed, folder = self._plan.user_level, self._plan.config.seed, self._parts.checkpoints
+        if plan is None or folder is None:
+            return None
+        book = UserLevelBook(folder, self.run_id, plan, repeatable=seed is not None)
+        keystream = Keystream.secret()
+        if seed is not None:
+            keystream = Keystream.from_seed(seed, f"user-level/{self._plan.task.dataset}", accounts.earlier_runs)
+        arrived = self._resume.user_level_clipping_norm if self._resume else None
+        return UserLevelRounds(plan, book, keystream, arrived)
+
+    def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
+        """Ask the task's own question, or read its answer again; without privacy nobody is asked.
+
+        The answer also tells about how many records each client has: that is its weight, where sizes are private.
+        """
+        question = self._plan.standardise
+        if question is None:
+            return None
+        if self._plan.preliminary is None:
+            return standardiser(question)
+        check_worth_asking(self._plan, registry.online(grid).values())
+        asked = ask_clients(grid, self._plan.preliminary, Questionnaire((question,)), registry=registry)
+        registry.learn({client_id: asked.records(0, client_id) for client_id in asked.told})
+        return standardiser(question, asked.figures() if asked.told else ())
+
+    def _held_out(self, number: int, arrays: ArrayRecord) -> dict[str, HeldOut]:
+        """What the simulated clients' models score on their held-out records, where they are measured now."""
+        if self._models is None:
+            return {}
+        evaluation = HeldOutEvaluation(self._plan, self._models)
+        return evaluation.measure(number, arrays, self.result.standardise) if evaluation.due(number) else {}
+
+    def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord(dict(metrics_of(self._plan.task, self._model(arrays))))
+
+    def _model(self, arrays: ArrayRecord) -> nn.Module:
+        """A model of the task with these parameters, for evaluation."""
+        model = self._plan.task.model()
+        model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
+        return (model if self.result.standardise is None else nn.Sequential(self.result.standardise, model)).eval()
+
+    def local_evaluations(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:
+        """What local evaluations tell: by client, and of all of them together, as metrics."""
+        if not released:
+            return {}, {}
+        scores = scores_of(self._plan.task)
+        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
+        return by_client, estimated(scores, list(released.values())).metrics
+
+    def _log_round(self, result: RoundResult) -> None:
+        """One line a round in Flower's log, which is what `flwr run --stream` shows."""
+        metrics = "".join(f"{name} {value:.4g}, " for name, value in result.metrics.items())
+        cost = f"largest epsilon {epsilon_text(result.max_epsilon)}" if self._plan.config.privacy else NO_PRIVACY
+        cost += f"; {result.user_level.text}" if result.user_level else ""
+        flower_log.info("Round %d: %s%s", result.round, metrics, cost)
+
+    def _warn_of_forgotten_state(self) -> None:
+        for keeper in (self._strategy, *self._callbacks.each) if self._parts.checkpoints else ():
+            if names := forgotten(keeper):
+                log.warning(
+                    "No checkpoint keeps %s of %s: should the run be stopped, it would go on without. Give it "
+                    "state_dict() and load_state_dict().",
+                    ", ".join(names),
+                    type(keeper).__name__,
+                )
+
+
+def _check_worth_it(outcome: RoundOutcome) -> None:
+    """Raise a `RoundFailedError` of a round that gave nothing, unless it is because budgets are spent."""
+    number, failures = outcome.opened.attempt.round, outcome.failures
+    if outcome.opened.sampled:  # then nothing but the number of rounds may end the run
+        return
+    if not outcome.participants and failures.keys() - outcome.missed != outcome.exhausted:
+        reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in failures.items())
+        raise RoundFailedError(
+            f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
+            "nothing; the clients' own logs say what happened."
+        )
+
+
+def _check_user_level(strategy: Strategy, folder: Path | None) -> None:
+    """Refuse what a run with user-level noise cannot do with, by a `ConfigError`."""
+    check_averages(strategy)
+    if folder is None:
+        raise ConfigError(
+            [
+                "user-level noise is charged to an account in the run's folder, and there is none; give "
+                "PrivateStrategy checkpoints, a folder."
+            ]
+        )

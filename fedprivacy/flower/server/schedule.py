@@ -1,0 +1,96 @@
+"""Rounds that end together: of clients that the wrapped strategy chooses, or of a Poisson sample of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+
+from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.server.eligible import Eligible
+from fedprivacy.flower.server.noisy_average import UserLevelRounds
+from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
+from fedprivacy.flower.server.rounds import Transport
+from fedprivacy.flower.server.wrapped import WrappedStrategy
+from fedprivacy.values.attempt import Attempt
+
+_NOBODY = 0
+"""The node that a reply comes from which no client has sent."""
+
+
+@dataclass(frozen=True)
+class StrategyChooses:
+    """A `Schedule`: the wrapped strategy chooses among clients that may be asked, and averages their updates."""
+
+    wrapped: WrappedStrategy
+
+    def why_over(self, attempt: Attempt) -> str:
+        """Nothing: budgets alone end the run."""
+        return ""
+
+    def choose(  # noqa: PLR0917 - what a round begins with
+        self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
+    ) -> tuple[OpenRound, Mapping[int, Message]]:
+        """Whom the strategy writes to, of those that are there and drawn."""
+        turnout = self.wrapped.turnout(attempt.round, allowed, at)
+        written = self.wrapped.chosen(attempt.round, arrays, config, turnout.client_ids)
+        clients, template = self.wrapped.clients(written), next(iter(written.values()), None)
+        return OpenRound(attempt, arrays, len(allowed), clients, template, began=turnout.began), written
+
+    def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
+        """All that was received."""
+        return outcome
+
+    def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
+        """The updates."""
+        return transport.given(outcome, self.wrapped.weighted_by) if outcome.participants else []
+
+
+@dataclass(frozen=True)
+class PoissonSampled:
+    """A `Schedule` for user-level privacy: each client joins by chance, and the strategy is given one noisy average."""
+
+    wrapped: WrappedStrategy
+    user_level: UserLevelRounds
+
+    def why_over(self, attempt: Attempt) -> str:
+        """The clients' own account is spent."""
+        return self.user_level.why_over(attempt)
+
+    def choose(  # noqa: PLR0917 - what a round begins with
+        self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
+    ) -> tuple[OpenRound, Mapping[int, Message]]:
+        """The clients that join, of those with budget left.
+
+        The strategy writes to everybody, and what it wrote to those that did not join goes nowhere.
+
+        Raises:
+            ValueError: the strategy chooses some itself, where it must not.
+        """
+        wrapped, began = self.wrapped, self.wrapped.turnout(attempt.round, allowed, at).began
+        before = wrapped.online()
+        messages = wrapped.chosen(attempt.round, arrays, config, before)
+        asked = {client.client_id: node_id for node_id, client in wrapped.clients(messages).items()}
+        everybody = before & wrapped.online()  # a client may come or go meanwhile
+        if not asked.keys() >= everybody:
+            raise ValueError(
+                f"The wrapped strategy asks {len(asked)} of {len(everybody)} clients; with user-level noise clients "
+                "join by Poisson sampling, with probability fraction-train of the settings: let its own be 1."
+            )
+        joined = self.user_level.joined(asked, attempt)
+        written = {n: messages[n] for client_id, n in asked.items() if client_id in joined and client_id in allowed}
+        return OpenRound(attempt, arrays, len(allowed), wrapped.clients(written), began=began, sampled=True), written
+
+    def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
+        """All that was received."""
+        return outcome
+
+    def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
+        """The global model plus the noisy average, in which all count alike: it is charged here."""
+        opened = outcome.opened
+        if not opened.sampled:  # before the first round
+            return []
+        noisy = self.user_level.average(opened.attempt, opened.arrays, outcome.updates)
+        metrics = MetricRecord({self.wrapped.weighted_by: 1.0})
+        return [Message(RecordDict({ARRAYS: noisy, "metrics": metrics}), _NOBODY, MessageType.TRAIN)]

@@ -1,0 +1,107 @@
+"""A simulated population that trains together: no message, and one sum instead of an update for each client.
+
+Who is sampled is the wrapped strategy's choice, as always. What its clients would have sent is added up where it is
+made, and the strategy averages one update that stands for all: so a round's memory does not grow with its cohort. That
+is the same only to a strategy that averages, and does with the average what it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.server.accounts import Books
+from fedprivacy.flower.server.control import ServerControl
+from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome, Settlement
+from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.simulated.population import CohortUpdate, Population
+
+
+def population_of(grid: Grid) -> Population | None:
+    """The clients of a grid that are all in this process, and may train together; None: they get messages."""
+    return getattr(grid, "population", None)
+
+
+@dataclass(frozen=True)
+class Together:
+    """A `Transport` to a population, whose clients may be in this process, in worker processes or on a cluster."""
+
+    registry: ClientRegistry
+    accounts: Books
+    population: Population
+    control: ServerControl  # what the algorithm's server half sends
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the trained parameters, in the order of flat vectors."""
+        return self.population.names
+
+    def admit(self, arrays: ArrayRecord) -> None:
+        """Nobody comes later. Raises what `Population.check` does."""
+        self.population.check(arrays)
+
+    def open(self, opened: OpenRound, written: Mapping[int, Message], *, again: bool) -> OpenRound:
+        """Reserve what each client may spend, and say what each one that trains is to do.
+
+        Whatever the strategy's order is, theirs is one: sums are added in it.
+        """
+        granted = self.accounts.reserve(opened.attempt, opened.clients.values(), again=again)
+        clients = {node_id: client for node_id, client in opened.clients.items() if client.client_id in granted}
+        orders = [
+            self.accounts.order(client, self.registry.part(node_id), granted[client.client_id])
+            for node_id, client in clients.items()
+            if opened.trains(client.client_id)
+        ]
+        return replace(opened, clients=clients, orders=sorted(orders, key=lambda order: order.client_id))
+
+    def ask(self, opened: OpenRound) -> CohortUpdate:
+        """Let the cohort train."""
+        pull = float(opened.settings.get("proximal-mu", 0.0))  # type: ignore[arg-type]
+        earlier, apart = self.accounts.earlier_runs, opened.course is not None
+        return self.population.train(
+            opened.orders, opened.arrays, opened.attempt, earlier, pull, apart, self.control.value
+        )
+
+    def received(self, opened: OpenRound, answers: CohortUpdate) -> RoundOutcome:
+        """Who has trained has spent what was charged; a client that failed may have, and its charge stays open."""
+        norms = dict(sorted(answers.clipping_norms.items()))
+        return RoundOutcome(
+            opened,
+            answers,
+            participants=tuple(sorted(answers.weights)),
+            failures=dict(sorted(answers.failures.items())),
+            settlements=[Settlement(opened.attempt, dict.fromkeys(norms), norms)],
+            ended=opened.began,
+        )
+
+    def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
+        """The average, as the one update that there is, with the weight of all."""
+        update, model = outcome.updates, outcome.opened.arrays
+        mean, _ = self.mean(outcome)
+        return [one_for_all(outcome.opened, shaped(mean.numpy(), update.names, model), update.weight, weighted_by)]
+
+    def mean(self, outcome: RoundOutcome) -> tuple[Tensor, Mapping[str, float]]:
+        """The weighted average of the updates, flat, and their weights by client_id."""
+        return outcome.updates.mean().cpu(), outcome.updates.weights
+
+
+def one_for_all(opened: OpenRound, arrays: ArrayRecord, weight: float, weighted_by: str) -> Message:
+    """One update that stands for all of a round's, with the weight of all."""
+    assert opened.template is not None
+    return Message(
+        RecordDict({ARRAYS: arrays, "metrics": MetricRecord({weighted_by: weight})}), reply_to=opened.template
+    )
+
+
+def shaped(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:
+    """A flat vector of the named parameters, in the shapes and types of the model's, which may stand in any order."""
+    own = {name: model[name].numpy() for name in names}
+    parts = np.split(flat, np.cumsum([values.size for values in own.values()])[:-1])
+    shaped = {n: Array(part.reshape(own[n].shape).astype(own[n].dtype)) for n, part in zip(own, parts, strict=True)}
+    return ArrayRecord({name: shaped[name] for name in model})

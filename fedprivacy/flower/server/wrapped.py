@@ -1,0 +1,134 @@
+"""The strategy that a run wraps: it chooses among clients that may be asked, and sees no others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
+
+from fedprivacy._support.spans import spanned
+from fedprivacy.flower.server.eligible import Eligible
+from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient, TooFewClientsError
+from fedprivacy.participation import Participation, Turnout
+from fedprivacy.runs.settings.configuration import RunConfig
+
+AVERAGING = (flower.FedAvg, flower.FedProx, flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
+"""Strategies to which the average of the updates says all; their subclasses may look at each update."""
+
+_BETWEEN_LOOKS = 0.9
+"""`sample_nodes` sleeps 1 s between looks: a strategy that looks again later than this is waiting for nodes."""
+
+
+def averages(strategy: Strategy) -> bool:
+    """Whether a strategy is known to need no more than the average."""
+    return type(strategy) in AVERAGING
+
+
+@dataclass(frozen=True)
+class WrappedStrategy:
+    """A strategy of Flower's, with the clients of a run."""
+
+    strategy: Strategy
+    config: RunConfig
+    registry: ClientRegistry  # knows who is behind a node
+    grid: Grid
+    participation: Participation  # who is there
+
+    @property
+    def weighted_by(self) -> str:
+        """The name of the metric by which the strategy weighs updates."""
+        return getattr(self.strategy, "weighted_by_key", "num-examples")
+
+    def turnout(self, number: int, allowed: AbstractSet[str], at: float) -> Turnout:
+        """Whom the strategy may choose from: all that are allowed, but for who is away or was not drawn."""
+        if not self.participation.selective:
+            return Turnout(allowed, at)
+        return self.participation.turnout(number, self._online(allowed), at)
+
+    def could_ask(self, allowed: AbstractSet[str], began: float) -> bool:
+        """Whether the draw alone keeps a round from having a client, or who is there: the next may have some."""
+        return self.participation.selective and isfinite(began) and bool(self._online(allowed))
+
+    def online(self) -> set[str]:
+        """Clients that are connected now."""
+        return {client.client_id for client in self.registry.online(self.grid).values()}
+
+    def _online(self, allowed: AbstractSet[str]) -> set[str]:
+        return {client_id for client_id in self.online() if client_id in allowed}
+
+    def clients(self, written: Iterable[int]) -> dict[int, EnrolledClient]:
+        """The clients behind some nodes, by node id."""
+        return {node_id: self.registry[node_id] for node_id in written}
+
+    @spanned("sampling clients")
+    def chosen(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: AbstractSet[str]
+    ) -> dict[int, Message]:
+        """The wrapped strategy's messages to allowed clients, by node id; none if it has too few of those to go on."""
+        grid = self.grid
+        among = allowed if isinstance(allowed, Eligible) else Eligible(allowed, ())
+
+        def eligible() -> list[int]:
+            return self.registry.eligible(grid, among)
+
+        if not eligible():
+            return {}
+        complete = len(self.registry.online(grid)) >= self.config.clients
+        view = EligibleGrid(grid, eligible, timeout=0.0 if complete else self.config.node_timeout)
+        try:
+            messages = list(self.strategy.configure_train(number, arrays, config, cast(Grid, view)))
+        except TooFewClientsError:
+            if allowed >= {client.client_id for client in self.registry.online(grid).values()}:
+                raise  # nobody is left out, and still there are too few
+            return {}
+        asked = [self.registry[message.metadata.dst_node_id].client_id for message in messages]
+        if len(set(asked)) < len(asked):
+            raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
+        return {message.metadata.dst_node_id: message for message in messages}
+
+
+@Grid.register
+class EligibleGrid:
+    """A grid as a wrapped strategy may see it: hides nodes that must not be asked, and never waits for ever.
+
+    Flower's strategies sample with `sample_nodes`, which polls `get_node_ids` until enough nodes are connected. When
+    some have exhausted their budgets that may never be. All else is the real grid's.
+    `eligible` tells at every look which nodes may be asked; a strategy that still looks after `timeout` seconds is
+    stopped.
+    """
+
+    def __init__(self, grid: Grid, eligible: Callable[[], list[int]], timeout: float) -> None:
+        self._grid = grid
+        self._eligible = eligible
+        self._timeout = max(timeout, _BETWEEN_LOOKS)
+        self._deadline: float | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Nodes that are connected and may be asked."""
+        node_ids = self._eligible()
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + self._timeout
+        elif now >= self._deadline:
+            raise TooFewClientsError(
+                f"The strategy wants more clients than the {len(node_ids)} that are connected and have budget left. "
+                "Lower its min_train_nodes and min_available_nodes, or give clients a larger budget."
+            )
+        return node_ids
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Nodes that are connected and may be asked."""
+        eligible = set(self.get_node_ids())
+        return [node for node in self._grid.get_nodes() if node.node_id in eligible]
