@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
-from fedprivacy.flower.server.ask_clients import Asked
+from fedprivacy.flower.server.ask_clients import AskResult
 from fedprivacy.questions.figures import Figure
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
@@ -56,7 +56,7 @@ def ask(
         raise typer.Exit(1)
 
 
-def as_data(done: Asked) -> dict[str, Any]:
+def as_data(done: AskResult) -> dict[str, Any]:
     """What `--json` prints."""
     return plain(
         {
@@ -108,7 +108,7 @@ def _price(plan: QuestionPlan) -> str:
     )
 
 
-def _show(done: Asked, *, by_client: bool) -> None:
+def _show(done: AskResult, *, by_client: bool) -> None:
     for number, question in enumerate(done.asked.questions):
         if done.told:
             OUT.print(_table(question, {"all clients": done.figures(number)}))
@@ -142,7 +142,7 @@ def _numbers(figure: Figure) -> tuple[str, str, str]:
     return value, error, f"{low} to {high}"
 
 
-def _outcome(done: Asked, plan: QuestionPlan) -> str:
+def _outcome(done: AskResult, plan: QuestionPlan) -> str:
     lines = []
     for reason, clients in sorted(Counter(done.failures.values()).items()):
         lines.append(f"[yellow]{count_text(clients, 'client')} did not answer: {escape(reason)}[/]")

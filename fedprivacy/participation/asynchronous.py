@@ -22,7 +22,7 @@ from itertools import islice
 import numpy as np
 
 from fedprivacy._support.settings import WHOLE, Known, LeftOpen, SettingsGroup, key_of, setting
-from fedprivacy.participation.draws import Purpose
+from fedprivacy.participation.draws import DrawPurpose
 from fedprivacy.participation.participation import Participation
 
 
@@ -139,7 +139,7 @@ class _Going:
 
     def _in_turn(self, client_ids: Sequence[str]) -> Iterable[str]:
         """Clients in this round's random order; its first are whom a round that ends together would ask."""
-        drawn = self.buffer.participation.draws.uniforms(Purpose.COHORT, client_ids, self.round)
+        drawn = self.buffer.participation.draws.uniforms(DrawPurpose.COHORT, client_ids, self.round)
         return (client_ids[place] for place in np.argsort(drawn, kind="stable").tolist())
 
     @property
@@ -175,7 +175,7 @@ class _Going:
     def _turn(self, dispatch: Dispatch) -> tuple[float, float]:
         """In which order answers are taken that come at the same moment."""
         draws = self.buffer.participation.draws
-        return dispatch.ends, draws.uniform(Purpose.TIE, dispatch.client_id, dispatch.round)
+        return dispatch.ends, draws.uniform(DrawPurpose.TIE, dispatch.client_id, dispatch.round)
 
     def _is_done(self, among: list[Dispatch], done: Collection[Dispatch]) -> None:
         among += done

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from typing import Protocol
 
 from fedprivacy._support.settings import ConfigError
-from fedprivacy.participation.draws import Draws, Purpose
+from fedprivacy.participation.draws import DrawPurpose, Draws
 from fedprivacy.participation.traces import names_trace, numbered, read_trace
 
 FORMS = "diurnal:SHARE (above 0, below 1), or FILE.csv with the columns client, from, to"
@@ -64,7 +64,7 @@ class Diurnal:
 
     def next(self, client_id: str, at: float) -> Interval:
         """Today's, yesterday's if that is not over, or tomorrow's."""
-        begins, lasts = DAY * self.draws.uniform(Purpose.DAY, client_id), DAY * self.share
+        begins, lasts = DAY * self.draws.uniform(DrawPurpose.DAY, client_id), DAY * self.share
         day = math.floor((at - begins - lasts) / DAY) + 1
         start = begins + day * DAY
         return start, start + lasts

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Purpose(enum.StrEnum):
+class DrawPurpose(enum.StrEnum):
     """What a draw is for. Draws for different purposes are independent."""
 
     COHORT = "cohort"
@@ -39,18 +39,18 @@ class Draws:
         """Those of whatever has this name: a seed, or a run without one."""
         return cls(hashlib.blake2b(name.encode(), digest_size=32, person=b"fedprivacy draws").digest())
 
-    def uniform(self, purpose: Purpose, client_id: str, round: int = 0) -> float:
+    def uniform(self, purpose: DrawPurpose, client_id: str, round: int = 0) -> float:
         """A number above 0 and below 1, uniformly distributed; of a client for good, where no round is given."""
         word = int.from_bytes(_finished(self._begun(purpose, round), client_id))
         return ((word >> 12) + 0.5) * 2.0**-52
 
-    def uniforms(self, purpose: Purpose, client_ids: Iterable[str], round: int = 0) -> NDArray[np.float64]:
+    def uniforms(self, purpose: DrawPurpose, client_ids: Iterable[str], round: int = 0) -> NDArray[np.float64]:
         """The numbers of several clients, in their order, shape [clients]."""
         begun = self._begun(purpose, round)
         words = np.frombuffer(b"".join(_finished(begun, client_id) for client_id in client_ids), dtype=">u8")
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
-    def _begun(self, purpose: Purpose, round: int) -> hashlib.blake2b:
+    def _begun(self, purpose: DrawPurpose, round: int) -> hashlib.blake2b:
         return hashlib.blake2b(f"{purpose}/{round}/".encode(), key=self.key, digest_size=8)
 
 

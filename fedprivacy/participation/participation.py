@@ -14,7 +14,7 @@ from heapq import nsmallest
 
 from fedprivacy._support.settings import ConfigError
 from fedprivacy.participation.availability import ALWAYS, Availability
-from fedprivacy.participation.draws import Draws, Purpose
+from fedprivacy.participation.draws import DrawPurpose, Draws
 from fedprivacy.participation.sizes import Cohort
 from fedprivacy.participation.speeds import INSTANT, Speeds
 
@@ -108,7 +108,7 @@ class Participation:
         there, began = self._there(list(client_ids), at)
         if self.cohort is None:
             return Turnout(set(there), began)
-        return Turnout(self.cohort.chosen(there, self.draws.uniforms(Purpose.COHORT, there, round)), began)
+        return Turnout(self.cohort.chosen(there, self.draws.uniforms(DrawPurpose.COHORT, there, round)), began)
 
     def _there(self, client_ids: list[str], at: float) -> tuple[list[str], float]:
         """Those that are there first, and when: now, or as soon as somebody is."""
@@ -158,7 +158,7 @@ class Participation:
         answering = training.intersection(usable)
         counted = {client_id for client_id in answering if arrivals[client_id] <= over}
         if self.wanted is not None:
-            ties = {client_id: self.draws.uniform(Purpose.TIE, client_id, round) for client_id in counted}
+            ties = {client_id: self.draws.uniform(DrawPurpose.TIE, client_id, round) for client_id in counted}
             counted = set(nsmallest(self.wanted, counted, key=lambda client_id: (arrivals[client_id], ties[client_id])))
         missed = dict.fromkeys(steps.keys() - training, DROPPED_OUT) | dict.fromkeys(answering - counted, TOO_LATE)
         if len(counted) == self.wanted:
@@ -167,7 +167,7 @@ class Participation:
         return Closed(missed, min(over, max([*arrivals.values(), *gone], default=began)))
 
     def _drops_out(self, client_id: str, round: int) -> bool:
-        return self.drop_out > 0.0 and self.draws.uniform(Purpose.DROP_OUT, client_id, round) < self.drop_out
+        return self.drop_out > 0.0 and self.draws.uniform(DrawPurpose.DROP_OUT, client_id, round) < self.drop_out
 
     def _arrival(self, client_id: str, steps: int, began: float) -> float:
         return began + steps * self.speeds.seconds(client_id)

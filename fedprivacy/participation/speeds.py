@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import Protocol
 
 from fedprivacy._support.settings import ConfigError
-from fedprivacy.participation.draws import Draws, Purpose
+from fedprivacy.participation.draws import DrawPurpose, Draws
 from fedprivacy.participation.traces import names_trace, numbered, read_trace
 
 FORMS = "equal, lognormal:SIGMA, lognormal:SIGMA:MEDIAN, or FILE.csv with the columns client, seconds"
@@ -60,7 +60,7 @@ class Lognormal:
 
     def seconds(self, client_id: str) -> float:
         """Drawn once for each client."""
-        drawn = self.draws.uniform(Purpose.SPEED, client_id)
+        drawn = self.draws.uniform(DrawPurpose.SPEED, client_id)
         return self.median * math.exp(self.sigma * NormalDist().inv_cdf(drawn))
 
     def check(self, client_ids: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy.flower import RoundFailedError
-from fedprivacy.flower.server.ask_clients import Asked, ask_clients
+from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.ledger import LedgerError
 from fedprivacy.questions.figures import Figure
 from fedprivacy.runs.plan import QuestionPlan
@@ -55,7 +55,7 @@ def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | 
         flower_log.info("%s%s: %s +- %s", row["figure"], group, row["value"], row["error"])
 
 
-def record(done: Asked, plan: QuestionPlan, figures: Iterable[Figure] | None = None) -> None:
+def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Figure] | None = None) -> None:
     """Put what was asked into the run store, where pages find it: a run of one round, whose metrics are the answers.
 
     It is for people: where it cannot be written, the answers stand all the same.

@@ -10,7 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import BudgetSpentError, private_client
-from fedprivacy.flower.server.ask_clients import Asked, InTurn, ask_clients
+from fedprivacy.flower.server.ask_clients import AskResult, InTurn, ask_clients
 from fedprivacy.flower.simulated import engine as simulator
 from fedprivacy.flower.simulated.trial import try_table
 from fedprivacy.ledger.database import check_folder
@@ -55,7 +55,7 @@ class Ask(Questions):
         anew: bool = False,
         engine: Engine | str = Engine.IN_PROCESS,
         **settings: Given,
-    ) -> Asked:
+    ) -> AskResult:
         """Ask every client of a simulation, each within its privacy budget, or read what it answered before.
 
         All questions are one release, charged once. What was asked before on the same ledger is read again, and costs
@@ -102,7 +102,7 @@ class Ask(Questions):
         anew: bool = False,
         engine: Engine | str = Engine.IN_PROCESS,
         **settings: Given,
-    ) -> Frequent[Asked]:
+    ) -> Frequent[AskResult]:
         """The most frequent texts of a column, such as diagnoses or medicines, that nobody has to list.
 
         Texts are followed a character at a time, as far as they stand out of the noise of all clients' answers
@@ -191,7 +191,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Que
 
 def asked_of_simulation(
     plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
-) -> Asked:
+) -> AskResult:
     """Ask simulated clients. Raises what `Ask` does."""
     done = _simulated(plan, asked.columns, lambda grid: ask_clients(grid, plan, asked, anew=anew), engine)
     record(done, plan)
@@ -200,7 +200,7 @@ def asked_of_simulation(
 
 def frequent_in_simulation(
     plan: QuestionPlan, search: Search, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
-) -> Frequent[Asked]:
+) -> Frequent[AskResult]:
     """Look for frequent texts among simulated clients. Raises what `Ask.frequent` does."""
     columns = search.question().columns
     found = _simulated(plan, columns, lambda grid: frequent_among(grid, plan, search, anew=anew), engine)
@@ -209,7 +209,7 @@ def frequent_in_simulation(
     return found
 
 
-def frequent_among(grid: Grid, plan: QuestionPlan, search: Search, *, anew: bool = False) -> Frequent[Asked]:
+def frequent_among(grid: Grid, plan: QuestionPlan, search: Search, *, anew: bool = False) -> Frequent[AskResult]:
     """Look for frequent texts among a grid's clients. Raises what `Ask.frequent` does."""
     return frequent(search, InTurn(grid, plan, search.length, anew=anew).ask, stops=(BudgetSpentError,))
 

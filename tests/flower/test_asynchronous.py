@@ -15,7 +15,7 @@ from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.outcome import outcome_text
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.server.rounds import Rounds
+from fedprivacy.flower.server.rounds import RunRounds
 from fedprivacy.flower.simulated.engine import check_rounds
 from fedprivacy.flower.simulated.orders import PrivateOrder
 from fedprivacy.flower.simulated.population import Population
@@ -179,7 +179,7 @@ def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, setti
     """It was charged and trained, and all that was in memory is lost: who trained meanwhile is in the checkpoint."""
     settings = {"ema_decay": 0.5, "speeds": "lognormal:1:5000"} | settings
     whole = begin(tmp_path / "whole", **settings)
-    step = getattr(Rounds, where)
+    step = getattr(RunRounds, where)
 
     def stopping(self, first, *rest):
         opened = first if where != "average" else first.opened
@@ -187,7 +187,7 @@ def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, setti
             raise KeyboardInterrupt
         return step(self, first, *rest)
 
-    monkeypatch.setattr(Rounds, where, stopping)
+    monkeypatch.setattr(RunRounds, where, stopping)
     with pytest.raises(KeyboardInterrupt):
         begin(tmp_path / "stopped", **settings)
     monkeypatch.undo()
@@ -201,14 +201,14 @@ def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, setti
 
 @pytest.mark.exhaustive
 def test_without_a_seed_what_was_lost_is_trained_and_charged_anew_and_what_is_kept_is_not(tmp_path, monkeypatch):
-    average = Rounds.average
+    average = RunRounds.average
 
     def stopping(self, outcome):
         if outcome.opened.attempt.round == 5:
             raise KeyboardInterrupt
         return average(self, outcome)
 
-    monkeypatch.setattr(Rounds, "average", stopping)
+    monkeypatch.setattr(RunRounds, "average", stopping)
     with pytest.raises(KeyboardInterrupt):
         begin(tmp_path / "stopped", seed=None)
     monkeypatch.undo()

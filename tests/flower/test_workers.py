@@ -18,7 +18,7 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy.flower import PrivateStrategy, WorkerError, private_client
 from fedprivacy.flower.simulated import engine
-from fedprivacy.flower.simulated.crew import Training
+from fedprivacy.flower.simulated.crew import TrainingErrand
 from fedprivacy.flower.simulated.orders import PrivateOrder, Start
 from fedprivacy.flower.simulated.population import CohortUpdate, Population, train_privately
 from fedprivacy.flower.simulated.workers import Workers
@@ -216,7 +216,7 @@ def test_a_worker_ends_with_its_pipe(tmp_path):
     task = Endless()
     with Workers(task, plan_of(task, clients=3).config, train_privately, Placement(workers=1)) as workers:
         (worker,) = workers._ready()
-        worker.ask(pickle.dumps(Start(arrays_of(task), 1, KEY, 0.0)), pickle.dumps(Training(0, orders(3))))
+        worker.ask(pickle.dumps(Start(arrays_of(task), 1, KEY, 0.0)), pickle.dumps(TrainingErrand(0, orders(3))))
         while not busy.exists():
             assert worker._process.poll() is None
             time.sleep(0.05)

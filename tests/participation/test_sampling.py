@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from fedprivacy.participation import COHORTS, Draws, Participation
-from fedprivacy.participation.draws import Purpose
+from fedprivacy.participation.draws import DrawPurpose
 
 CLIENTS = [f"client-{n}" for n in range(6)]
 ROUNDS = range(1, 6001)
@@ -55,7 +55,7 @@ def test_a_client_that_is_away_changes_no_other_s_draw():
     assert [cohort - {CLIENTS[5]} for cohort in everybody] == fewer
 
 
-@pytest.mark.parametrize("purpose", Purpose)
+@pytest.mark.parametrize("purpose", DrawPurpose)
 def test_draws_are_uniform_never_0_or_1_and_another_name_draws_others(purpose):
     draws, other = ([Draws.of(name).uniform(purpose, "client-1", n) for n in ROUNDS] for name in ("seed 0", "seed 1"))
     assert stats.kstest(draws, "uniform").pvalue > FALSE_ALARM
@@ -66,6 +66,6 @@ def test_draws_are_uniform_never_0_or_1_and_another_name_draws_others(purpose):
 
 
 def test_draws_for_different_purposes_are_independent():
-    drawn = [[Draws.of("seed 0").uniform(purpose, "client-1", n) for n in ROUNDS] for purpose in Purpose]
-    found = np.abs(np.corrcoef(drawn) - np.eye(len(Purpose)))
+    drawn = [[Draws.of("seed 0").uniform(purpose, "client-1", n) for n in ROUNDS] for purpose in DrawPurpose]
+    found = np.abs(np.corrcoef(drawn) - np.eye(len(DrawPurpose)))
     assert found.max() < 0.06

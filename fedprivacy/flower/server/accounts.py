@@ -299,12 +299,12 @@ class Accounts(ABC, Generic[Granted]):
     @spanned("settling charges")
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit what was spent, return what was refused untouched."""
-        for each in outcome.settlements:
-            self._accountant.commit(each.attempt, each.confirmed)
-            self._accountant.void(each.attempt, each.untouched)
-            self._close_charges(each.attempt, {*each.confirmed, *each.untouched})
+        for settled in outcome.settlements:
+            self._accountant.commit(settled.attempt, settled.confirmed)
+            self._accountant.void(settled.attempt, settled.untouched)
+            self._close_charges(settled.attempt, set(settled.confirmed).union(settled.untouched))
             if self._plan.config.clipping == "adaptive":
-                self.clipping_norms |= each.clipping_norms
+                self.clipping_norms.update(settled.clipping_norms)
         self.left_out.update(outcome.exhausted)
         reach("server.settled")
 

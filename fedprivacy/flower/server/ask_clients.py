@@ -77,7 +77,7 @@ class QuestionAccounts(Accounts[QuestionGrant]):
 
 
 @dataclass(frozen=True)
-class Asked(Answers):
+class AskResult(Answers):
     """What asking came to.
 
     Attributes:
@@ -102,7 +102,7 @@ class Asked(Answers):
 
 def ask_clients(
     grid: Grid, plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False, registry: ClientRegistry | None = None
-) -> Asked:
+) -> AskResult:
     """Ask the clients that have not answered these questions before.
 
     Formal guarantee: see `fedprivacy.runs.accountant`, and `fedprivacy.questions.release.GaussianAnswers` for what one
@@ -128,7 +128,7 @@ def ask_clients(
     known = {} if anew else answered_before(plan, asked, [client.client_id for client in clients.values()])
     lacking = {node_id: client for node_id, client in clients.items() if client.client_id not in known}
     if not lacking:
-        return Asked(asked, known, reread=tuple(known), ledger=ledger)
+        return AskResult(asked, known, reread=tuple(known), ledger=ledger)
     return _asked_now(Correspondence(grid), plan, asked, lacking, known)
 
 
@@ -167,7 +167,7 @@ class InTurn:
         self._anew = anew
         self._registry = enrolled(grid, plan.config)
 
-    def ask(self, asked: Questionnaire) -> Asked:
+    def ask(self, asked: Questionnaire) -> AskResult:
         """Ask the next question. Raises what `ask_clients` does."""
         plan = replace(self._plan, config=replace(self._plan.config, rounds=self._left))
         done = ask_clients(self._grid, plan, asked, anew=self._anew, registry=self._registry)
@@ -201,7 +201,7 @@ def _asked_now(
     asked: Questionnaire,
     clients: Mapping[int, EnrolledClient],
     known: ByClient,
-) -> Asked:
+) -> AskResult:
     """Charge these clients, ask them, and keep what they answer."""
     try:
         plan = plan.of_clients([client.client_id for client in clients.values()])
@@ -219,11 +219,11 @@ def _asked_now(
     accounts.keep(attempt, told)
     accounts.sign()
     without = {client.client_id for client in clients.values()} - {g.client_id for g in opened.grants.values()}
-    return Asked(
+    return AskResult(
         asked,
         known | told,
         reread=tuple(known),
-        failures=dict.fromkeys(sorted(without), "budget-exhausted") | outcome.failures,
+        failures=dict.fromkeys(sorted(without), "budget-exhausted") | dict(outcome.failures),
         before=before,
         spent=accounts.spent(),
         ledger=accounts.ledger_url,

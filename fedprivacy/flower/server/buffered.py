@@ -61,7 +61,7 @@ class Delivered(NamedTuple):
 
 @dataclass
 class BufferedSchedule:
-    """A `Schedule` of rounds that do not wait for their clients; it goes with a population.
+    """A `RoundSchedule` of rounds that do not wait for their clients; it goes with a population.
 
     Attributes:
         wrapped: the strategy.

@@ -37,7 +37,7 @@ from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.noisy_average import UserLevelRounds, check_averages
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
-from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, Schedule, Transport
+from fedprivacy.flower.server.rounds import RoundFailedError, RoundSchedule, RunRounds, Transport
 from fedprivacy.flower.server.schedule import PoissonSampled, StrategyChooses
 from fedprivacy.flower.server.together import Together, population_of
 from fedprivacy.flower.server.underway import Underway
@@ -173,7 +173,7 @@ class FederatedRun:
                     break
         return self.result
 
-    def _before_rounds(self, rounds: Rounds, model: GlobalModel, evaluate: EvaluateFn) -> None:
+    def _before_rounds(self, rounds: RunRounds, model: GlobalModel, evaluate: EvaluateFn) -> None:
         """Tell how things stand before the first round; of a run that goes on, draw random numbers where it stopped."""
         if self._resume:
             self._resume.random.restore()
@@ -188,7 +188,7 @@ class FederatedRun:
         log.warning("The run ended before round %d: %s.", number, why)
 
     def _round(
-        self, rounds: Rounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
+        self, rounds: RunRounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
     ) -> RoundResult | None:
         """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
         for attempt, again in rounds.accounts.attempts(number):
@@ -205,7 +205,9 @@ class FederatedRun:
                 break
         return self._finish(rounds, outcome, model, evaluate)
 
-    def _finish(self, rounds: Rounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn) -> RoundResult:
+    def _finish(
+        self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn
+    ) -> RoundResult:
         """Average and tell the observers, then keep where the run stands: what is recorded beyond that is done again.
 
         Raises:
@@ -223,7 +225,7 @@ class FederatedRun:
         _check_worth_it(outcome)
         return finished
 
-    def _average(self, rounds: Rounds, outcome: RoundOutcome, model: GlobalModel) -> None:
+    def _average(self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel) -> None:
         """Go on to the model that the wrapped strategy makes of the updates."""
         aggregated, metrics = rounds.average(outcome)
         if metrics:
@@ -231,7 +233,9 @@ class FederatedRun:
         if aggregated is not None:
             model.advance(aggregated)
 
-    def _measured(self, rounds: Rounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn) -> RoundResult:
+    def _measured(
+        self, rounds: RunRounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn
+    ) -> RoundResult:
         """What a round has come to: how the model does, and what everybody has spent."""
         number = outcome.opened.attempt.round
         self._parts.on_phase(Phase(Stage.EVALUATING, number, outcome.opened.asked))
@@ -274,7 +278,7 @@ class FederatedRun:
             self.result.personal = ClientModels(self._plan, self._models, number, kept).personal
         self.result.arrays = kept
 
-    def _keep(self, number: int, model: GlobalModel, rounds: Rounds) -> None:
+    def _keep(self, number: int, model: GlobalModel, rounds: RunRounds) -> None:
         """Write the checkpoint from which the run can go on."""
         if self._parts.checkpoints is None:
             return
@@ -322,7 +326,7 @@ class FederatedRun:
         return as_arrays(initial_parameters(file, task) if file else trainable_parameters(task.model()))
 
     @spanned("set-up")
-    def enlist(self, grid: Grid, timeout: float | None, *, by_messages: bool = False) -> Rounds:
+    def enlist(self, grid: Grid, timeout: float | None, *, by_messages: bool = False) -> RunRounds:
         """Wait for the clients, open their accounts, and decide how the rounds are run.
 
         Args:
@@ -356,7 +360,7 @@ class FederatedRun:
             self.result.standardise,
         )
         schedule = self._schedule(wrapped, accounts, transport)
-        return Rounds(wrapped, accounts, transport, schedule, control, parts.on_phase)
+        return RunRounds(wrapped, accounts, transport, schedule, control, parts.on_phase)
 
     def _together(
         self, grid: Grid, registry: ClientRegistry, accounts: Books, control: ServerControl
@@ -377,7 +381,7 @@ class FederatedRun:
         population.warn_of_messages(" and ".join(why))
         return None
 
-    def _schedule(self, wrapped: WrappedStrategy, accounts: Books, transport: Transport) -> Schedule:
+    def _schedule(self, wrapped: WrappedStrategy, accounts: Books, transport: Transport) -> RoundSchedule:
         """Whose updates make a round's average."""
         if self.buffer and isinstance(accounts, RunAccounts):
             underway = self._resume.underway if self._resume else None

@@ -15,7 +15,6 @@ from fedprivacy.flower.server.exchange import Replies
 from fedprivacy.flower.server.one_round import Instruction, OpenRound, RoundOutcome, Settlement
 from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import (
-    Grant,
     MessageError,
     QuestionGrant,
     Receipt,
@@ -168,7 +167,7 @@ def _refusal(reply: Message) -> RefusalCode | None:
         raise Unusable("malformed-refusal") from error
 
 
-def checked_receipt(reply: Message, grant: Grant | QuestionGrant, public_key: bytes) -> Receipt:
+def checked_receipt(reply: Message, grant: SpendingMessage, public_key: bytes) -> Receipt:
     """The reply's receipt for a grant, signed by the client with this key in PEM; with none in a simulation.
 
     Raises:

@@ -1,10 +1,10 @@
 """The steps of a round: who is asked and what that may cost, what came back, what it cost, what it averages to.
 
-A run's rounds differ in two things. A `Transport` is how its clients are asked: by Flower's messages
-(`fedprivacy.flower.server.by_message`), or all together as a simulated population, here, in other processes or on a
-cluster (`fedprivacy.flower.server.together`). A `Schedule` is whose updates make a round's average: those of clients
-that the wrapped strategy chooses, and that end together, or one noisy average over a Poisson sample of the clients
-(`fedprivacy.flower.server.schedule`), or those that have come to a buffer (`fedprivacy.flower.server.buffered`).
+The rounds of two runs differ in two things. A `Transport` says how clients are asked: by Flower's messages
+(`fedprivacy.flower.server.by_message`), or all together as a simulated population, in this process, in others or on a
+cluster (`fedprivacy.flower.server.together`). A `RoundSchedule` says whose updates make a round's average: those of the
+clients that the wrapped strategy chose for this round; a Poisson sample of all clients, in one noisy average (both in
+`fedprivacy.flower.server.schedule`); or those that have come to a buffer (`fedprivacy.flower.server.buffered`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Transport(Protocol):
         """The weighted average of the updates, flat, and their weights by client_id."""
 
 
-class Schedule(Protocol):
+class RoundSchedule(Protocol):
     """Whose updates make a round's average."""
 
     def why_over(self, attempt: Attempt) -> str:
@@ -86,13 +86,13 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class Rounds:
+class RunRounds:
     """The rounds of one run, once its clients are there."""
 
     wrapped: WrappedStrategy  # samples and averages
     accounts: Books  # grant and settle
     transport: Transport
-    schedule: Schedule
+    schedule: RoundSchedule
     control: ServerControl  # what the algorithm's server half sends
     tell: PhaseObserver  # what the run is about to do
 

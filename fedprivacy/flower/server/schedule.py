@@ -21,7 +21,7 @@ _NOBODY = 0
 
 @dataclass(frozen=True)
 class StrategyChooses:
-    """A `Schedule`: the wrapped strategy chooses among clients that may be asked, and averages their updates."""
+    """A `RoundSchedule`: the wrapped strategy chooses among clients that may be asked, and averages their updates."""
 
     wrapped: WrappedStrategy
 
@@ -49,7 +49,7 @@ class StrategyChooses:
 
 @dataclass(frozen=True)
 class PoissonSampled:
-    """A `Schedule` for user-level privacy: each client joins by chance, and the strategy is given one noisy average."""
+    """A `RoundSchedule` for user-level privacy: clients join by chance, and the strategy gets one noisy average."""
 
     wrapped: WrappedStrategy
     user_level: UserLevelRounds

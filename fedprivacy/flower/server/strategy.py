@@ -16,7 +16,7 @@ from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
 from fedprivacy.flower.server.exchange import Replies
 from fedprivacy.flower.server.federated_run import NOT_SIMULATED, EvaluateFn, FederatedRun, PrivateResult, RunParts
 from fedprivacy.flower.server.one_round import OpenRound
-from fedprivacy.flower.server.rounds import Rounds
+from fedprivacy.flower.server.rounds import RunRounds
 from fedprivacy.runs.callbacks import Callback
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError, Value
@@ -99,7 +99,7 @@ class PrivateStrategy(Strategy):
         checkpoints: Path | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        checkpoint = resume if isinstance(resume, Checkpoint) or not resume else load_checkpoint(Path(resume))
+        checkpoint = resume if isinstance(resume, Checkpoint) else load_checkpoint(Path(resume)) if resume else None
         if not isinstance(task, TrainingPlan):
             task = TrainingPlan.of(run_config or {}, task, run_id=checkpoint.run_id if checkpoint else "")
         self.strategy, self.plan = strategy, task
@@ -109,13 +109,13 @@ class PrivateStrategy(Strategy):
             observers=observers,
             on_open=on_open,
             on_phase=on_phase,
-            resume=checkpoint or None,
+            resume=checkpoint,
             checkpoints=checkpoints,
             callbacks=callbacks,
         )
         self._run = FederatedRun(strategy, task, parts)
         self.run_id, self.result = self._run.run_id, self._run.result
-        self._hooked: tuple[Rounds, OpenRound] | None = None
+        self._hooked: tuple[RunRounds, OpenRound] | None = None
         self._told: tuple[int, dict[str, float]] = 0, {}  # to a driver by hooks: a round, and what clients evaluated
 
     def start(  # noqa: PLR0917 - Flower's own signature

@@ -53,7 +53,7 @@ _PARTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolling:
+class EnrolmentErrand:
     """Clients that hold parts of the split which follow one another are to say who they are."""
 
     parts: range
@@ -176,7 +176,7 @@ class ClusterWorkers(Crew):
     def _asked_who_they_are(self) -> list[Enrolment]:
         """What every client says of itself; each worker opens the shards of a row."""
         said: dict[int, Enrolment] = {}
-        for row in self._divided(self._config.clients, Enrolling):
+        for row in self._divided(self._config.clients, EnrolmentErrand):
             assert isinstance(row, dict)
             said |= row
         return [said[part] for part in range(self._config.clients)]

@@ -57,7 +57,7 @@ class Errand(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingErrand:
     """Clients that follow one another in a cohort, from the rank `first` on, are to train."""
 
     first: int
@@ -140,8 +140,8 @@ class Crew(Population, ABC):
             WorkerError: a worker died, and so did the one that took its clients; or it could not train.
         """
 
-        def training(row: range) -> Training:
-            return Training(first + row.start, orders[row.start : row.stop])
+        def training(row: range) -> TrainingErrand:
+            return TrainingErrand(first + row.start, orders[row.start : row.stop])
 
         update = CohortUpdate(apart={} if start.apart else None)
         for part in self._divided(len(orders), training, start):

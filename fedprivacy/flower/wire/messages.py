@@ -394,7 +394,7 @@ class Receipt(SpendingMessage):
             raise ValueError("evaluation must be a list of numbers.")
         return tuple(sums)
 
-    def matches(self, grant: Grant | QuestionGrant) -> bool:
+    def matches(self, grant: SpendingMessage) -> bool:
         """Whether it states what was granted: in all that both have but the clipping norm, which may have moved."""
         granted = (field.name for field in dataclasses.fields(SpendingMessage) if field.name != "clipping_norm")
         evaluated = bool(self.noisy_sums) == grant.evaluates
