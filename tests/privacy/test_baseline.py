@@ -36,6 +36,12 @@ OFF = {"privacy": False, "noise-multiplier": 0.0, "epsilon": "inf", "no-privacy"
 """Words that a server may write into the run-config, which Flower hands to its clients."""
 
 IMPORTING = {
+    "fedprivacy.flower.baseline.accounts": ["fedprivacy/simulation/simulate.py"],
+    "fedprivacy.flower.baseline.assignment": [
+        "fedprivacy/flower/baseline/accounts.py",
+        "fedprivacy/flower/baseline/client.py",
+        "fedprivacy/flower/baseline/cohort.py",
+    ],
     "fedprivacy.flower.baseline.client": ["fedprivacy/simulation/simulate.py"],
     "fedprivacy.flower.baseline.cohort": ["fedprivacy/flower/baseline/client.py"],
     "fedprivacy.training.baseline": [
@@ -44,7 +50,7 @@ IMPORTING = {
     ],
     "fedprivacy.training.baseline_cohort": ["fedprivacy/flower/baseline/cohort.py"],
 }
-"""Modules that train without privacy, and who imports each."""
+"""Modules of training without privacy, and who imports each."""
 
 
 def asked(node, content, task=None, **run_config):

@@ -34,7 +34,7 @@ from fedprivacy.flower.server.checkpoint import (
 )
 from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.exchange import Correspondence
-from fedprivacy.flower.server.noisy_average import UserLevelRounds, check_averages
+from fedprivacy.flower.server.noisy_average import UserLevelReleases, check_averages
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.rounds import RoundFailedError, RoundSchedule, RunRounds, Transport
@@ -140,7 +140,7 @@ class FederatedRun:
         if resume:
             self._callbacks.check_goes_on(resume.callback_names)
         self._models: KeptModels | None = None  # what simulated clients keep
-        self._user_level: UserLevelRounds | None = None  # what clips and noises the clients' updates
+        self._user_level: UserLevelReleases | None = None  # what clips and noises the clients' updates
         self._buffered: BufferedSchedule | None = None  # who trains meanwhile
 
     def run(  # noqa: PLR0917 - as Flower starts a strategy
@@ -404,7 +404,7 @@ class FederatedRun:
         client_ids, deployed = [c.client_id for c in clients], any(c.public_key for c in clients)
         check_participation(self._participation, self._plan.config, client_ids, deployed=deployed)
 
-    def _noise(self, accounts: Books) -> UserLevelRounds | None:
+    def _noise(self, accounts: Books) -> UserLevelReleases | None:
         """What clips and noises the clients' updates; None: nothing does."""
         plan, seed, folder = self._plan.user_level, self._plan.config.seed, self._parts.checkpoints
         if plan is None or folder is None:
@@ -414,7 +414,7 @@ class FederatedRun:
         if seed is not None:
             keystream = Keystream.from_seed(seed, f"user-level/{self._plan.task.dataset}", accounts.earlier_runs)
         arrived = self._resume.user_level_clipping_norm if self._resume else None
-        return UserLevelRounds(plan, book, keystream, arrived)
+        return UserLevelReleases(plan, book, keystream, arrived)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
         """Ask the task's own question, or read its answer again; without privacy nobody is asked.

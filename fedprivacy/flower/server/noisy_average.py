@@ -37,7 +37,7 @@ OVER = "the next round does not fit the user-level budget"
 """Why a run ends."""
 
 
-class UserLevelRounds:
+class UserLevelReleases:
     """What the rounds of one run release, and what that costs each client as a whole.
 
     Args:

@@ -81,7 +81,7 @@ class RoundSchedule(Protocol):
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         """What the wrapped strategy aggregates; empty: nothing, and the model stays.
 
-        Raises what `UserLevelRounds.average` does.
+        Raises what `UserLevelReleases.average` does.
         """
 
 

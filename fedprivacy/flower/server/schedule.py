@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.eligible import Eligible
-from fedprivacy.flower.server.noisy_average import UserLevelRounds
+from fedprivacy.flower.server.noisy_average import UserLevelReleases
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import Transport
 from fedprivacy.flower.server.wrapped import WrappedStrategy
@@ -52,7 +52,7 @@ class PoissonSampled:
     """A `RoundSchedule` for user-level privacy: clients join by chance, and the strategy gets one noisy average."""
 
     wrapped: WrappedStrategy
-    user_level: UserLevelRounds
+    user_level: UserLevelReleases
 
     def why_over(self, attempt: Attempt) -> str:
         """The clients' own account is spent."""

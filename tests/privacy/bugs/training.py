@@ -163,7 +163,7 @@ BUGS = (
     ),
     Bug(
         meaning="the noisy sum is divided by how many clients joined",
-        place="fedprivacy.flower.server.noisy_average:UserLevelRounds.average",
+        place="fedprivacy.flower.server.noisy_average:UserLevelReleases.average",
         old="moved = np.split(flat + released.mean, np.cumsum([values.size for values in start.values()])[:-1])",
         new="""
             joined = max(len(updates), 1)
