@@ -27,6 +27,7 @@ from fedprivacy.audit.gates import (
 from fedprivacy.audit.lower_bounds import lower_bounds
 from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.client_subject import OurClient
 from fedprivacy.audit.owner_host import Node
 from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.audit.silence import silence
@@ -36,7 +37,7 @@ from fedprivacy.runs.folder import MODEL, RunFolderError
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, Task
 
-GATES: dict[str, Callable[[Audited], Gate]] = {
+GATES: dict[str, Callable[[OurClient], Gate]] = {
     "release": leaks.check,
     "replay": one_record.check,
     "noise": noise_added.check,
@@ -95,7 +96,7 @@ def audit(
         TaskError: the task has no records to audit with.
     """
     trained = None if run is None else _trained(run, plan.task)
-    audited = Audited.of(plan, effort=effort, seed=drawn(seed))
+    audited = OurClient.of(plan, effort=effort, seed=drawn(seed))
     with silence():
         gates = [*_gates(audited, run, tell)]
         tell("attacks")
@@ -129,7 +130,7 @@ def audit_node(
     """
     try:
         with silence(), hushed():
-            audited = replace(Audited.of(plan, node.shard, effort=effort, seed=drawn(seed)), confidential=True)
+            audited = replace(OurClient.of(plan, node.shard, effort=effort, seed=drawn(seed)), confidential=True)
             with Host.of(node) as host:
                 gates = []
                 for name, check in NODE_GATES.items():
@@ -176,7 +177,7 @@ def _found(subject: str, audited: Audited, gates: list[Gate], bounds: tuple[Lowe
     )
 
 
-def _gates(audited: Audited, run: Path | None, tell: Callable[[str], None]) -> Iterator[Gate]:
+def _gates(audited: OurClient, run: Path | None, tell: Callable[[str], None]) -> Iterator[Gate]:
     for name, check in GATES.items():
         tell(name)
         yield check(audited)

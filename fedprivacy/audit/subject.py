@@ -1,9 +1,25 @@
-"""What an audit looks at."""
+"""A subject of an audit: training code that trains as it is asked and shows what left; and what gates see of it.
+
+Our own client is one (`fedprivacy.audit.our_client`), other people's training code another (`fedprivacy.audit.apps`).
+Each knows how to freeze its randomness, on which shards to ask, and how to read what left. A gate knows what must hold
+of that, and is the same for both.
+"""
 
 from __future__ import annotations
 
 import enum
 import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprivacy.audit.gates.alarms import Alarms
+
+Counts = NDArray[np.int_]
+"""Times that each record joined each step, shape [steps, records]."""
 
 
 class Effort(enum.StrEnum):
@@ -11,6 +27,65 @@ class Effort(enum.StrEnum):
 
     QUICK = "quick"
     FULL = "full"
+
+
+class Said(NamedTuple):
+    """Words of a gate for one subject, where they differ from its usual ones.
+
+    Attributes:
+        proves: in words, what holds if it passes.
+        assumes: under which it proves that.
+    """
+
+    proves: str
+    assumes: str
+
+
+class Pairs(NamedTuple):
+    """Samples that must be independent, two by two.
+
+    Attributes:
+        about: what they are, in words.
+        found: the samples; of one pair, both have the same shape.
+        common: whatever two samples have in common, in a word.
+    """
+
+    about: str
+    found: Sequence[tuple[Counts, Counts]]
+    common: str = "records"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Who joined the steps of some rounds.
+
+    Attributes:
+        rate: the claimed sampling rate.
+        rounds: of each round, who joined its steps.
+        pairs: those that must be independent.
+        at_most: whether fewer records may join than the rate says.
+        if_shuffled: what is guaranteed if every record joins once an epoch, in words that go on after a sentence.
+    """
+
+    rate: float
+    rounds: Sequence[Counts]
+    pairs: Sequence[Pairs] = ()
+    at_most: bool = False
+    if_shuffled: Callable[[], str] = str
+
+
+class Subject(Protocol):
+    """Training code under audit.
+
+    Every method trains on shards that the auditor chose, under randomness that the auditor froze, and yields what that
+    showed. `alarms` hears of what is wrong with the asking itself."""
+
+    @property
+    def said(self) -> Mapping[str, Said]:
+        """A gate's words for this subject, by the gate's name, where they are not the usual ones."""
+
+    def samples(self, alarms: Alarms) -> Iterator[Samples]:
+        """Who joins each step; first at the claimed sampling rate."""
 
 
 def drawn(seed: int | None) -> int:

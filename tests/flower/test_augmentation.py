@@ -7,7 +7,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.audit.gates.invariance import check as invariance
 from fedprivacy.audit.gates.one_record import check as replay
-from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.our_client.client_subject import OurClient
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.asked import code, spent, train
@@ -56,7 +56,7 @@ def test_a_deployed_client_whose_task_has_no_views_is_not_charged(node, task):
 
 def audited(task):
     plan = plan_of(task, augmentation_multiplicity=3, noise_multiplier=1.0)
-    found = Audited.of(plan)
+    found = OurClient.of(plan)
     assert found.grant.augmentation_multiplicity == 3
     return found
 

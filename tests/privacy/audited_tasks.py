@@ -12,7 +12,7 @@ from torch import nn
 
 from fedprivacy.audit import auditor
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.our_client.client_subject import OurClient
 from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import apart
 from fedprivacy.gradients.methods import admission
@@ -24,10 +24,10 @@ GATES = auditor.GATES | SELF_TESTS
 """Gates of an audit, and self-tests, by name."""
 
 
-def audited(seed: int, task: type[Task] | None = None, effort: Effort = Effort.QUICK, **settings: Any) -> Audited:
+def audited(seed: int, task: type[Task] | None = None, effort: Effort = Effort.QUICK, **settings: Any) -> OurClient:
     """Settings of a run of a new task, `Small` unless another one is given, whose training is audited."""
     given = {"noise-multiplier": 1.0, "device": "cpu"} | {name.replace("_", "-"): v for name, v in settings.items()}
-    return Audited.of(TrainingPlan.of(given, (task or Small)()), effort=effort, seed=seed)
+    return OurClient.of(TrainingPlan.of(given, (task or Small)()), effort=effort, seed=seed)
 
 
 def judged(

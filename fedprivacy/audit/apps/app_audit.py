@@ -6,18 +6,19 @@ import math
 import warnings
 from collections.abc import Callable
 
-from fedprivacy.audit.apps import app_changes, app_leaks, app_noise, app_samples, guessable_seeds, shown_epsilon
-from fedprivacy.audit.apps.audited_app import AuditedApp, Check
+from fedprivacy.audit.apps import app_changes, app_leaks, app_noise, guessable_seeds, shown_epsilon
+from fedprivacy.audit.apps.app_subject import TheirApp
 from fedprivacy.audit.apps.loading import Maker
 from fedprivacy.audit.apps.watched_training import as_it_was
-from fedprivacy.audit.findings import Findings
+from fedprivacy.audit.findings import Findings, Gate
+from fedprivacy.audit.gates import samples_drawn
 from fedprivacy.audit.subject import Effort, drawn
 
-GATES: dict[str, Check] = {
+GATES: dict[str, Callable[[TheirApp], Gate]] = {
     "release": app_leaks.check,
     "replay": app_changes.check,
     "noise": app_noise.check,
-    "sampling": app_samples.check,
+    "sampling": samples_drawn.check,
     "accounting": shown_epsilon.check,
     "randomness": guessable_seeds.check,
 }
@@ -44,7 +45,7 @@ def audit_app(
     Raises:
         AppError: the app cannot be audited: it fails, or does not do as it is asked.
     """
-    audited = AuditedApp(make, name, effort, drawn(seed))
+    audited = TheirApp(make, name, effort, drawn(seed))
     gates = []
     with as_it_was(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of NaN records, and of what libraries say each time that they are called

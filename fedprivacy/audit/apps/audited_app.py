@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -23,7 +23,6 @@ from fedprivacy.audit.apps.watched_training import (
     trained,
     with_parameters_of,
 )
-from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.subject import Effort
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -281,9 +280,6 @@ def _joined(training: WatchedTraining) -> Gradient:
 
 _as_they_are = partial(Shard, null=False)
 """Records of an app: it is the app that decides what becomes of NaN."""
-
-Check = Callable[[AuditedApp], Gate]
-"""What every gate of an app is."""
 
 
 def rows_of(shard: Shard, rows: Any) -> Shard:

@@ -58,13 +58,17 @@ def rms(draws: ArrayLike) -> float:
     return float(np.sqrt(np.mean(np.square(draws))))
 
 
-def of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> float:
-    """Two-sided p-value of the most extreme of some binomial counts, by the union bound over them."""
+def of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike, *, at_most: bool = False) -> float:
+    """Two-sided p-value of the most extreme of some binomial counts, by the union bound over them.
+
+    `at_most`: the one-sided p-value of the largest, where the chance may be smaller.
+    """
     counts, trials, chance = np.broadcast_arrays(counts, trials, chance)
     if counts.size == 0:
         return 1.0
     low, high = stats.binom.cdf(counts, trials, chance), stats.binom.sf(counts - 1, trials, chance)
-    return float(min(1.0, 2.0 * counts.size * np.minimum(low, high).min()))
+    tails = high if at_most else 2.0 * np.minimum(low, high)
+    return float(min(1.0, counts.size * tails.min()))
 
 
 def of_variance(draws: ArrayLike) -> float:

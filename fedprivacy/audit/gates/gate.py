@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.real_client import NoUpdateError
+from fedprivacy.audit.subject import Said
 
 MOST_REASONS = 4
 """Maximum number of reasons that a gate gives; an exact check that has found so many need not go on."""
@@ -30,7 +31,8 @@ class Judged(NamedTuple):
 def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited], Judged]], Callable[[Audited], Gate]]:
     """A check as a gate: it passes if there is no reason why not; of many, the first few are told.
 
-    A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked.
+    A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked. A subject
+    may have words of its own, `said`.
     """
 
     def as_gate(check: Callable[[Audited], Judged]) -> Callable[[Audited], Gate]:
@@ -40,7 +42,8 @@ def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited
                 judged = check(audited)
             except NoUpdateError:
                 judged = Judged(math.inf, [_NO_UPDATE])
-            return verdict(name, proves, assumes, judged)
+            said: Said = getattr(audited, "said", {}).get(name, Said(proves, assumes))
+            return verdict(name, said.proves, said.assumes, judged)
 
         return checked
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -75,7 +75,7 @@ class Audited:
     @classmethod
     def of(
         cls, plan: TrainingPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0
-    ) -> Audited:
+    ) -> Self:
         """What a planned run will ask of its first client, whose records are taken unless others are given."""
         config, schedule = plan.config, plan.config.schedule
         if shard is None:

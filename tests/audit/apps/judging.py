@@ -3,11 +3,11 @@
 import re
 
 from fedprivacy.audit.apps.app_audit import GATES
-from fedprivacy.audit.apps.audited_app import AuditedApp
+from fedprivacy.audit.apps.app_subject import TheirApp
 
 
 def judged(app, gate, seed=0):
-    audited = AuditedApp(app, app.__name__, seed=seed)
+    audited = TheirApp(app, app.__name__, seed=seed)
     audited.check()
     return GATES[gate](audited)
 
