@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -74,6 +74,25 @@ class Samples:
     if_shuffled: Callable[[], str] = str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """Releases that hold noise alone.
+
+    Attributes:
+        rows: the noise, in claimed standard deviations, shape [releases, d].
+        of: the releases, in words that follow "the noise".
+        layers: numbers in each layer, by a name in words; empty: the layers are not told apart.
+        about: of each release, in words.
+        at_least: whether there may be more noise than is claimed, of any kind.
+    """
+
+    rows: NDArray[np.float64]
+    of: str
+    layers: Mapping[str, int] = field(default_factory=dict)
+    about: Sequence[str] = ()
+    at_least: bool = False
+
+
 class Subject(Protocol):
     """Training code under audit.
 
@@ -83,6 +102,9 @@ class Subject(Protocol):
     @property
     def said(self) -> Mapping[str, Said]:
         """A gate's words for this subject, by the gate's name, where they are not the usual ones."""
+
+    def noise(self, alarms: Alarms) -> Iterator[Noise]:
+        """What is added to sums; first the noise by whose size the gate is judged."""
 
     def samples(self, alarms: Alarms) -> Iterator[Samples]:
         """Who joins each step; first at the claimed sampling rate."""

@@ -1,4 +1,4 @@
-"""Noise: whether what is added to a sum is as large as it is claimed, in every layer, and drawn anew each time."""
+"""The noise of an app: what differs between sums of the same records."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, rows_of
-from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.gates.gate import Judged, gate
-from fedprivacy.audit.subject import Effort
+from fedprivacy.audit.gates.alarms import Alarms, rms
+from fedprivacy.audit.subject import Effort, Noise
 
 Rows = NDArray[np.float64]
 
@@ -30,10 +29,10 @@ _STILL = 1e-6
 _SAMPLED = 16
 """Trainings with samples."""
 
-_NEAR = 0.05
-"""Noise whose deviation is so near to what is claimed is no more than noise: its shape is tested."""
-
 _MOST_SHAPED = 50_000
+
+_NEAR = 0.05
+"""Relative distance from the claimed deviation within which noise counts as large enough to be looked at further."""
 
 _SILENCE = 1e-3
 """A sum that its noise moves by less than this share of what is claimed has none."""
@@ -45,31 +44,38 @@ _SAME = 1e-6
 """Or at most this share of the claimed noise: rounding."""
 
 
-@gate(
-    "noise",
-    proves="Every sum carries Gaussian noise of at least the claimed size in every layer, drawn anew each time.",
-    assumes="What is random beside the noise, such as dropout, counts as noise. Noise in floating point can be told "
-    "from its last bits by who sees them (Mironov 2012); this is not judged.",
-)
-def check(audited: AuditedApp) -> Judged:
-    """Whether every sum carries the noise that is claimed."""
-    alarms = Alarms()
+def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[Noise]:
+    """Noise of trainings with every record, whose sums are the same; and with samples."""
     drawn = _with_every_record(audited)
     groups = [("trainings", drawn), ("rounds", _of_rounds(audited)), ("steps of a round", _of_steps(audited))]
     if not all(np.isfinite(rows).all() for _, rows in groups):
         alarms.must(False, "Sums are no numbers, and no noise can be found in them.")
-        return Judged(math.nan, alarms.reasons)
+        return
     if _is_silent(audited, drawn[0]):
         alarms.must(False, "Sums leave without noise, or next to none, whatever noise is asked for.")
-        return Judged(0.0, alarms.reasons)
+        return
     for about, rows in groups:
         _test_repeated(alarms, rows, audited.unit, about)
     if alarms.reasons:  # noise that is always the same would be taken for none
-        return Judged(0.0, alarms.reasons, alarms.p_value)
-    _test_size(alarms, drawn / audited.unit, audited.sizes)
-    if _deviation(drawn / audited.unit) > 1.0 - _NEAR:  # else it is too small whoever joins
-        _test_sampled(alarms, audited)
-    return Judged(_deviation(drawn / audited.unit), alarms.reasons, alarms.p_value)
+        return
+    sizes = {f"parameter {n} of {len(audited.sizes)}": size for n, size in enumerate(audited.sizes, 1)}
+    alone = _without_mean(drawn) / audited.unit
+    yield Noise(rows=alone, of="", layers=sizes, about=_named("training", alone), at_least=True)
+    if rms(alone) > 1.0 - _NEAR and audited.repeats and audited.size > 1:  # else it is too small whoever joins
+        rows = _sampled(audited) / audited.unit
+        if np.isfinite(rows).all():
+            named = _named("step with a sample", rows)
+            yield Noise(rows=rows, of=" of steps with samples", about=named, at_least=True)
+
+
+def _named(word: str, rows: Rows) -> list[str]:
+    return [f"{word} {number}" for number in range(1, len(rows) + 1)]
+
+
+def _without_mean(rows: Rows) -> Rows:
+    """Noise of releases with the same sum beneath, as so many less one that are independent, too (Helmert 1876)."""
+    numbers = np.arange(1.0, len(rows))[:, None]
+    return np.asarray((np.cumsum(rows, axis=0)[:-1] - numbers * rows[1:]) / np.sqrt(numbers * (numbers + 1.0)))
 
 
 def _with_every_record(audited: AuditedApp) -> Rows:
@@ -108,31 +114,6 @@ def _steps(audited: AuditedApp, **asked: Any) -> Rows:
     return np.array([audited.sum_of(training, step, **asked) for step in range(len(training.steps))])
 
 
-def _test_size(alarms: Alarms, rows: Rows, sizes: tuple[int, ...]) -> None:
-    """Whether there is enough of it: altogether, in each layer, in each coordinate; in standard deviations."""
-    free = len(rows) - 1
-    squares = np.square(rows - rows.mean(axis=0)).sum(axis=0)
-    bounds = np.cumsum(sizes)[:-1]
-    for number, part in enumerate(np.split(squares, bounds), 1):
-        size = math.sqrt(part.mean() / free)
-        where = f"in parameter {number} of {len(sizes)}" if len(sizes) > 1 else "of a sum"
-        least = len(part) * stats.chi2.cdf(part.min(), free)
-        alarms.test(min(1.0, least), f"One number or more {where} is released with hardly any noise, or none.")
-        alarms.test(
-            stats.chi2.cdf(part.sum(), free * len(part)),
-            f"The noise {where} is {size:.3g} times what is claimed: one record shows through it.",
-        )
-    size = math.sqrt(squares.mean() / free)
-    alarms.test(
-        stats.chi2.cdf(squares.sum(), free * squares.size),
-        f"The noise is {size:.3g} times what is claimed: one record shows through it.",
-    )
-    if abs(size - 1.0) < _NEAR:
-        draws = ((rows - rows.mean(axis=0)) * math.sqrt(len(rows) / free)).ravel()[:_MOST_SHAPED]
-        shape = "The noise is as large as claimed and not Gaussian, which is what is accounted for."
-        alarms.test(float(stats.kstest(draws, stats.norm.cdf).pvalue), shape)
-
-
 def _test_repeated(alarms: Alarms, rows: Rows, unit: float, about: str) -> None:
     """Whether any two sums of the same records are too near to each other: their noise is the same."""
     if len(rows) < 2:
@@ -153,24 +134,15 @@ def _pairs(count: int) -> Iterator[tuple[int, int]]:
     return ((one, other) for one in range(count) for other in range(one))
 
 
-def _test_sampled(alarms: Alarms, audited: AuditedApp) -> None:
-    """Whether noise is as large with samples, of equal records, whose sum says nothing beside how many joined."""
+def _sampled(audited: AuditedApp) -> Rows:
+    """Sums of samples of equal records, without the direction in which their records point: what is left is noise.
+
+    It is smaller where many join, for example, if sums are divided by the true size of a batch.
+    """
     shard = rows_of(audited.shard, torch.zeros(len(audited.shard), dtype=torch.int64))
     rows = np.array([audited.sum_of(audited.train(shard, 200 + draw, steps=1), steps=1) for draw in range(_SAMPLED)])
     one = audited.sum(shard, noise_multiplier=SILENT)
-    direction = one / max(float(np.linalg.norm(one)), 1e-300)
-    if audited.size < 2 or not (np.isfinite(rows).all() and audited.repeats):
-        return
-    squares = np.square((rows - np.outer(rows @ direction, direction)) / audited.unit).sum(axis=1)
-    free = audited.size - 1
-    least = len(rows) * stats.chi2.cdf(squares.min(), free)
-    alarms.test(
-        min(1.0, 2.0 * min(least, float(stats.chi2.cdf(squares.sum(), free * len(rows))))),
-        f"The noise of a step depends on how many records joined it: it was down to "
-        f"{math.sqrt(squares.min() / free):.3g} times what is claimed (as where sums are divided by the "
-        "true size of a batch).",
-    )
-
-
-def _deviation(rows: Rows) -> float:
-    return float(np.sqrt(np.square(rows - rows.mean(axis=0)).sum() / ((len(rows) - 1) * rows.shape[1])))
+    mirror = one / max(float(np.linalg.norm(one)), 1e-300)
+    mirror[0] += math.copysign(1.0, mirror[0])
+    mirror /= np.linalg.norm(mirror)
+    return np.asarray((rows - 2.0 * np.outer(rows @ mirror, mirror))[:, 1:])

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from fedprivacy.audit.apps import app_samples
+from fedprivacy.audit.apps import app_noise, app_samples
 from fedprivacy.audit.apps.audited_app import AuditedApp
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.subject import Said, Samples
+from fedprivacy.audit.subject import Noise, Said, Samples
 
 
 class TheirApp(AuditedApp):
     """An app, some of its records, and the model that it is sent."""
 
     said: ClassVar[Mapping[str, Said]] = {
+        "noise": Said(
+            proves="Every sum carries Gaussian noise of at least the claimed size in every layer, drawn "
+            "anew each time.",
+            assumes="What is random beside the noise, such as dropout, counts as noise. Noise in floating point can be "
+            "told from its last bits by who sees them (Mironov 2012); this is not judged.",
+        ),
         "sampling": Said(
             proves="Each record joins each step with the claimed sampling rate, independently.",
             assumes="Whoever is fetched for a step joins it, and nobody else does.",
         ),
     }
+
+    def noise(self, alarms: Alarms) -> Iterator[Noise]:
+        """What is added to sums."""
+        return app_noise.noise(self, alarms)
 
     def samples(self, alarms: Alarms) -> Iterator[Samples]:
         """Who joins each step."""

@@ -71,11 +71,15 @@ def of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike, *, at_mos
     return float(min(1.0, counts.size * tails.min()))
 
 
-def of_variance(draws: ArrayLike) -> float:
-    """Two-sided p-value of the mean square of independent standard Gaussian draws."""
+def of_variance(draws: ArrayLike, *, at_least: bool = False) -> float:
+    """Two-sided p-value of the mean square of independent standard Gaussian draws.
+
+    `at_least`: the one-sided p-value of a small one, where something may have been added to them.
+    """
     draws = np.asarray(draws, dtype=np.float64)
     squares = float(np.square(draws).sum())
-    return float(min(1.0, 2.0 * min(stats.chi2.cdf(squares, draws.size), stats.chi2.sf(squares, draws.size))))
+    low, high = float(stats.chi2.cdf(squares, draws.size)), float(stats.chi2.sf(squares, draws.size))
+    return low if at_least else min(1.0, 2.0 * min(low, high))
 
 
 def of_correlations(rows: ArrayLike) -> tuple[float, tuple[int, int]]:

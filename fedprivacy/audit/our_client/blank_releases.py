@@ -1,0 +1,258 @@
+"""Releases of our client that hold noise alone.
+
+Clients whose records contribute nothing, or who have none, release noise alone. It is measured against what one record
+can change: a vector that is clipped or shrunk after the noise was added shrinks both, which costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedprivacy.audit.gates.alarms import Alarms, of_variance, rms
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.known_gradients import Known, dense, known_of, like, shard_of, zeros_for
+from fedprivacy.audit.our_client.noisy_counts import count_weight, noisy_count
+from fedprivacy.audit.real_client import AskedClient
+from fedprivacy.audit.subject import Effort, Noise
+from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.tasks import Shard
+from fedprivacy.training.adaptive import QuantileClipping
+
+_SHRUNK = 2e-3
+"""A record whose clipped gradient is this much shorter in the release than its norm was shrunk after the noise."""
+
+_LEAST_DRAWS = 4000
+"""Of each layer, as far as so many releases give them: enough to notice a tenth too little noise."""
+
+_FIRST, _STEPS = 301, 4
+"""The first round in which noise is looked at, and how many steps of the next one are."""
+
+_CLEARLY = 200
+"""Records, for a noise multiplier of one, whose number no noise on the count of adaptive clipping hides."""
+
+_WIDE = 300_000
+"""Coordinates of a wide layer, released in four rounds."""
+
+_SILENT = 1e-6
+"""A noise multiplier that leaves a release readable."""
+
+_MOST_DRAWS = 5e7
+"""Draws of a large model's noise that are worth the time."""
+
+_HALVINGS = 8
+"""How often the noise multiplier is halved to find noise that is not shrunk."""
+
+_LINEAR = 1e-3
+"""How far noise may be from twice that of half the noise multiplier: the lattice rounds both."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Release:
+    """Noise that left a client.
+
+    Attributes:
+        noise: in standard deviations of what is claimed, shape [d].
+        about: which client, round, step and attempt it was.
+        records: how many were in the shard.
+    """
+
+    noise: NDArray[np.float64]
+    about: str
+    records: int
+
+
+def noise(audited: Audited, alarms: Alarms) -> Iterator[Noise]:
+    """Noise of a wide layer, of clients of a known task, and of the audited task's own client without a record."""
+    yield Noise(rows=_of_wide(audited)[None], of=" of a wide layer")
+    known = known_of(audited)
+    blank = _Blank.of(audited, known).releases()
+    if audited.grant.adaptive is not None:  # whose count stands behind the last layer, where it could be read
+        counts = np.array([release.noise[-1] for release in blank if len(release.noise) > sum(known.sizes)])
+        alarms.test(
+            of_variance(counts),
+            f"The noise on the count that moves the clipping norm is {rms(counts):.3g} times what is claimed.",
+        )
+        blank = [replace(release, noise=release.noise[: sum(known.sizes)]) for release in blank]
+    layers = {f"layer {number}": size for number, size in enumerate(known.sizes, 1)}
+    yield _together(blank, layers, " of blank records")
+    sizes = {f"layer '{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
+    yield _together(_of_own(audited), sizes, " of the task's own model")
+
+
+def _together(releases: list[_Release], layers: Mapping[str, int], of: str) -> Noise:
+    rows = np.array([release.noise for release in releases])
+    about = [f"{each.about} (of {each.records} records)" for each in releases]
+    return Noise(rows=rows, of=of, layers=layers, about=about)
+
+
+def _positions(audited: Audited, rounds: int) -> Iterator[tuple[str, Grant]]:
+    """Rounds, another attempt and another run: each is a name under which noise must be drawn anew."""
+    for position in audited.positions(rounds, first=_FIRST):
+        yield f"round {position['round']}", audited.asking(**position)
+    yield "another attempt at a round", audited.asking(round=_FIRST, attempt=2)
+    yield "a third attempt", audited.asking(round=_FIRST, attempt=3)
+    yield "a later run", audited.asking(round=_FIRST, earlier_runs=1)
+    yield "a third run", audited.asking(round=_FIRST, earlier_runs=2)
+
+
+@dataclass(frozen=True)
+class _Blank:
+    """Clients of a known task, whose records are zeros or none."""
+
+    audited: Audited
+    task: Known
+    client: AskedClient
+
+    @classmethod
+    def of(cls, audited: Audited, task: Known) -> _Blank:
+        """A new client without a record."""
+        return cls(audited, task, audited.client_of(task, cls.records(task, 0)))
+
+    @staticmethod
+    def records(task: Known, number: int) -> Shard:
+        """So many records of zeros."""
+        return shard_of(torch.zeros(number, sum(task.sizes)))
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """That the clients are sent."""
+        return zeros_for(self.task)
+
+    def releases(self) -> list[_Release]:
+        """Noise over rounds, attempts and runs, of few records and many; of other clients; and of several steps."""
+        quick = self.audited.effort is Effort.QUICK
+        rounds = min(max(math.ceil(_LEAST_DRAWS / min(self.task.sizes)), 8), 24 if quick else 400)
+        positions = enumerate(_positions(self.audited, rounds))
+        found = [self._at(about, grant, (0, 3, 40)[number % 3]) for number, (about, grant) in positions]
+        found += [self._of(about, client) for about, client in self._others()]
+        return found + (self._of_steps() if self.audited.grant.adaptive is None else self._of_adapting_steps())
+
+    def _at(self, about: str, grant: Grant, records: int) -> _Release:
+        """Noise at a position, in what a record moves there."""
+        asked = self.client.holding(self.records(self.task, records))
+        released, answer = self.audited.answer(asked, grant, self.parameters)
+        noise = released / self._unit(grant)
+        if grant.adaptive is None:
+            return _Release(noise, about, records)
+        counted = noisy_count(grant.adaptive, grant, answer.receipt.clipping_norm)
+        centred = counted - 0.5 * count_weight(grant.adaptive, grant.clipping_norm) * self._joined(grant, records)
+        return _Release(np.append(noise, centred / self.audited.deviation), about, records)
+
+    def _joined(self, grant: Grant, records: int) -> int:
+        """How many of the records of zeros joined: as many as of records that can be counted."""
+        norm = grant.clipping_norm
+        crowd = torch.zeros(records, sum(self.task.sizes))
+        crowd[:, 0] = 1e4 * norm
+        silent = replace(grant, noise_multiplier=_SILENT, expected_batch_size=1e3)
+        released = self.audited.sum(self.client.holding(shard_of(crowd)), silent, self.parameters)
+        return round(float(released[0]) / norm)
+
+    def _unit(self, grant: Grant) -> float:
+        """One standard deviation of the noise as claimed; where it is shrunk, in what a record moves at a position."""
+        if self._unshrunk == 1.0:
+            return self.audited.deviation
+        record = 1e4 * grant.clipping_norm * dense(self.task.sizes, self.audited.generator(7))
+        grant = replace(grant, sampling_rate=1.0)
+        shards = self.records(self.task, 1), shard_of(record[None])
+        without, with_it = (self.audited.sum(self.client.holding(s), grant, self.parameters) for s in shards)
+        change = float(np.linalg.norm(with_it - without)) / grant.clipping_norm
+        return self.audited.deviation * (change if 0.0 < change < 1.0 - _SHRUNK else 1.0)
+
+    def _others(self) -> Iterator[tuple[str, AskedClient]]:
+        """Another client of the run; and clients with secret randomness, one of which is asked twice."""
+        yield "another client", self.client.colleague()
+        secret = AskedClient(self.task, self.records(self.task, 0), device=self.audited.device)
+        yield "a client with secret randomness", secret
+        yield "a client with secret randomness, asked again", secret
+        yield "another client with secret randomness", secret.colleague()
+
+    @cached_property
+    def _unshrunk(self) -> float:
+        """By what to multiply the noise multiplier so that nothing shrinks the noise."""
+        return 2.0 ** -_halvings(self.audited, self.client, self.audited.asking(round=_FIRST), self.parameters)
+
+    def _of(self, about: str, client: AskedClient) -> _Release:
+        """Noise of another client in the first round."""
+        sigma = self.audited.grant.noise_multiplier * self._unshrunk
+        noise = self.audited.sum(client, self.audited.asking(round=_FIRST, noise_multiplier=sigma), self.parameters)
+        return _Release(noise / (self.audited.deviation * self._unshrunk), about, 0)
+
+    def _of_steps(self) -> list[_Release]:
+        """Noise of the steps of one round."""
+        sigma = self.audited.grant.noise_multiplier * self._unshrunk
+        grant = self.audited.asking(round=_FIRST + 1, steps=_STEPS, noise_multiplier=sigma)
+        steps = self.audited.sums(self.client, grant, self.parameters)
+        deviation = self.audited.deviation * self._unshrunk
+        named = [(f"step {n} of round {grant.round}", noise) for n, noise in enumerate(steps, 1)]
+        return [_Release(noise / deviation, about, 0) for about, noise in named[1:]]
+
+    def _of_adapting_steps(self) -> list[_Release]:
+        """Noise of the steps of one round whose clipping norm falls, because all records are within it."""
+        grant = self.audited.asking(round=_FIRST + 1, steps=2 * _STEPS, sampling_rate=1.0, expected_batch_size=1.0)
+        records = math.ceil(_CLEARLY * grant.noise_multiplier)
+        client = self.client.holding(self.records(self.task, records))
+        adaptive = grant.adaptive or QuantileClipping()
+        steps = self.audited.sums(client, grant, self.parameters)
+        receipts = [client.answer(replace(grant, steps=n), self.parameters).receipt for n in range(1, grant.steps)]
+        norms = [grant.clipping_norm, *(receipt.clipping_norm for receipt in receipts)]
+        each = self.audited.deviation / self.audited.sensitivity
+        return [
+            _Release(noise / (each * adaptive.sensitivity(norm)), f"step {n} of round {grant.round}", records)
+            for n, (noise, norm) in enumerate(zip(steps, norms, strict=True), 1)
+            if n > 1
+        ]
+
+
+def _halvings(audited: Audited, client: AskedClient, grant: Grant, parameters: Parameters) -> int:
+    """How often the noise multiplier is to be halved until the noise of a blank release is halved with it."""
+    noise = audited.sum(client, grant, parameters)
+    for halvings in range(_HALVINGS):
+        halved = replace(grant, noise_multiplier=grant.noise_multiplier / 2.0 ** (halvings + 1))
+        less = audited.sum(client, halved, parameters)
+        if np.linalg.norm(noise - 2.0 * less) <= _LINEAR * np.linalg.norm(noise):
+            return halvings
+        noise = less
+    return _HALVINGS
+
+
+def _of_own(audited: Audited) -> list[_Release]:
+    """Noise of the audited task's own client without a record."""
+    sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
+    most = 24 if audited.effort is Effort.QUICK else 400
+    rounds = min(max(math.ceil(_LEAST_DRAWS / min(sizes)), 8), most, max(int(_MOST_DRAWS / sum(sizes)), 3))
+    positions = list(_positions(audited, rounds))
+    factor = 2.0 ** -_halvings(audited, audited.client, positions[0][1], audited.parameters)
+    return [
+        _Release(
+            audited.sum(
+                audited.client,
+                replace(grant, noise_multiplier=grant.noise_multiplier * factor),
+                audited.parameters,
+            )
+            / (audited.deviation * factor),
+            about,
+            0,
+        )
+        for about, grant in positions
+    ]
+
+
+def _of_wide(audited: Audited) -> NDArray[np.float64]:
+    """Noise of so many coordinates that half a percent too little shows, in standard deviations."""
+    wide = _Blank.of(audited, like(audited, [_WIDE]))
+    grant = audited.asking(round=_FIRST)
+    factor = 2.0 ** -_halvings(audited, wide.client, grant, wide.parameters)
+    grants = [
+        replace(grant, noise_multiplier=grant.noise_multiplier * factor, **name)
+        for name in audited.positions(4, _FIRST)
+    ]
+    noise = [audited.sum(wide.client, each, wide.parameters) for each in grants]
+    return np.concatenate(noise) / (audited.deviation * factor)
