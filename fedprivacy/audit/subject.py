@@ -8,6 +8,7 @@ of that, and is the same for both.
 from __future__ import annotations
 
 import enum
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.tasks import Shard
 
 Counts = NDArray[np.int_]
 """Times that each record joined each step, shape [steps, records]."""
@@ -75,6 +77,70 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How far apart two releases are whose shards differ in one record, with the same randomness.
+
+    Attributes:
+        about: which record it is, and where, in words.
+        moved: norm of the difference; infinite: one of them is no number.
+        allowed: the most that one record may move a release, rounding included, if it joined.
+        clipping_norm: the unit in which a change is told.
+        joined: whether the record joined; if not, nothing may differ.
+        confidential: whether the records are a data owner's own, so that no number of them is told.
+        alone: the record, if its shard had no other.
+    """
+
+    about: str
+    moved: float
+    allowed: float
+    clipping_norm: float
+    joined: bool = True
+    confidential: bool = False
+    alone: Shard | None = None
+
+    @property
+    def size(self) -> float:
+        """The change in clipping norms."""
+        return self.moved / self.clipping_norm
+
+    @property
+    def lost(self) -> bool:
+        """Whether no number left."""
+        return math.isinf(self.moved)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is no larger than it may be."""
+        return self.moved <= (self.allowed if self.joined else 0.0) < math.inf
+
+    @property
+    def may_be_told(self) -> bool:
+        """Whether its size is public: that no number left is, as whoever receives the update sees it."""
+        return self.lost or not self.confidential
+
+    @property
+    def in_words(self) -> str:
+        """What is wrong with a change that is too large."""
+        if self.lost:
+            return f"An update that is not a number left the client ({self.about})."
+        if not self.joined:
+            by = "" if self.confidential else f" by {norms_text(self.size)} clipping norms"
+            return f"A record that did not join a step changed what left{by}; nothing may change ({self.about})."
+        by = "too many" if self.confidential else norms_text(self.size)
+        return f"One record changed what left by {by} clipping norms; at most 1 is allowed ({self.about})."
+
+
+def distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    """Norm of a difference; infinite if one of them holds what is not a number."""
+    return float(np.linalg.norm(one - other)) if np.isfinite(one).all() and np.isfinite(other).all() else math.inf
+
+
+def norms_text(norms: float) -> str:
+    """A number of clipping norms for people."""
+    return f"{norms:.0f}" if norms >= 100 else f"{norms:.2g}" if norms >= 1.1 else f"{norms:.5g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
     """Releases that hold noise alone.
 
@@ -102,6 +168,12 @@ class Subject(Protocol):
     @property
     def said(self) -> Mapping[str, Said]:
         """A gate's words for this subject, by the gate's name, where they are not the usual ones."""
+
+    def changes(self, alarms: Alarms) -> Iterator[Change]:
+        """By how much one record changes what leaves."""
+
+    def why(self, changes: Sequence[Change]) -> Iterator[str]:
+        """What is wrong if some of the changes are too large."""
 
     def noise(self, alarms: Alarms) -> Iterator[Noise]:
         """What is added to sums; first the noise by whose size the gate is judged."""

@@ -1,10 +1,9 @@
-"""Replay: by how much one record changes the sum of a step, with next to no noise, and why it is too much."""
+"""By how much one record changes the sum of a step of an app, with next to no noise, and why it is too much."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from fedprivacy.audit.apps.audited_app import SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.watched_training import Gradient
-from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.subject import Change, distance
 from fedprivacy.tasks import Shard
 
 _EXACT = 1e-2
@@ -43,160 +42,147 @@ _LESS = 0.01
 """What is clipped to this share of the clipping norm is as much smaller; what is not clipped stays."""
 
 
-@gate(
-    "replay",
-    proves="One record changes the sum of a step by at most one clipping norm.",
-    assumes="Crafted records and the first model stand for all others; sums are divided by what `divisor` says.",
-)
-def check(audited: AuditedApp) -> Judged:
-    """Whether no record changes a sum by more than it may."""
-    found = _Changes(audited)
-    companies = [(company, found.without(company)) for company in _companies(audited)]
+def changes(audited: AuditedApp) -> Iterator[Change]:
+    """Changes by each record alone, and among others; in a second step, if nothing is wrong with the first."""
+    companies = [(company, _without(audited, company)) for company in _companies(audited)]
+    seen = []
     for about, record in variants(audited):
-        found.alone(about, record)
-        for company, without in companies:
-            found.among(about, record, company, without)
-    if found.passed and audited.at_optimizer and audited.repeats:
-        for about, record in (*variants(audited),)[:_LATER]:
-            found.later(about, record)
-    return Judged(math.inf if found.lost else found.worst, [] if found.passed else list(found.reasons()))
+        seen.append(_alone(audited, about, record))
+        seen += [_among(audited, about, record, company, without) for company, without in companies]
+    yield from seen
+    if all(change.holds for change in seen) and audited.at_optimizer and audited.repeats:
+        for about, record in islice(variants(audited), _LATER):
+            yield _later(audited, about, record)
 
 
-@dataclass(slots=True)
-class _Changes:
-    """Changes of sums, in the clipping norms that are allowed for each.
+def _sum(audited: AuditedApp, shard: Shard, **asked: Any) -> Gradient:
+    return audited.sum(shard, noise_multiplier=SILENT, **asked)
 
-    Attributes:
+
+def _change(audited: AuditedApp, about: str, one: Gradient, other: Gradient, times: float, **more: Any) -> Change:
+    """A change that may be so many clipping norms; `more`: as for `Change`."""
+    norm = times * audited.app.settings.clipping_norm
+    return Change(
+        about=about,
+        moved=distance(one, other),
+        allowed=norm * (1.0 + _EXACT) + audited.rounding,
+        clipping_norm=norm,
+        **more,
+    )
+
+
+def _alone(audited: AuditedApp, about: str, record: Shard, **asked: Any) -> Change:
+    """What a record adds by itself: its sum, or that of many where the number of records is public."""
+    count = 1 if audited.count_is_private else len(audited.shard)
+    about = f"{about}, {'alone in its shard' if audited.count_is_private else 'beside copies of itself'}"
+    sums = _sum(audited, _copies(record, count), **asked)
+    return _change(audited, about, sums, np.zeros_like(sums), count, alone=record)
+
+
+def _removes(audited: AuditedApp) -> bool:
+    """Whether a shard with a record is held against one without it; else against one with another in its place."""
+    return audited.count_is_private and audited.repeats
+
+
+def _other(audited: AuditedApp, company: Shard) -> Shard:
+    """The neighbour of a company that one record more joins."""
+    return company if _removes(audited) else beside(company, rows_of(company, slice(0, 1)))
+
+
+def _without(audited: AuditedApp, company: Shard) -> Gradient:
+    return _sum(audited, _other(audited, company))
+
+
+def _among(audited: AuditedApp, about: str, record: Shard, company: Shard, without: Gradient) -> Change:
+    """What a record beside others changes; in the place of another it may change twice as much."""
+    with_it = _sum(audited, beside(company, record))
+    about = f"{about}, among {len(company)} others"
+    return _change(audited, about, with_it, without, 1.0 if _removes(audited) else 2.0)
+
+
+def _later(audited: AuditedApp, about: str, record: Shard) -> Change:
+    """What a record changes in a second step, where the first one moved the model in the same way."""
+    company = rows_of(audited.shard, slice(0, len(audited.shard) - 1))
+    asked: dict[str, Any] = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": SILENT}
+    other = _other(audited, company)
+    sums = [step.gradients or () for step in audited.train(other, **asked).steps[:1]]
+    one, two = (
+        audited.sum_of(audited.train(shard, sums=sums, **asked), 1, **asked)
+        for shard in (beside(company, record), other)
+    )
+    return _change(audited, f"{about}, {_SECOND}", one, two, 1.0 if _removes(audited) else 2.0)
+
+
+def why(audited: AuditedApp, changes: Sequence[Change]) -> Iterator[str]:
+    """Why a record changes a sum by too much."""
+    for about in dict.fromkeys(change.about.split(",")[0] for change in changes if change.lost):
+        yield f"With {about} in the shard, no numbers leave: everybody sees that it is there."
+    failed = [change for change in changes if not (change.lost or change.holds)]
+    if failed:
+        alone = [change for change in changes if change.alone is not None and not change.lost]
+        longest = max(alone, key=lambda change: change.size, default=None)
+        yield _why(audited, max(failed, key=lambda change: change.size), longest)
+
+
+def _why(audited: AuditedApp, worst: Change, longest: Change | None) -> str:
+    """What a change that is too large looks like.
+
+    Args:
         audited: the app.
-        worst: the largest.
-        of: what changed the most, in words.
-        single: the largest sum of a single record.
-        longest: that record.
-        lost: records that make a sum be no number, in words.
+        worst: the largest change.
+        longest: the largest sum of one record alone.
     """
+    changed = f"{worst.about}, changed a sum by {worst.size:.3g} times what is allowed for one record"
+    if worst.about.endswith(_SECOND):
+        return f"Something is carried from step to step without noise, such as momentum of plain gradients: {changed}."
+    if longest is not None:
+        for explained in _alike(audited, longest, changed):
+            return explained
+        if longest.size > 1.0 + _EXACT:
+            return (
+                f"A record's gradient is clipped to {longest.size:.3g} times the clipping norm that is claimed "
+                f"({worst.about.split(',')[0]}): its norm is measured too small, as where a layer is used several "
+                "times, some parameters are left out, layers are clipped one by one, or ghost norms of sequences "
+                "cancel in floating point."
+            )
+    return (
+        "What others add changes with one record, as where gradients are clipped together and not record by "
+        f"record: {changed}."
+    )
 
-    audited: AuditedApp
-    worst: float = 0.0
-    of: str = ""
-    single: float = 0.0
-    longest: Shard | None = None
-    lost: list[str] = field(default_factory=list)
 
-    def _sum(self, shard: Shard, **asked: Any) -> Gradient:
-        return self.audited.sum(shard, noise_multiplier=SILENT, **asked)
-
-    def _size(self, sum: Gradient) -> float:
-        """The norm of a sum in clipping norms, less what it may be off by."""
-        norm = float(np.linalg.norm(sum))
-        return max(norm - self.audited.rounding, 0.0) / self.audited.app.settings.clipping_norm
-
-    def alone(self, about: str, record: Shard) -> None:
-        """What a record adds to a sum by itself."""
-        size = self._alone(record)
-        self._note(size, about, "alone in its shard" if self.audited.count_is_private else "beside copies of itself")
-        if math.isfinite(size) and size > self.single:
-            self.single, self.longest = size, record
-
-    def _alone(self, record: Shard, **asked: Any) -> float:
-        """The sum of a shard with this record and no other; a mean of many, where the number of records is public."""
-        count = 1 if self.audited.count_is_private else len(self.audited.shard)
-        return self._size(self._sum(_copies(record, count), **asked)) / count
-
-    @property
-    def _removes(self) -> bool:
-        """Whether a shard with a record is held against one without it; else against one with another in its place."""
-        return self.audited.count_is_private and self.audited.repeats
-
-    def without(self, company: Shard) -> Gradient:
-        """The sum of others, that a record beside them changes."""
-        return self._sum(company if self._removes else beside(company, rows_of(company, slice(0, 1))))
-
-    def among(self, about: str, record: Shard, company: Shard, without: Gradient) -> None:
-        """What a record beside others changes; in the place of another it may change twice as much."""
-        change = self._sum(beside(company, record)) - without
-        self._note(self._size(change) / (1.0 if self._removes else 2.0), about, f"among {len(company)} others")
-
-    def later(self, about: str, record: Shard) -> None:
-        """What a record changes in a second step, where the first one moved the model in the same way."""
-        company = rows_of(self.audited.shard, slice(0, len(self.audited.shard) - 1))
-        asked: dict[str, Any] = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": SILENT}
-        other = company if self._removes else beside(company, rows_of(company, slice(0, 1)))
-        sums = [step.gradients or () for step in self.audited.train(other, **asked).steps[:1]]
-        one, two = (
-            self.audited.sum_of(self.audited.train(shard, sums=sums, **asked), 1, **asked)
-            for shard in (beside(company, record), other)
+def _alike(audited: AuditedApp, longest: Change, changed: str) -> Iterator[str]:
+    """What is seen of the record with the largest sum, the surest first."""
+    record, single = longest.alone or audited.shard, longest.size
+    less = _LESS * audited.app.settings.clipping_norm
+    if _alone(audited, "", record, clipping_norm=less).size > 0.5 * single > 0.5:
+        yield f"Nothing clips a record's gradient, and one can change what leaves as much as it likes: {changed}."
+    noise, of_all = _noise(audited, record), _noise(audited, audited.shard)
+    if audited.count_is_private and noise > _GROWN * of_all:
+        yield (
+            f"Sums are divided by the true number of records and not by the expected one: {changed}, and its "
+            "noise grew with it. Divide by a public number (Opacus: `expected_batch_size` of its optimiser), or "
+            "say in `relation` that the number of records is public."
         )
-        self._note(self._size(one - two) / (1.0 if self._removes else 2.0), about, _SECOND)
-
-    def _note(self, size: float, about: str, where: str) -> None:
-        if not math.isfinite(size):
-            self.lost.append(about)
-        elif size > self.worst:
-            self.worst, self.of = size, f"{about}, {where},"
-
-    @property
-    def passed(self) -> bool:
-        """Whether no record changed a sum by more than it may."""
-        return not self.lost and self.worst <= 1.0 + _EXACT
-
-    def reasons(self) -> Iterator[str]:
-        """Why a record changes a sum by too much."""
-        for about in dict.fromkeys(self.lost):
-            yield f"With {about} in the shard, no numbers leave: everybody sees that it is there."
-        if self.worst > 1.0 + _EXACT:
-            yield self._why()
-
-    def _why(self) -> str:
-        """What a finite change that is too large looks like."""
-        changed = f"{self.of} changed a sum by {self.worst:.3g} times what is allowed for one record"
-        if self.of.endswith(f"{_SECOND},"):
-            return (
-                f"Something is carried from step to step without noise, such as momentum of plain gradients: {changed}."
-            )
-        explained = [] if self.longest is None else [*self._alike(self.longest, changed)]
-        if explained:
-            return explained[0]
-        if self.single > 1.0 + _EXACT:
-            return (
-                f"A record's gradient is clipped to {self.single:.3g} times the clipping norm that is claimed "
-                f"({self.of.split(',')[0]}): its norm is measured too small, as where a layer is used several times, "
-                "some parameters are left out, layers are clipped one by one, or ghost norms of sequences cancel in "
-                "floating point."
-            )
-        return (
-            "What others add changes with one record, as where gradients are clipped together and not record by "
-            f"record: {changed}."
+    if of_all > _ALIKE and 1.0 / _ALIKE < of_all / max(single, 1e-300) < _ALIKE:
+        yield (
+            f"Sums and their noise are both larger than they should be: {changed}, and the noise is {of_all:.3g} "
+            "times what is claimed. They are divided by something else than the expected batch size, and `divisor` "
+            "does not say by what; or records are clipped at another norm than is claimed, with the noise of that."
+        )
+    sums = _sum(audited, _copies(record, _COPIES))
+    copies = float(np.linalg.norm(sums)) / max(longest.moved, 1e-300)
+    if audited.count_is_private and copies < _TOGETHER * _COPIES:
+        yield (
+            f"Gradients are clipped together and not record by record: {_COPIES} equal records add up to "
+            f"{copies:.2g} times one of them, and {changed}. One record then changes what all others add."
         )
 
-    def _alike(self, record: Shard, changed: str) -> Iterator[str]:
-        """What is seen of the record with the largest sum, the surest first."""
-        less = _LESS * self.audited.app.settings.clipping_norm
-        if self._alone(record, clipping_norm=less) > 0.5 * self.single > 0.5:
-            yield f"Nothing clips a record's gradient, and one can change what leaves as much as it likes: {changed}."
-        noise, of_all = self._noise(record), self._noise(self.audited.shard)
-        if self.audited.count_is_private and noise > _GROWN * of_all:
-            yield (
-                f"Sums are divided by the true number of records and not by the expected one: {changed}, and its "
-                "noise grew with it. Divide by a public number (Opacus: `expected_batch_size` of its optimiser), or "
-                "say in `relation` that the number of records is public."
-            )
-        if of_all > _ALIKE and 1.0 / _ALIKE < of_all / max(self.single, 1e-300) < _ALIKE:
-            yield (
-                f"Sums and their noise are both larger than they should be: {changed}, and the noise is {of_all:.3g} "
-                "times what is claimed. They are divided by something else than the expected batch size, and `divisor` "
-                "does not say by what; or records are clipped at another norm than is claimed, with the noise of that."
-            )
-        copies = self._size(self._sum(_copies(record, _COPIES))) / max(self.single, 1e-300)
-        if self.audited.count_is_private and copies < _TOGETHER * _COPIES:
-            yield (
-                f"Gradients are clipped together and not record by record: {_COPIES} equal records add up to "
-                f"{copies:.2g} times one of them, and {changed}. One record then changes what all others add."
-            )
 
-    def _noise(self, shard: Shard) -> float:
-        """The deviation of the noise on a shard's sum, in what is claimed."""
-        rows = np.array([self.audited.sum(shard, 600 + draw) for draw in range(_DRAWS)])
-        return float(np.sqrt(rows.var(axis=0, ddof=1).mean())) / self.audited.unit
+def _noise(audited: AuditedApp, shard: Shard) -> float:
+    """The deviation of the noise on a shard's sum, in what is claimed."""
+    rows = np.array([audited.sum(shard, 600 + draw) for draw in range(_DRAWS)])
+    return float(np.sqrt(rows.var(axis=0, ddof=1).mean())) / audited.unit
 
 
 def _companies(audited: AuditedApp) -> Iterator[Shard]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from fedprivacy.audit.apps import app_noise, app_samples
+from fedprivacy.audit.apps import app_changes, app_noise, app_samples
 from fedprivacy.audit.apps.audited_app import AuditedApp
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.subject import Noise, Said, Samples
+from fedprivacy.audit.subject import Change, Noise, Said, Samples
 
 
 class TheirApp(AuditedApp):
     """An app, some of its records, and the model that it is sent."""
 
     said: ClassVar[Mapping[str, Said]] = {
+        "replay": Said(
+            proves="One record changes the sum of a step by at most one clipping norm.",
+            assumes="Crafted records and the first model stand for all others; sums are divided by what `divisor` "
+            "says.",
+        ),
         "noise": Said(
             proves="Every sum carries Gaussian noise of at least the claimed size in every layer, drawn "
             "anew each time.",
@@ -26,6 +31,14 @@ class TheirApp(AuditedApp):
             assumes="Whoever is fetched for a step joins it, and nobody else does.",
         ),
     }
+
+    def changes(self, alarms: Alarms) -> Iterator[Change]:
+        """By how much one record changes what leaves."""
+        return app_changes.changes(self)
+
+    def why(self, changes: Sequence[Change]) -> Iterator[str]:
+        """What the largest of them looks like."""
+        return app_changes.why(self, changes)
 
     def noise(self, alarms: Alarms) -> Iterator[Noise]:
         """What is added to sums."""

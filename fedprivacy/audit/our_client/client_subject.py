@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.our_client import blank_releases, joined_steps
+from fedprivacy.audit.our_client import blank_releases, joined_steps, replayed_steps
 from fedprivacy.audit.our_client.audited_client import Audited
-from fedprivacy.audit.subject import Noise, Said, Samples
+from fedprivacy.audit.subject import Change, Noise, Said, Samples
 
 
 class OurClient(Audited):
     """A task with the settings of its run, and the client that trains it."""
 
     said: ClassVar[Mapping[str, Said]] = {}
+
+    def changes(self, alarms: Alarms) -> Iterator[Change]:
+        """By how much one record changes what leaves."""
+        return replayed_steps.changes(self, alarms)
+
+    def why(self, changes: Sequence[Change]) -> Iterator[str]:
+        """What is wrong with those that are too large, one by one."""
+        return (change.in_words for change in changes if not change.holds)
 
     def noise(self, alarms: Alarms) -> Iterator[Noise]:
         """What is added to sums."""

@@ -1,0 +1,241 @@
+"""Steps of our client that are asked twice, with samples and noise frozen, of shards that differ in one record.
+
+That a record joined is judged by meaning, not by the sampler's word: at each position a record whose gradient is known
+is asked about under the same name and place, and it joined if what left changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
+from fedprivacy.audit.our_client.known_gradients import Known, dense, known_of, shard_of, zeros_for
+from fedprivacy.audit.our_client.neighbouring_shards import pairs_alone, pairs_of, without_last
+from fedprivacy.audit.our_client.noisy_counts import noisy_count
+from fedprivacy.audit.real_client import AskedClient
+from fedprivacy.audit.subject import Change, Effort, distance
+from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
+from fedprivacy.tasks import Shard
+
+_READING = 2.0**-21
+"""By how much float32 may move what is read of a release, relative to its norm."""
+
+_RECORDS = 40
+"""Of the shards that a known record joins."""
+
+_STEPS = 3
+"""Of a round whose steps are compared."""
+
+_SILENT = 1e-6
+"""A noise multiplier that leaves a release readable."""
+
+_TRACE, _SHORT = 1e-4, 2e-2
+"""Below the first, in clipping norms, a change is float32's; up to the second a record that joined may fall short."""
+
+_FOLLOWED = 1e-3
+"""How far float32 may lead an optimiser astray, relative to the way that it goes."""
+
+
+def changes(audited: Audited, alarms: Alarms) -> Iterator[Change]:
+    """Changes by known records, in one step and in several, and by the task's own."""
+    joining = _Joining(audited)
+    yield from _known_records(audited, alarms, joining)
+    yield from _several_steps(audited)
+    _own_optimizer(audited, alarms)
+    yield from _own_records(audited, alarms, joining)
+
+
+def _change(
+    audited: Audited,
+    one: NDArray[np.float64],
+    other: NDArray[np.float64],
+    bound: float,
+    *,
+    joined: bool,
+    about: str,
+    own: bool = False,
+) -> Change:
+    """The change between two releases that one record may change by a bound, if it joined."""
+    return Change(
+        about=about,
+        moved=distance(one, other),
+        allowed=bound * (1.0 + ROUNDING_ALLOWANCE) + _READING * float(np.linalg.norm(one)),
+        clipping_norm=audited.grant.clipping_norm,
+        joined=joined,
+        confidential=own and audited.confidential,
+    )
+
+
+def _replayed(
+    audited: Audited,
+    alarms: Alarms,
+    grant: Grant,
+    clients: tuple[AskedClient, AskedClient],
+    parameters: Parameters,
+    *,
+    joined: bool,
+    about: str,
+    own: bool = False,
+) -> Iterator[Change]:
+    """Ask two clients with neighbouring shards the same, and compare."""
+    (one, first), (other, second) = (audited.answer(client, grant, parameters) for client in clients)
+    yield _change(audited, one, other, audited.grant.clipping_norm, joined=joined, about=about, own=own)
+    if (adaptive := grant.adaptive) is None:
+        alarms.must(
+            first.receipt == second.receipt, f"A record changed what the client says of its own training ({about})."
+        )
+        return
+    whole, rest = (
+        np.append(released, noisy_count(adaptive, grant, answer.receipt.clipping_norm))
+        for released, answer in ((one, first), (other, second))
+    )
+    about = f"{about}, with the count of adaptive clipping"
+    yield _change(audited, whole, rest, audited.sensitivity, joined=joined, about=about, own=own)
+
+
+class _Joining:
+    """Which record joins at which position, told by what leaves a client whose records are known."""
+
+    def __init__(self, audited: Audited) -> None:
+        self._audited, self._task = audited, known_of(audited)
+        self.client = audited.client_of(self._task, shard_of(torch.zeros(0, sum(self._task.sizes))))
+        self._known: dict[tuple[Grant, int], bool] = {}
+
+    def joined(self, grant: Grant, place: int) -> bool:
+        """Whether the record at `place`, counted from 0, joins the only step of a grant."""
+        if (grant, place) not in self._known:
+            records = torch.zeros(place + 1, sum(self._task.sizes))
+            blank = self._sum(shard_of(records.clone()), grant)
+            records[place] = 100.0 * self._audited.grant.clipping_norm
+            self._known[grant, place] = bool((self._sum(shard_of(records), grant) != blank).any())
+        return self._known[grant, place]
+
+    def _sum(self, shard: Shard, grant: Grant) -> NDArray[np.float64]:
+        return self._audited.sum(self.client.holding(shard), grant, zeros_for(self._task))
+
+
+def _grants(audited: Audited, count: int) -> Iterator[Grant]:
+    """One step with the run's own sampling rate in several rounds, and one that everybody joins."""
+    if audited.grant.sampling_rate < 1.0:
+        yield from (audited.asking(**position) for position in audited.positions(count))
+    yield audited.asking(sampling_rate=1.0)
+
+
+def _known_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Iterator[Change]:
+    """Records that are their gradients: along one coordinate of each layer, along all, against everybody, none."""
+    task = known_of(audited)
+    client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
+    for about, shard, record in _cases(task, audited):
+        both = shard_of(torch.cat([shard, record[None]]))
+        with_it = client.holding(both)
+        without = client.holding(without_last(both, size_public=task.shard_sizes_public))
+        for grant in _grants(audited, 3 if audited.effort is Effort.QUICK else 12):
+            joined = joining.joined(grant, len(shard))
+            yield from _replayed(audited, alarms, grant, (with_it, without), parameters, joined=joined, about=about)
+
+
+def _cases(task: Known, audited: Audited) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """What a record is, the shard that it joins [records, d], and the record [d]."""
+    sizes, generator, norm = task.sizes, audited.generator(1), audited.grant.clipping_norm
+    d = sum(sizes)
+    crowd = torch.randn(_RECORDS, d, generator=generator)
+    crowd *= (2.0 * torch.rand(_RECORDS, 1, generator=generator) * norm) / crowd.norm(dim=1, keepdim=True)
+    everywhere = dense(sizes, generator)
+    firsts = torch.zeros(d)
+    for number, start in enumerate([0, *np.cumsum(sizes)[:-1].tolist()]):
+        along = torch.zeros(d)
+        along[start] = -50.0 * norm
+        firsts[start] = 50.0 * norm
+        yield f"a record along one coordinate of layer {number + 1}", crowd, along
+    yield "a record along one coordinate of every layer", crowd, firsts
+    yield "a record along all coordinates", crowd, 5e3 * norm * everywhere
+    yield "a record of enormous numbers", crowd, 1e18 * everywhere
+    yield "a record half as long as the clipping norm", crowd, 0.5 * norm * everywhere
+    yield "a record against all others", crowd, -1e4 * norm * crowd.mean(0)
+    yield (
+        "a record that is not a number, among records that all point one way",
+        _alike(everywhere, -3.0 * norm),
+        (torch.full((d,), torch.nan)),
+    )
+    yield (
+        "an infinite record, among records that all point one way",
+        _alike(everywhere, -3.0 * norm),
+        (torch.full((d,), torch.inf)),
+    )
+    yield "a record against records that all point one way", _alike(everywhere, -3.0 * norm), 1e4 * norm * everywhere
+    yield "a huge record among tiny ones", _alike(everywhere, 1e-3 * norm)[:3], -1e4 * norm * everywhere
+    yield "the only record", crowd[:0], 1e4 * norm * everywhere
+    yield "a record of zeros", crowd, torch.zeros(d)
+
+
+def _alike(record: Tensor, length: float) -> Tensor:
+    return (length * record).expand(_RECORDS, len(record)).clone()
+
+
+def _several_steps(audited: Audited) -> Iterator[Change]:
+    """Several steps of one grant: a record changes the steps that it joined, and leaves no trace in the others.
+
+    It alone contributes, and the noise is silent: a step that it joined moves by C, any other by nothing.
+    """
+    if audited.grant.adaptive is not None:  # what it did to one step's norm, it may do to the next one's sum
+        return
+    task, generator, norm = known_of(audited), audited.generator(2), audited.grant.clipping_norm
+    client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
+    record = 1e4 * norm * dense(task.sizes, generator)
+    both = shard_of(torch.stack([torch.zeros_like(record), record]))
+    without = without_last(both, size_public=task.shard_sizes_public)
+    clients = [client.holding(shard) for shard in (both, without)]
+    rate = min(audited.grant.sampling_rate, 0.5)
+    for position in audited.positions(6 if audited.effort is Effort.QUICK else 24, first=101):
+        grant = audited.asking(steps=_STEPS, sampling_rate=rate, noise_multiplier=_SILENT, **position)
+        ones, others = (audited.sums(asked, grant, parameters) for asked in clients)
+        for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
+            change = float(np.linalg.norm(one - other)) / norm
+            untouched = change < _TRACE
+            joined, about = change > 1.0 - _SHORT, f"step {number} of a round"
+            yield _change(audited, one, one if untouched else other, norm, joined=joined, about=about)
+
+
+def _own_optimizer(audited: Audited, alarms: Alarms) -> None:
+    """The run's own optimiser moves the parameters by the released sums, and by nothing else."""
+    steps = 1 if audited.grant.adaptive is not None else _STEPS
+    task, generator = known_of(audited), audited.generator(6)
+    records = audited.grant.clipping_norm * torch.stack([dense(task.sizes, generator) for _ in range(8)])
+    client, parameters = audited.client_of(task, shard_of(records)), zeros_for(task)
+    own = replace(audited.grant, round=201, steps=steps, local_evaluation=False)
+    sums = audited.sums(client, audited.asking(round=201, steps=steps), parameters)
+    expected = torch.zeros(sum(task.sizes))
+    move = own.local_optimizer.start(expected)
+    for released in sums:
+        move(torch.from_numpy(released / own.expected_batch_size).float())
+    moved = torch.from_numpy(client.answer(own, parameters).flat).float()
+    alarms.must(
+        float((moved - expected).norm()) <= _FOLLOWED * float(expected.norm()),
+        "The model moved by something else than the noisy sums of the steps and the run's own optimiser.",
+    )
+
+
+def _own_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Iterator[Change]:
+    """Records of the task's own kind, under a new model's parameters, large ones, and hostile ones."""
+    quick = audited.effort is Effort.QUICK
+    for about, parameters in hostile_parameters(audited):
+        for pair in pairs_of(audited, records=2 if quick else 8):
+            clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
+            for grant in _grants(audited, 1 if quick else 4):
+                joined = joining.joined(grant, pair.place)
+                where = f"{pair.about}, {about}"
+                yield from _replayed(audited, alarms, grant, clients, parameters, joined=joined, about=where, own=True)
+        grant = audited.asking(sampling_rate=1.0)
+        for pair in pairs_alone(audited, records=6 if quick else 24):
+            clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
+            where = f"{pair.about}, {about}"
+            yield from _replayed(audited, alarms, grant, clients, parameters, joined=True, about=where, own=True)
