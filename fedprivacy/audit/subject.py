@@ -23,6 +23,12 @@ from fedprivacy.tasks import Shard
 Counts = NDArray[np.int_]
 """Times that each record joined each step, shape [steps, records]."""
 
+Fields = list[tuple[str, object]]
+"""All that left, in its order: the name of each thing, and what it is."""
+
+NOISED = "noised"
+"""The beginning of the names of those fields that may differ between neighbours."""
+
 
 class Effort(enum.StrEnum):
     """How long an audit may take: seconds, or minutes for more positions, records and parameters."""
@@ -74,6 +80,22 @@ class Samples:
     pairs: Sequence[Pairs] = ()
     at_most: bool = False
     if_shuffled: Callable[[], str] = str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """What left of two neighbouring shards, with the same randomness.
+
+    Attributes:
+        one, other: all that left.
+        in_words: what is wrong if the field of a name differs; empty: nothing is, as it differs by itself.
+        alike: whether noised numbers must not differ either, because the record contributes nothing.
+    """
+
+    one: Fields
+    other: Fields
+    in_words: Callable[[str], str]
+    alike: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +190,9 @@ class Subject(Protocol):
     @property
     def said(self) -> Mapping[str, Said]:
         """A gate's words for this subject, by the gate's name, where they are not the usual ones."""
+
+    def neighbours(self, alarms: Alarms) -> Iterator[Neighbours]:
+        """What leaves of shards that differ in one record."""
 
     def changes(self, alarms: Alarms) -> Iterator[Change]:
         """By how much one record changes what leaves."""

@@ -14,7 +14,8 @@ import pytest
 from flwr.app import RecordDict
 
 import fedprivacy as fp
-from fedprivacy.audit.gates.leaks import NOISED, fields_of
+from fedprivacy.audit.our_client.compared_replies import fields_of
+from fedprivacy.audit.subject import NOISED
 from fedprivacy.flower.wire.messages import ASK, QUESTION_GRANT, RECEIPT
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.release import deviation

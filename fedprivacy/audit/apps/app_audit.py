@@ -6,16 +6,16 @@ import math
 import warnings
 from collections.abc import Callable
 
-from fedprivacy.audit.apps import app_leaks, guessable_seeds, shown_epsilon
+from fedprivacy.audit.apps import guessable_seeds, shown_epsilon
 from fedprivacy.audit.apps.app_subject import TheirApp
 from fedprivacy.audit.apps.loading import Maker
 from fedprivacy.audit.apps.watched_training import as_it_was
 from fedprivacy.audit.findings import Findings, Gate
-from fedprivacy.audit.gates import noise_added, one_record, samples_drawn
+from fedprivacy.audit.gates import leaks, noise_added, one_record, samples_drawn
 from fedprivacy.audit.subject import Effort, drawn
 
 GATES: dict[str, Callable[[TheirApp], Gate]] = {
-    "release": app_leaks.check,
+    "release": leaks.check,
     "replay": one_record.check,
     "noise": noise_added.check,
     "sampling": samples_drawn.check,

@@ -1,4 +1,4 @@
-"""Release: what leaves an app beside noised numbers, compared between neighbouring shards."""
+"""What leaves an app of neighbouring shards, beside noised numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fedprivacy._support import sources
 from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.fields import Field
 from fedprivacy.audit.apps.watched_training import WatchedTraining
-from fedprivacy.audit.gates.gate import MOST_REASONS, Judged, gate
+from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.subject import Fields, Neighbours
 from fedprivacy.tasks import Shard
 
 _BY_ITSELF = 1e3
@@ -27,24 +28,15 @@ _SAME = 1e-5
 """Relative difference of arrays that are the same but for rounding."""
 
 
-@gate(
-    "release",
-    proves="Nothing leaves the client that depends on a record, but for arrays that carry noise.",
-    assumes="The neighbouring shards that were tried stand for all others. How long a training takes is not judged.",
-)
-def check(audited: AuditedApp) -> Judged:
-    """Whether nothing but noised arrays depends on a record."""
-    reasons: list[str] = []
-    told: set[str] = set()
+def neighbours(audited: AuditedApp, alarms: Alarms) -> Iterator[Neighbours]:
+    """What leaves without noise to speak of, and with it; and arrays that hold more than noised sums."""
     for asked in ({**EVERY, "noise_multiplier": SILENT}, {}):
         whole = _Asked(audited, audited.shard, asked)
         for about, one, other in _neighbours(audited):
-            if len(set(reasons)) >= MOST_REASONS:
-                break
             mine = whole if one is audited.shard else _Asked(audited, one, asked)
-            reasons += mine.told_from(audited.train(other, **asked), about, told)
-    reasons += _past_the_noise(audited)
-    return Judged(float(len(reasons)), reasons)
+            yield mine.beside(audited.train(other, **asked), about)
+    for complaint in _past_the_noise(audited):
+        alarms.must(False, complaint)
 
 
 def _neighbours(audited: AuditedApp) -> Iterator[tuple[str, Shard, Shard]]:
@@ -86,32 +78,36 @@ class _Asked:
         trainings = (self.audited.train(self.shard, **self.asked) for _ in range(_AGAIN))
         return [{field.name: field for field in training.fields} for training in trainings]
 
-    def told_from(self, other: WatchedTraining, about: str, told: set[str]) -> Iterator[str]:
-        """What tells this training from one on a neighbouring shard.
-
-        Args:
-            other: the training on the neighbouring shard.
-            about: what is other there, in words.
-            told: names of fields that need not be told of again; those that are told of now join them.
-        """
+    def beside(self, other: WatchedTraining, about: str) -> Neighbours:
+        """This training beside one on a neighbouring shard; `about`: what is other there, in words."""
         mine = self.training
-        if mine.error is not None or other.error is not None:
-            words = ["" if t.error is None else sources.told(t.error) for t in (mine, other)]
-            if words[0] != words[1]:
-                why = words[1] or words[0]
-                yield f"Whether anything leaves is other {about}: training fails there ({why}), and that shows."
+        first, second = ("" if t.error is None else sources.told(t.error) for t in (mine, other))
+        forms, others = ([(f.name, f.form) for f in t.fields] for t in (mine, other))
+        reason = ""
+        if first != second:
+            reason = (
+                f"Whether anything leaves is other {about}: training fails there ({second or first}), and that shows."
+            )
         elif mine.taken != other.taken:
-            yield (
+            reason = (
                 f"How many steps are taken is other {about}: {other.taken} instead of {mine.taken}. What leaves "
                 "shows it (as where a step that no record joins is left out)."
             )
-        elif [(f.name, f.form) for f in mine.fields] != [(f.name, f.form) for f in other.fields]:
-            yield f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."
-        else:
-            for one, two in zip(mine.fields, other.fields, strict=True):
-                if one.array is None and one.name not in {*self.audited.app.noised, *told} and self._tells(one, two):
-                    told.add(one.name)
-                    yield _named(one, two, about, len(self.shard))
+        elif forms != others:
+            reason = f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."
+        if reason:
+            return Neighbours(one=[("all", 1)], other=[("all", 2)], in_words={"all": reason}.__getitem__)
+        whole, rest = ({field.name: field for field in t.fields} for t in (mine, other))
+
+        def in_words(name: str) -> str:
+            tells = self._tells(whole[name], rest[name])
+            return _named(whole[name], rest[name], about, len(self.shard)) if tells else ""
+
+        left: list[Fields] = [
+            [(n, repr(f.value)) for n, f in fields.items() if f.array is None and n not in self.audited.app.noised]
+            for fields in (whole, rest)
+        ]
+        return Neighbours(one=left[0], other=left[1], in_words=in_words)
 
     def _tells(self, mine: Field, theirs: Field) -> bool:
         """Whether a field differs by the record, and not by itself."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from fedprivacy.audit.apps import app_changes, app_noise, app_samples
+from fedprivacy.audit.apps import app_changes, app_leaks, app_noise, app_samples
 from fedprivacy.audit.apps.audited_app import AuditedApp
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.subject import Change, Noise, Said, Samples
+from fedprivacy.audit.subject import Change, Neighbours, Noise, Said, Samples
 
 
 class TheirApp(AuditedApp):
     """An app, some of its records, and the model that it is sent."""
 
     said: ClassVar[Mapping[str, Said]] = {
+        "release": Said(
+            proves="Nothing leaves the client that depends on a record, but for arrays that carry noise.",
+            assumes="The neighbouring shards that were tried stand for all others. How long a training takes is not "
+            "judged.",
+        ),
         "replay": Said(
             proves="One record changes the sum of a step by at most one clipping norm.",
             assumes="Crafted records and the first model stand for all others; sums are divided by what `divisor` "
@@ -31,6 +36,10 @@ class TheirApp(AuditedApp):
             assumes="Whoever is fetched for a step joins it, and nobody else does.",
         ),
     }
+
+    def neighbours(self, alarms: Alarms) -> Iterator[Neighbours]:
+        """What leaves of shards that differ in one record."""
+        return app_leaks.neighbours(self, alarms)
 
     def changes(self, alarms: Alarms) -> Iterator[Change]:
         """By how much one record changes what leaves."""

@@ -26,8 +26,8 @@ from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.costs import TOLERANCE
 from fedprivacy.audit.gates.gate import Judged, verdict
 from fedprivacy.audit.gates.host_questions import forbidden
-from fedprivacy.audit.gates.leaks import fields_of
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
+from fedprivacy.audit.our_client.compared_replies import fields_of
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.histories import claims_text
 from fedprivacy.flower.wire.messages import (

@@ -6,15 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.our_client import blank_releases, joined_steps, replayed_steps
+from fedprivacy.audit.our_client import blank_releases, compared_replies, joined_steps, replayed_steps
 from fedprivacy.audit.our_client.audited_client import Audited
-from fedprivacy.audit.subject import Change, Noise, Said, Samples
+from fedprivacy.audit.subject import Change, Neighbours, Noise, Said, Samples
 
 
 class OurClient(Audited):
     """A task with the settings of its run, and the client that trains it."""
 
     said: ClassVar[Mapping[str, Said]] = {}
+
+    def neighbours(self, alarms: Alarms) -> Iterator[Neighbours]:
+        """What leaves of shards that differ in one record."""
+        return compared_replies.neighbours(self, alarms)
 
     def changes(self, alarms: Alarms) -> Iterator[Change]:
         """By how much one record changes what leaves."""

@@ -23,8 +23,9 @@ from scipy import stats
 
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_echoes, of_variance, rms
 from fedprivacy.audit.gates.gate import Judged, gate
-from fedprivacy.audit.gates.leaks import fields_of, first_difference
+from fedprivacy.audit.gates.leaks import differences
 from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.audit.our_client.compared_replies import fields_of
 from fedprivacy.audit.our_client.known_gradients import Known, like, shard_of, zeros_for
 from fedprivacy.audit.real_client import AskedClient, NoUpdateError
 from fedprivacy.audit.silence import silence
@@ -205,7 +206,7 @@ def _one_record(found: _Found) -> None:
         for cells, record in _CELLS.items():
             about = f"{cells}, among {len(crowd)} others"
             with_it = _holding(client, [*crowd, record]).questioned(grant)
-            name = first_difference(fields_of(with_it), fields_of(without), all_of_it=False)
+            name = next(differences(fields_of(with_it), fields_of(without), all_of_it=False), None)
             alarms.must(name is None, f"What leaves for an answer tells of a record without noise: {name} ({about}).")
             moved = _moved(with_it, without)
             alarms.must(moved <= _ROUNDED, f"One record moved an answer by more than was charged for ({about}).")
@@ -228,7 +229,7 @@ def _unreadable(found: _Found) -> None:
     raised = [ValueError("record 1"), KeyError("record 2"), MemoryError("record 3")]
     replies = [fields_of(client.holding(nobody, error).questioned(grant)) for error in raised]
     for reply in replies[1:]:
-        name = first_difference(replies[0], reply, all_of_it=True)
+        name = next(differences(replies[0], reply, all_of_it=True), None)
         found.alarms.must(name is None, f"What went wrong with a table leaves the client: {name}.")
 
 

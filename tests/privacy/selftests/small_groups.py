@@ -23,7 +23,7 @@ from scipy import stats
 from fedprivacy._support.signing import server_public_key
 from fedprivacy.audit.deployed import write_key
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts
-from fedprivacy.audit.gates.leaks import fields_of
+from fedprivacy.audit.our_client.compared_replies import fields_of
 from fedprivacy.audit.real_client import NoUpdateError, RealClient
 from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import GUARD
