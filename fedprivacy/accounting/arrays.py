@@ -1,4 +1,4 @@
-"""The arrays of this package, by what they hold, and values made of arrays that have a row for each history."""
+"""Array types of this package, and base of dataclasses whose arrays have a row for each history."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ComplexArray = NDArray[np.complex128]
 
 
 class Aligned:
-    """A dataclass with slots, all of whose fields are arrays of as many rows."""
+    """Base of a dataclass with slots whose fields are arrays with the same number of rows."""
 
     __slots__: ClassVar[Any] = ()
 
     def take(self, rows: IntArray) -> Self:
-        """Some of the rows."""
+        """Select rows."""
         return type(self)(*(getattr(self, name)[rows] for name in self.__slots__))
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The rows of the first, then those of the others."""
+        """Concatenate the rows of several values."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))

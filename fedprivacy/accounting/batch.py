@@ -1,7 +1,7 @@
 """Epsilon by the privacy loss distribution, for many histories at once.
 
-The same bound as `pld`, on the same grids, from the lowest frequencies alone: microseconds for a history instead of a
-millisecond. Histories that it does not suit are left to `pld`.
+The bound is that of `pld`, on the same grids, from the lowest frequencies alone: microseconds for a history instead of
+a millisecond. Histories that are not suited are left to `pld`.
 
 >>> import numpy as np
 >>> from fedprivacy.values.events import PoissonSampledGaussian
@@ -18,7 +18,7 @@ frequencies, delta(eps) is at most
 
 on the grid (`pld` says why aliases only add). The second sum is at most the product of each event's largest magnitude
 beyond `kept`, each to its power, times sum |A_k|; it is charged, and so are the rounding errors of the first. Both
-directions count: where the second one, at the epsilon of the first, needs no more than delta, the first is the larger.
+directions count: if the second one, at the epsilon of the first, needs no more than delta, the first is the larger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction
 from fedprivacy.accounting.plans import Moments, Plans, plans
-from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, kernel, levels
+from fedprivacy.accounting.spectra import LEVELS, LossGrid, Spectrum, kernel, levels
 from fedprivacy.values.events import Event, History
 
 _PLANNED_AT_ONCE = 2**13
@@ -42,28 +42,28 @@ _EVALUATED_AT_ONCE, _FEW = 2**17, 2**16  # frequencies times histories
 _MOST_PLANS = 6
 _MOST_REMEMBERED = 2**26  # numbers in spectra, half a gigabyte
 _NEGLIGIBLE = 1e-5  # share of delta that may be charged before a history is left to `pld`
-_LARGEST_LOG = 745.0  # of a magnitude that is not zero
+_LARGEST_LOG = 745.0  # largest absolute log of a magnitude that is not zero
 _GUESSES = 12
-_NEAR = 0.25  # grid points from the target that are near enough
-_MOST_STEPS = 40  # from the guess to the grid point
+_NEAR = 0.25  # distance from the target, in grid points, that is near enough
+_MOST_STEPS = 40  # maximum number of steps from the guess to the grid point
 
 
 class BatchComposer:
-    """Composes many histories at once, and remembers the spectra of their events.
+    """Composer of many histories at once, which caches the spectra of their events.
 
     Not safe for concurrent use.
     """
 
     def __init__(self) -> None:
-        self.events: list[Event] = []  # what the columns of the counts stand for
+        self.events: list[Event] = []  # event of each column of the counts
         self._column: dict[Event, int] = {}
         self._moments = Moments.of([])
-        # By the event's column: a spectrum, and how many executions its frequencies are enough for.
-        self._spectra: dict[tuple[Direction, Grid], dict[int, tuple[float, Spectrum]]] = {}
+        # By the event's column: a spectrum, and the number of executions for which its frequencies suffice.
+        self._spectra: dict[tuple[Direction, LossGrid], dict[int, tuple[float, Spectrum]]] = {}
         self._remembered = 0
 
     def columns(self, events: Sequence[Event]) -> IntArray:
-        """The columns that stand for events in `epsilons`, shape [events]; new events get new ones."""
+        """Return the columns of events in `epsilons`, shape [events]; new events get new columns."""
         new = [event for event in dict.fromkeys(events) if event not in self._column]
         if new:
             self._column |= {event: len(self.events) + place for place, event in enumerate(new)}
@@ -72,17 +72,17 @@ class BatchComposer:
         return np.array([self._column[event] for event in events], dtype=np.int64)
 
     def counts(self, histories: Sequence[History]) -> csr_array:
-        """How often each history executed each event, shape [histories, columns]."""
+        """Count the executions of each event in each history, shape [histories, columns]."""
         columns = self.columns([event for history in histories for event in history])
         counts = np.array([count for history in histories for count in history.values()], dtype=np.float64)
         ends = np.append(0, np.cumsum([len(history) for history in histories])).astype(np.int64)
         return csr_array((counts, columns, ends), shape=(len(histories), len(self.events)))
 
     def epsilons(self, counts: csr_array, deltas: FloatArray) -> FloatArray:
-        """Upper bounds on the epsilon of every history.
+        """Compute upper bounds on the epsilon of every history.
 
         Args:
-            counts: how often each event was executed, shape [histories, columns], under one neighbouring relation in
+            counts: number of executions of each event, shape [histories, columns], under one neighbouring relation in
                 each row (which is not checked here).
             deltas: shape [histories], each in (0, 1).
 
@@ -91,7 +91,7 @@ class BatchComposer:
         """
         counts = csr_array(counts, dtype=np.float64, copy=True)
         counts.eliminate_zeros()
-        counts.resize(counts.shape[0], len(self.events))  # events may have come since
+        counts.resize(counts.shape[0], len(self.events))  # events may have been added since
         epsilons = np.zeros(len(deltas))
         busy = np.flatnonzero(np.diff(counts.indptr))
         if busy.size:
@@ -111,7 +111,7 @@ class BatchComposer:
             found = self._planned(planned, part, some)
             unsuited[waiting] = np.isnan(found)
             known[waiting] = np.fmin(planned.known, found)
-            waiting = waiting[found < planned.lowest]  # then the plan was made for another epsilon
+            waiting = waiting[found < planned.lowest]  # their plans were made for another epsilon
             if not waiting.size:
                 break
         for row in np.flatnonzero(unsuited).tolist():
@@ -124,7 +124,7 @@ class BatchComposer:
         return Plans.joined([plans(self._moments.composed(counts[part]), deltas[part], known[part]) for part in parts])
 
     def _planned(self, planned: Plans, counts: csr_array, deltas: FloatArray) -> FloatArray:
-        """Epsilons as planned, shape [histories]; NaN where a history is not suited."""
+        """Compute epsilons as planned, shape [histories]; NaN where a history is not suited."""
         epsilons = np.full(len(deltas), np.nan)
         for grid, rows in _by_grid(planned):
             part, some = counts[rows], deltas[rows]
@@ -139,9 +139,9 @@ class BatchComposer:
         return epsilons
 
     def _curves(
-        self, grid: Grid, direction: Direction, counts: csr_array, deltas: FloatArray, estimates: FloatArray
+        self, grid: LossGrid, direction: Direction, counts: csr_array, deltas: FloatArray, estimates: FloatArray
     ) -> Iterator[tuple[IntArray, Curves]]:
-        """Histories that are computed together, and their curves."""
+        """Yield histories that are computed together, and their curves."""
         columns, powers = _compact(counts)
         fewest = np.full(columns.size, np.inf)
         np.minimum.at(fewest, powers.indices, powers.data)
@@ -154,8 +154,8 @@ class BatchComposer:
             spectrum = Spectrum.stacked([spectra[place] for place in places], int(level[some].max()))
             yield some, Curves.of(grid, spectrum, level[some], part, deltas=deltas[some], estimates=estimates[some])
 
-    def _spectra_of(self, columns: IntArray, direction: Direction, grid: Grid, steps: FloatArray) -> list[Spectrum]:
-        """Of some columns' events, with as many frequencies as at least so many `steps` of each ask for."""
+    def _spectra_of(self, columns: IntArray, direction: Direction, grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
+        """Return the spectra of some columns' events, with as many frequencies as `steps` executions of each need."""
         known = self._spectra.setdefault((direction, grid), {})
         for column, fewest in zip(columns.tolist(), steps.tolist(), strict=True):
             if column not in known or known[column][0] > fewest:
@@ -170,13 +170,13 @@ class BatchComposer:
 
 
 def _compact(counts: csr_array) -> tuple[IntArray, csr_array]:
-    """The columns that are not empty, and the counts in these columns alone."""
+    """Return the columns that are not empty, and the counts in these columns alone."""
     columns, places = np.unique(counts.indices, return_inverse=True)
     return columns, csr_array((counts.data, places, counts.indptr), shape=(counts.shape[0], columns.size))
 
 
 def _portions(level: IntArray) -> Iterator[IntArray]:
-    """Histories that are worth computing together: few, or those that need as many frequencies; not too many."""
+    """Yield groups of histories worth computing together: small ones, or those that need as many frequencies."""
     if level.size * LEVELS[level.max()] <= _FEW:
         yield np.arange(level.size)
         return
@@ -186,8 +186,8 @@ def _portions(level: IntArray) -> Iterator[IntArray]:
         yield from (rows[start : start + size] for start in range(0, rows.size, size))
 
 
-def _by_grid(planned: Plans) -> Iterator[tuple[Grid, IntArray]]:
-    """Histories that share a grid."""
+def _by_grid(planned: Plans) -> Iterator[tuple[LossGrid, IntArray]]:
+    """Group histories by their grid."""
     suited = np.flatnonzero(planned.points)
     columns = (planned.points, planned.tilt, planned.reach, planned.log2_step)
     keys = np.stack([column[suited] for column in columns])
@@ -196,26 +196,27 @@ def _by_grid(planned: Plans) -> Iterator[tuple[Grid, IntArray]]:
     borders = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
     for group in np.split(order, borders) if order.size else ():
         points, tilt, reach, log2_step = (int(array[suited[group[0]]]) for array in columns)
-        yield Grid(log2_step, reach, tilt, points), suited[group]
+        yield LossGrid(log2_step, reach, tilt, points), suited[group]
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """log delta(eps) of histories, up to what is charged; every array has a column or an entry for each history."""
+    """Curves log delta(eps) of histories, up to charges; every array has a column or an entry for each history."""
 
-    grid: Grid
+    grid: LossGrid
     origin: IntArray  # index of the grid point from which points are counted
-    series: ComplexArray  # of e^(i w k), lowest frequency k first, shape [blocks, frequencies in a block, histories]
-    turns: FloatArray  # of the origin against the first masses, in grid points modulo the period, shape [histories]
-    charge: FloatArray  # what rounding and dropped frequencies may add to the series, shape [histories]
-    log_scale: FloatArray  # log of what undoes the tilt's normalisation, shape [histories]
-    log_target: FloatArray  # log of the delta that finite losses may cost, shape [histories]
+    # Coefficients of e^(i w k), lowest frequency k first, shape [blocks, frequencies in a block, histories].
+    series: ComplexArray
+    turns: FloatArray  # offset of the origin from the first masses, in grid points modulo the period, shape [histories]
+    charge: FloatArray  # bound on what rounding and dropped frequencies add to the series, shape [histories]
+    log_scale: FloatArray  # log of the factor that undoes the tilt's normalisation, shape [histories]
+    log_target: FloatArray  # log of the share of delta for finite losses, shape [histories]
     slack: FloatArray  # nats to add to epsilon, shape [histories]
 
     @classmethod
     def of(
         cls,
-        grid: Grid,
+        grid: LossGrid,
         spectrum: Spectrum,
         level: IntArray,
         counts: csr_array,
@@ -225,8 +226,8 @@ class Curves:
     ) -> Curves:
         """Multiply the transforms of each history's events.
 
-        `spectrum` has a row for each event, and `counts` how often each history executed it, shape [histories, events].
-        Of shape [histories] are `level`, an index into `LEVELS`, `deltas`, and `estimates` of epsilon in nats.
+        `spectrum` has a row for each event; `counts` are the executions in each history, shape [histories, events].
+        `level`, an index into `LEVELS`, `deltas`, and `estimates` of epsilon in nats have shape [histories].
         """
         rows, size = np.arange(level.size), spectrum.angle.shape[1]
         kept = np.arange(size) <= LEVELS[level][:, None]
@@ -254,7 +255,9 @@ class Curves:
         )
 
     def excess(self, points: FloatArray) -> FloatArray:
-        """log of delta over the target, at each history's grid point counted from its origin; shape [histories]."""
+        """Compute log of delta over the target, at each history's grid point counted from its origin; shape
+        [histories].
+        """
         values = np.maximum(self._values(points), 0.0) + self.charge
         tilts = self.grid.tilt_per_step * (self.origin + points)
         rounding = ROUNDING * (100.0 + np.abs(self.log_scale) + np.abs(tilts))
@@ -262,7 +265,7 @@ class Curves:
             return np.asarray(np.log(values) + self.log_scale - tilts + rounding - self.log_target)
 
     def _values(self, points: FloatArray) -> FloatArray:
-        """The series' real part: Horner's scheme over blocks of powers."""
+        """Compute the series' real part: Horner's scheme over blocks of powers."""
         angle = 2.0 * np.pi / self.grid.points * ((self.turns + points) % self.grid.points)
         turn = np.cos(angle) + 1j * np.sin(angle)
         powers = np.ones(self.series.shape[1:], dtype=np.complex128)
@@ -277,7 +280,7 @@ class Curves:
         return np.asarray(total.real)
 
     def epsilons(self) -> FloatArray:
-        """Upper bounds on epsilon, in nats, shape [histories]; NaN where charges are too large, or none is found."""
+        """Bound epsilon, in nats, shape [histories]; NaN where charges are too large, or no bound is found."""
         points = self._guess()
         lower = np.maximum(np.floor(points), -1.0 - self.origin.astype(np.float64))
         before, after = self.excess(lower), self.excess(lower + 1.0)
@@ -292,7 +295,7 @@ class Curves:
         return np.where(found & sharp, self._between(lower, before, after), np.nan)
 
     def epsilons_above(self, floors: FloatArray) -> FloatArray:
-        """The larger of `floors` and `epsilons`, in nats, shape [histories]: cheap where the floors are larger."""
+        """Compute the larger of `floors` and `epsilons`, in nats, shape [histories]; fast if the floors are larger."""
         points: FloatArray = np.floor((floors - self.slack) / self.grid.step) - self.origin
         larger = np.flatnonzero(self.excess(points) > 0.0)
         results = floors.copy()
@@ -301,7 +304,9 @@ class Curves:
         return results
 
     def _guess(self) -> FloatArray:
-        """Where the target is nearly met, in grid points from the origin, by secants; shape [histories]."""
+        """Find the points where the target is nearly met, in grid points from the origin, by secants; shape
+        [histories].
+        """
         points = np.zeros(self.origin.size)
         slope = np.full(points.shape, -self.grid.tilt_per_step)
         curves, left = self, np.arange(points.size)
@@ -322,9 +327,9 @@ class Curves:
         return points
 
     def _between(self, lower: FloatArray, before: FloatArray, after: FloatArray) -> FloatArray:
-        """Where the line, linear in e^eps, between a grid point and the next meets the target; in nats.
+        """Find where the line, linear in e^eps, between a grid point and the next meets the target; in nats.
 
-        delta is convex in e^eps: the line between two upper bounds is one.
+        delta is convex in e^eps: the line between two upper bounds is an upper bound.
         """
         before, after = np.exp(np.minimum(before, 700.0)), np.exp(after)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -339,7 +344,7 @@ class Curves:
 
 
 def _in_blocks(series: ComplexArray) -> ComplexArray:
-    """Shape [frequencies, histories] to [blocks, frequencies in a block, histories], with zeros at the end."""
+    """Reshape [frequencies, histories] to [blocks, frequencies in a block, histories], with zeros at the end."""
     frequencies, histories = series.shape
     size = 2 ** math.ceil(math.log2(frequencies) / 2.0)
     blocks = np.zeros((-(-frequencies // size) * size, histories), dtype=np.complex128)

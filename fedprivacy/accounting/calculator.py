@@ -1,4 +1,4 @@
-"""The calculator: what a training costs, and what noise a budget needs. No records are read, nothing is run."""
+"""The calculator: the epsilon of a training, and the noise that a budget needs. No records are read, nothing is run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def epsilon(
     relation: NeighbouringRelation | str = NeighbouringRelation.ADD_OR_REMOVE_ONE,
     past: History | None = None,
 ) -> float:
-    """What DP-SGD costs whoever owns the records, seen by somebody who sees the noisy result of every step.
+    """Return the privacy loss of DP-SGD against an observer of the noisy result of every step.
 
-    Formal guarantee: at most this, by privacy loss distributions, with every rounding error counted; see
+    Formal guarantee: an upper bound, by privacy loss distributions, with every rounding error counted; see
     `fedprivacy.accounting.pld`.
 
     >>> import fedprivacy as fp
@@ -30,15 +30,15 @@ def epsilon(
         sampling_rate: q, probability with which each record joins a step, in (0, 1].
         noise_multiplier: sigma, standard deviation of the noise in clipping norms, > 0.
         steps: number of noisy steps, over all rounds, at least 1.
-        delta: of the epsilon, in (0, 1), well below 1 / number of records.
-        relation: what is protected: whether a record is there ("add-or-remove-one"), or what it says ("zero-out").
-        past: what was executed on the same records before, by event; None: nothing.
+        delta: delta of the epsilon, in (0, 1), well below 1 / number of records.
+        relation: protected fact: the presence of a record ("add-or-remove-one"), or its content ("zero-out").
+        past: numbers of earlier executions on the same records, by event; None: none.
 
     Returns:
         Epsilon in nats, maybe infinite.
 
     Raises:
-        ValueError: something is out of range, or the past is under another relation.
+        ValueError: an argument is out of range, or the past is under another relation.
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}; choose at least 1.")
@@ -55,7 +55,7 @@ def noise_multiplier(
     relation: NeighbouringRelation | str = NeighbouringRelation.ADD_OR_REMOVE_ONE,
     past: History | None = None,
 ) -> float:
-    """The least noise with which DP-SGD stays within a budget.
+    """Return the smallest noise multiplier with which DP-SGD stays within a budget.
 
     >>> import fedprivacy as fp
     >>> sigma = fp.noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
@@ -65,19 +65,19 @@ def noise_multiplier(
     True
 
     Args:
-        epsilon: the most that may be spent, in nats, the past included; finite.
-        delta: of the epsilon, in (0, 1), well below 1 / number of records.
+        epsilon: maximum privacy loss, in nats, the past included; finite.
+        delta: delta of the epsilon, in (0, 1), well below 1 / number of records.
         sampling_rate: q, probability with which each record joins a step, in (0, 1].
         steps: number of noisy steps, over all rounds, at least 1.
-        relation: what is protected: whether a record is there ("add-or-remove-one"), or what it says ("zero-out").
-        past: what was executed on the same records before, by event; None: nothing.
+        relation: protected fact: the presence of a record ("add-or-remove-one"), or its content ("zero-out").
+        past: numbers of earlier executions on the same records, by event; None: none.
 
     Returns:
         Sigma, standard deviation of the noise in clipping norms. It spends at least 99.9 % of epsilon.
 
     Raises:
-        ValueError: something is out of range, the past is under another relation or has spent the budget, or no noise
-            keeps it.
+        ValueError: an argument is out of range, the past is under another relation or has spent the budget, or no noise
+            multiplier keeps it.
     """
     budget, relation = PrivacyBudget(epsilon, delta), NeighbouringRelation(relation)
     return calibration.noise_multiplier(budget, sampling_rate, steps, relation, past)

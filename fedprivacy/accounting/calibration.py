@@ -1,4 +1,4 @@
-"""From a budget to the noise or to the number of steps that spend it: calibration, by the PLD.
+"""Calibration: the noise or the number of steps that spends a budget, by the PLD.
 
 >>> from fedprivacy.values.budget import PrivacyBudget
 >>> from fedprivacy.values.events import PoissonSampledGaussian
@@ -22,13 +22,13 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 UNLIMITED = 2**31 - 1
-"""The quota of a budget that is not enforced, and the largest quota ever returned."""
+"""Quota of a budget that is not enforced, and the largest quota ever returned."""
 
-LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # noise multipliers between which one is sought
-_USED = 0.999  # share of epsilon that a calibrated noise multiplier spends at least
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # smallest and largest noise multiplier of the search
+_USED = 0.999  # minimum share of epsilon that a calibrated noise multiplier spends
 _AIM = 0.9995
 _RAREST = 1e9  # inverse of the smallest sampling rate that is tried
-_FINEST_RATIO = 1.0 + 1e-9  # of two noise multipliers, below which they count as equal
+_FINEST_RATIO = 1.0 + 1e-9  # ratio of two noise multipliers below which they count as equal
 
 
 def noise_multiplier(
@@ -38,14 +38,14 @@ def noise_multiplier(
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE,
     past: History | None = None,
 ) -> float:
-    """Smallest noise multiplier with which `steps` Poisson-sampled Gaussian releases stay within `budget`.
+    """Return the smallest noise multiplier with which `steps` Poisson-sampled Gaussian releases stay within `budget`.
 
     Args:
         budget: finite epsilon, and delta, for the past and the releases together.
         sampling_rate: q, in (0, 1].
         steps: number of releases, at least 1.
         relation: the neighbouring relation of the events.
-        past: what was executed before; empty when omitted.
+        past: earlier executions; empty when omitted.
 
     Returns:
         A noise multiplier whose epsilon by `pld.epsilon` is at most the budget's, and at least 99.9 % of it.
@@ -86,13 +86,13 @@ def noise_multiplier(
 
 
 def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, past: History | None = None) -> float:
-    """Largest sampling rate with which `steps` Poisson-sampled Gaussian releases stay within `budget`.
+    """Return the largest sampling rate with which `steps` Poisson-sampled Gaussian releases stay within `budget`.
 
     Args:
         budget: finite epsilon, and delta, for the past and the releases together.
         noise_multiplier: sigma of the releases.
         steps: number of releases, at least 1.
-        past: what was executed before, under adding or removing one record; empty when omitted.
+        past: earlier executions, under adding or removing one record; empty when omitted.
 
     Returns:
         A sampling rate whose epsilon by `pld.epsilon` is at most the budget's, and at least 99.9 % of it; 1 if even
@@ -133,7 +133,7 @@ def check_solvable(
 
 
 def _narrowed(spent: Callable[[float], float], too_little: float, enough: float, epsilon: float) -> float:
-    """The upper end of the bracket once it spends the wanted share; false position on logarithms, kept honest."""
+    """Narrow the bracket until its upper end spends the wanted share: safeguarded false position on logarithms."""
     excess, saved = spent(too_little), spent(enough)
     iteration = 0
     while saved < _USED * epsilon and enough > too_little * _FINEST_RATIO:
@@ -151,12 +151,12 @@ def _narrowed(spent: Callable[[float], float], too_little: float, enough: float,
 
 
 def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None) -> int:
-    """Largest number n of executions of `event` such that `past` and n executions stay within `budget`, by the PLD.
+    """Return the largest n for which `past` and n executions of `event` stay within `budget`, by the PLD.
 
     Args:
         event: the mechanism that will be repeated.
         budget: epsilon and delta for the past and the future together.
-        past: what was executed before; empty when omitted.
+        past: earlier executions; empty when omitted.
 
     Returns:
         n >= 0, at most `UNLIMITED`; `UNLIMITED` when the budget's epsilon is infinite. 0 when the past alone has
@@ -191,10 +191,10 @@ def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None)
 
 
 def _rdp_quota(event: Event, budget: PrivacyBudget, past: History) -> int:
-    """A number of executions that RDP already proves to fit: where the search starts."""
+    """Return a number of executions that RDP proves to fit: the start of the search."""
     left = np.array([rdp.to_divergence(budget.epsilon, budget.delta, order) for order in rdp.ORDERS])
     left -= rdp.compose(past)
     cost = np.maximum(rdp.rdp(event), float(np.finfo(float).tiny))
     with np.errstate(over="ignore", invalid="ignore"):
-        affordable = float(np.floor(np.nan_to_num(left / cost)).max())  # not a number where both are infinite
+        affordable = float(np.floor(np.nan_to_num(left / cost)).max())  # NaN where both are infinite
     return int(min(max(affordable, 0.0), UNLIMITED))

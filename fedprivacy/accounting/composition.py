@@ -1,4 +1,4 @@
-"""What tutorials compute: the classical bounds on epsilon, for comparison with `pld`.
+"""Classical bounds on epsilon, as tutorials compute them, for comparison with `pld`.
 
 All of them are upper bounds, and all are far from tight: each replaces the mechanism by its (epsilon, delta) before
 composing, and a privacy loss is more than that pair.
@@ -21,7 +21,8 @@ from fedprivacy.values.events import History, PoissonSampledGaussian
 
 
 def analytic_gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Exact epsilon of one Gaussian release without sampling (Balle, Wang 2018, arXiv 1805.06530, Theorem 8).
+    """Return the exact epsilon of one Gaussian release without sampling (Balle, Wang 2018, arXiv 1805.06530, Theorem
+    8).
 
     Args:
         noise_multiplier: sigma, > 0 and finite.
@@ -40,7 +41,7 @@ def analytic_gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def amplified(epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
-    """Epsilon and delta of an (epsilon, delta) mechanism on a Poisson sample of the records.
+    """Return epsilon and delta of an (epsilon, delta) mechanism on a Poisson sample of the records.
 
     (log(1 + q (e^epsilon - 1)), q delta), for adding or removing a record (Balle, Barthe, Gaboardi 2018, arXiv
     1807.01647, Theorem 8).
@@ -67,9 +68,9 @@ def amplified(epsilon: float, delta: float, sampling_rate: float) -> tuple[float
 
 
 def basic(history: History, delta: float) -> float:
-    """Sum of the epsilons of the single executions, each at an equal share of delta; 0 for an empty history.
+    """Sum the epsilons of the single executions, each at an equal share of delta; 0 for an empty history.
 
-    A single execution: the exact Gaussian mechanism, amplified by sampling. A bound for either direction.
+    A single execution is the exact Gaussian mechanism, amplified by sampling. The bound holds for both directions.
 
     Returns:
         Epsilon in nats, >= 0; infinite where it exceeds the floating-point range.
@@ -82,7 +83,7 @@ def basic(history: History, delta: float) -> float:
 
 
 def advanced(history: History, delta: float) -> float:
-    """Epsilon by strong composition, or by `basic` where that is smaller; 0 for an empty history.
+    """Bound epsilon by strong composition, or by `basic` where that is smaller; 0 for an empty history.
 
     Formal guarantee. k mechanisms, the i-th (eps_i, delta_i)-private, are (eps, d + sum of the delta_i)-private with
     eps = sum of eps_i (e^eps_i - 1) / (e^eps_i + 1) + sqrt(2 log(1 / d) * sum of eps_i^2) (Kairouz, Oh, Viswanath 2015,
@@ -102,7 +103,7 @@ def advanced(history: History, delta: float) -> float:
 
 
 def _singles(history: History, delta: float, share: float = 1.0) -> list[tuple[float, int]]:
-    """Epsilons of single executions, each at an equal part of a share of delta, and how often each was executed."""
+    """Return the epsilon of one execution of each event, at an equal part of a share of delta, and the executions."""
     check_delta(delta)
     executed = gdp.gaussians(history)
     each = share * delta / max(sum(executed.values()), 1)
@@ -110,7 +111,7 @@ def _singles(history: History, delta: float, share: float = 1.0) -> list[tuple[f
 
 
 def _single_epsilon(event: PoissonSampledGaussian, delta: float) -> float:
-    """Epsilon of one execution: the unsampled mechanism at delta / q, then amplified; 0 where delta / q reaches 1."""
+    """Return the epsilon of one execution: unsampled at delta / q, then amplified; 0 where delta / q reaches 1."""
     unsampled = delta / event.sampling_rate
     if unsampled >= 1.0:
         return 0.0

@@ -1,16 +1,16 @@
-"""Privacy filters: how many more steps a budget allows, decided before they are taken.
+"""Privacy filters: they decide how many more steps a budget allows, before the steps are taken.
 
-A filter is what enforces a budget. A running epsilon at a moment that depends on the data is the reading of an odometer
+A filter enforces a budget. A running epsilon at a moment that depends on the data is the reading of an odometer
 (Rogers, Roth, Ullman, Vadhan 2016, arXiv 1605.08294), not a guarantee; the guarantee is the budget the filter keeps.
 
 Which filter is sound depends on who chooses the mechanisms. `FixedMechanismFilter` is tight and demands that the
-sampling rate and the noise multiplier never change; `GaussianFilter` is exact and lets the noise change, but knows only
-the Gaussian mechanism without sampling, which is what questions are; `AdaptiveFilter` lets everything depend on what
-was released so far and pays for it with an RDP bound. `FixedThenAdaptiveFilter` is one of the first two until something
-changes and the last from then on, and pays for the choice with a share of delta. Stopping an adaptively chosen sequence
+sampling rate and the noise multiplier never change; `GaussianFilter` is exact and lets the noise change, but supports
+only the Gaussian mechanism without sampling, such as questions; `AdaptiveFilter` lets everything depend on earlier
+releases and pays for it with an RDP bound. `FixedThenAdaptiveFilter` is one of the first two until something changes
+and the last from then on, and pays for the choice with a share of delta. Stopping an adaptively chosen sequence
 when its composed PLD reaches the budget does *not* give (epsilon, delta)-differential privacy (arXiv 2602.06756, arXiv
 2602.15815), because the privacy profiles of different mechanisms cross, and an adversary may pick the next one by the
-noise of the last. (Those of Gaussians do not cross.) For the same reason nobody may go from one filter to another on
+noise of the last. (Those of Gaussians do not cross.) For the same reason a filter may not be exchanged for another on
 the way, unless both were paid for.
 """
 
@@ -54,30 +54,30 @@ _SHARE_OF_GAUSSIAN_OPTIMUM = 0.65
 SHARE_FOR_OTHERS = 0.02
 """Share of delta that `FixedThenAdaptiveFilter` keeps for histories that are neither one event nor Gaussians alone.
 
-Part of what is promised under its name, so it never changes. It costs a history of one mechanism 0.1 % of its noise
-(measured over epsilon 1 to 8, delta 1e-5 and 1e-3); a history of several, 8 to 28 % beside all of delta: 0.1 would make
-that 5 to 16 %, and cost every other history 0.5 %.
+It is part of the promise under the filter's name, so it never changes. It costs a history of one mechanism 0.1 % more
+noise (measured over epsilon 1 to 8, delta 1e-5 and 1e-3), and a history of several 8 to 28 % more than all of delta
+would. A share of 0.1 would make that 5 to 16 %, and cost every other history 0.5 %.
 """
 
 _PARTS = 2**96
-"""Of one: `GaussianFilter` counts the squares of mu in whole parts, each rounded up, so that sums are exact."""
+"""Number of parts in one: `GaussianFilter` counts the squares of mu in whole parts, each rounded up, for exact sums."""
 
 _NOTHING: History = MappingProxyType({})
 
 
 class MechanismChanged(ValueError):
-    """A dataset's history holds another event than the one that a filter is asked for, and the filter cannot mix."""
+    """A dataset's history holds another event than the requested one, and the filter cannot mix them."""
 
 
 class Filter(Protocol):
-    """Grants steps as long as the whole history is certain to stay within a budget."""
+    """Filter that grants steps as long as the whole history is certain to stay within a budget."""
 
     @property
     def budget(self) -> PrivacyBudget:
-        """The budget that is kept."""
+        """The budget that the filter keeps."""
 
     def quota(self, past: History, event: Event) -> int:
-        """How many more executions of `event` the budget allows after `past`: 0 to `UNLIMITED`."""
+        """Return how many more executions of `event` the budget allows after `past`: 0 to `UNLIMITED`."""
 
     def noise_multiplier(
         self,
@@ -87,7 +87,9 @@ class Filter(Protocol):
         past: History = _NOTHING,
         least: float = LEAST_NOISE,
     ) -> float:
-        """Least noise, of at least `least`, with which `steps` Poisson-sampled Gaussians are allowed after `past`."""
+        """Return the smallest noise multiplier, at least `least`, that allows `steps` Poisson-sampled Gaussians after
+        `past`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,14 @@ class FixedMechanismFilter:
     n-fold composition of one event, and the n-fold composition satisfies the budget. Which rounds the client joins,
     how many steps it takes and when it stops may all depend on what was released: an execution that does not happen
     is post-processing of one that does. The whole interaction is therefore (epsilon, delta)-differentially private. The
-    budget must be fixed before anything is released: one that is raised for what was seen is no bound, but a reading.
+    budget must be fixed before anything is released: one that is raised in reaction to releases is not a bound but a
+    reading.
     """
 
     budget: PrivacyBudget
 
     def quota(self, past: History, event: Event) -> int:
-        """How many more executions of `event` the budget allows.
+        """Return how many more executions of `event` the budget allows.
 
         Raises:
             MechanismChanged: `past` holds another event.
@@ -126,10 +129,10 @@ class FixedMechanismFilter:
         past: History = _NOTHING,
         least: float = LEAST_NOISE,
     ) -> float:
-        """Least noise with which `steps` releases stay within the budget by the PLD, see `calibration`.
+        """Return the smallest noise multiplier with which `steps` releases stay within the budget, see `calibration`.
 
-        After a past it is the past's own, the only one that this filter allows: whoever takes it repeats the past as
-        long as the budget, or a limit that asks for `least`, lasts.
+        After a past it is the past's own, the only one that this filter allows: the past is repeated as long as the
+        budget, or a limit that requires `least`, lasts.
 
         Raises:
             MechanismChanged: `past` holds other sampling rates, or another relation.
@@ -144,7 +147,7 @@ class FixedMechanismFilter:
 
 @lru_cache(maxsize=2**20)
 def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
-    """Of an empty past: asked for every client in every round, and each may have a rate of its own."""
+    """Return the quota of an empty past, cached: it is needed for every client in every round, at each one's rate."""
     return step_quota(event, budget)
 
 
@@ -161,7 +164,7 @@ class GaussianFilter:
     Proof. With r left to spend, whatever follows is dominated by D(r): that is so where no release follows. A release
     of cost c <= r is dominated by D(c), and leaves r - c *whatever it showed*, so what follows is dominated by D(r - c)
     for each of its outcomes; both together by D(c) x D(r - c) (Zhu, Dong, Wang 2022, Theorem 10), which is D(r) seen
-    from another angle. By induction this holds for any number of releases, and in the limit without end.
+    after a rotation. By induction this holds for any number of releases, and in the limit without end.
 
     Costs are counted in whole parts of 2^-96, rounded up, and mu^2 is rounded down: every rounding is on the safe side.
     """
@@ -169,7 +172,7 @@ class GaussianFilter:
     budget: PrivacyBudget
 
     def quota(self, past: History, event: Event) -> int:
-        """How many more executions of `event` the budget allows.
+        """Return how many more executions of `event` the budget allows.
 
         Raises:
             MechanismChanged: `event`, or one of `past`, is not a Gaussian without sampling.
@@ -186,7 +189,7 @@ class GaussianFilter:
         past: History = _NOTHING,
         least: float = LEAST_NOISE,
     ) -> float:
-        """Least noise with which `steps` more releases stay within the budget: in closed form, rounded up.
+        """Return the smallest noise multiplier with which `steps` more releases stay within the budget, rounded up.
 
         Raises:
             MechanismChanged: `sampling_rate` is not 1, or `past` holds another event than a Gaussian without sampling.
@@ -201,18 +204,18 @@ class GaussianFilter:
 
     @property
     def _parts(self) -> int:
-        """mu^2, in whole parts."""
+        """The budget's mu^2, in whole parts."""
         return math.floor(Fraction(gaussian_mu(self.budget.epsilon, self.budget.delta)) ** 2 * _PARTS)
 
 
 def _gaussian_spent(history: History) -> int:
-    """The sum of the costs of releases, in whole parts."""
+    """Sum the costs of releases, in whole parts."""
     return sum(count * _gaussian_cost(event) for event, count in history.items())
 
 
 @lru_cache(maxsize=2**16)
 def _gaussian_cost(event: Event) -> int:
-    """(s / sigma)^2 of one release, in whole parts, at least one."""
+    """Return (s / sigma)^2 of one release, in whole parts, at least one."""
     if not is_unsampled_gaussian(event):
         raise MechanismChanged(f"{event} is no Gaussian without sampling, and the Gaussian filter knows no other.")
     return math.ceil((Fraction(event.sensitivity) / Fraction(event.noise_multiplier)) ** 2 * _PARTS)
@@ -266,7 +269,7 @@ class AdaptiveFilter:
         return rdp.to_divergence(self.budget.epsilon, self.budget.delta, self.order)
 
     def quota(self, past: History, event: Event) -> int:
-        """How many more executions of `event` the bound allows.
+        """Return how many more executions of `event` the bound allows.
 
         Raises:
             ValueError: the events mix neighbouring relations.
@@ -290,7 +293,8 @@ class AdaptiveFilter:
         past: History = _NOTHING,
         least: float = LEAST_NOISE,
     ) -> float:
-        """Least noise with which `steps` more releases stay within the bound, to a relative 1e-6.
+        """Return the smallest noise multiplier with which `steps` more releases stay within the bound, to a relative
+        1e-6.
 
         Raises:
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
@@ -351,10 +355,10 @@ class FixedThenAdaptiveFilter:
     budget: PrivacyBudget
 
     def quota(self, past: History, event: Event) -> int:
-        """How many more executions of `event` the budget allows.
+        """Return how many more executions of `event` the budget allows.
 
         Raises:
-            MechanismChanged: `past` holds another event, and the budget is too small to prove anything of both.
+            MechanismChanged: `past` holds another event, and the budget is too small to prove anything for both.
             ValueError: the events mix neighbouring relations.
         """
         executed = checked(past)
@@ -372,7 +376,7 @@ class FixedThenAdaptiveFilter:
         past: History = _NOTHING,
         least: float = LEAST_NOISE,
     ) -> float:
-        """Least noise with which `steps` releases are allowed after `past`, be it the past's own or another.
+        """Return the smallest noise multiplier that allows `steps` releases after `past`, the past's own or another.
 
         Raises:
             MechanismChanged: see `quota`.
@@ -388,28 +392,28 @@ class FixedThenAdaptiveFilter:
             return self._of_several.noise_multiplier(sampling_rate, steps, relation, past, least)
         try:
             other = self._of_several.noise_multiplier(sampling_rate, steps, relation, past, least)
-        except ValueError:  # nothing is left for another mechanism
+        except ValueError:  # no budget is left for another mechanism
             return repeated.noise_multiplier
         return min(repeated.noise_multiplier, other)
 
     @property
     def _of_one(self) -> FixedMechanismFilter:
-        """What keeps histories of one event."""
+        """The filter for histories of one event."""
         return FixedMechanismFilter(self._tight)
 
     @property
     def _of_gaussians(self) -> GaussianFilter:
-        """What keeps histories of Gaussians without sampling."""
+        """The filter for histories of Gaussians without sampling."""
         return GaussianFilter(self._tight)
 
     @property
     def _tight(self) -> PrivacyBudget:
-        """What is kept for both."""
+        """The budget for both."""
         return replace(self.budget, delta=(1.0 - SHARE_FOR_OTHERS) * self.budget.delta)
 
     @property
     def _of_several(self) -> AdaptiveFilter:
-        """What keeps all others."""
+        """The filter for all other histories."""
         try:
             return AdaptiveFilter(replace(self.budget, delta=SHARE_FOR_OTHERS * self.budget.delta))
         except ValueError as error:
@@ -421,12 +425,12 @@ class FixedThenAdaptiveFilter:
 
 
 def _only_gaussians(executed: Mapping[Event, int]) -> bool:
-    """Whether nothing but Gaussians without sampling was executed."""
+    """Return whether nothing but Gaussians without sampling was executed."""
     return all(map(is_unsampled_gaussian, executed))
 
 
 def _repeated(past: History, sampling_rate: float, relation: NeighbouringRelation) -> PoissonSampledGaussian | None:
-    """The one event of a past, where releases at this rate would repeat it."""
+    """Return the one event of a past if releases at this rate would repeat it, else None."""
     match list(checked(past)):
         case [PoissonSampledGaussian() as event] if (event.sampling_rate, event.relation) == (sampling_rate, relation):
             return event
@@ -442,12 +446,12 @@ FILTERS: dict[str, Callable[[PrivacyBudget], Filter]] = {
 
 
 def filter_of(allowance: Allowance) -> Filter:
-    """What keeps a data owner's budget."""
+    """Return the filter that keeps a data owner's budget."""
     return FILTERS[allowance.filter](allowance.budget)
 
 
 FILTER_OF_MIXTURES = "adaptive"
-"""The filter of whoever names none, where several mechanisms are meant from the beginning: questions and training."""
+"""Filter for questions and training together, if the data owner names none: several mechanisms are expected."""
 
 DEFAULT_FILTER = "fixed-then-adaptive"
-"""The filter of whoever names none, where nothing was charged yet under another."""
+"""Filter of a dataset if the data owner names none and nothing was charged yet under another."""

@@ -2,8 +2,7 @@
 
 **It is an approximation and no bound.** It understates epsilon, up to 5.8-fold at sampling rate 0.001, noise multiplier
 0.7 and 10 steps; no promise may rest on it. It is exact where every event has the sampling rate 1, and on that alone
-`filters.GaussianFilter` rests. Published results and other libraries state it, and here it shows what it is worth next
-to `pld`:
+`filters.GaussianFilter` rests. Published results and other libraries state it; here it can be compared with `pld`:
 
 >>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> history = {PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0): 1_000}
@@ -25,16 +24,16 @@ from scipy.special import erfcx, ndtr
 from fedprivacy.accounting.histories import check_delta, checked
 from fedprivacy.values.events import History, PoissonSampledGaussian
 
-_LARGEST_EXPONENT = 700.0  # whose exponential is a floating-point number
-_SURELY = -10.0  # a, below which Phi(-a) is nearly 1 and e^(a^2/2) may overflow
+_LARGEST_EXPONENT = 700.0  # its exponential is still a floating-point number
+_SURELY = -10.0  # value of a below which Phi(-a) is nearly 1 and e^(a^2/2) may overflow
 _SMALL_MU = 0.01
 _TINY = sys.float_info.min
 _DOUBT_OF_LOG_DELTA = 1e-9  # a hundred times and more the rounding error of log delta, for mu of at most 10^5
-_DOUBT_OF_MU = 1e-12  # relative: what rounding makes of eps / mu - mu / 2 for a larger mu
+_DOUBT_OF_MU = 1e-12  # relative rounding error of eps / mu - mu / 2 for a larger mu
 
 
 def mu(history: History) -> float:
-    """Approximate GDP parameter of a history (Bu, Dong, Long, Su 2020, Harvard Data Science Review 2 (3)).
+    """Return the approximate GDP parameter of a history (Bu, Dong, Long, Su 2020, Harvard Data Science Review 2 (3)).
 
     n executions have mu = q sqrt(n (e^(1/s^2) - 1)), s the noise multiplier over the sensitivity, in the limit of many
     steps with q sqrt(n) constant; where q = 1, mu = sqrt(n) / s, exactly. Several events have the root of the sum of
@@ -50,7 +49,7 @@ def mu(history: History) -> float:
 
 
 def gaussians(history: History) -> dict[PoissonSampledGaussian, int]:
-    """The executed events of `history`, all of the one kind that this module and `composition` know.
+    """Return the executed events of `history`, which must all be Poisson-sampled Gaussians.
 
     Raises:
         ValueError: the history mixes neighbouring relations or holds another event than `PoissonSampledGaussian`.
@@ -73,10 +72,10 @@ def _single_mu(event: PoissonSampledGaussian) -> float:
 
 
 def epsilon(history: History, delta: float) -> float:
-    """Epsilon of the Gaussian mechanism with the history's `mu`: an approximation, not a bound, unless every q is 1.
+    """Return epsilon of the Gaussian mechanism with the history's `mu`: no bound but an approximation, unless q = 1.
 
     Args:
-        history: how often each event was executed, under one neighbouring relation.
+        history: number of executions of each event, under one neighbouring relation.
         delta: probability in (0, 1).
 
     Returns:
@@ -90,10 +89,10 @@ def epsilon(history: History, delta: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Exact epsilon of N(mu, 1) against N(0, 1) at `delta` (Balle, Wang 2018, arXiv 1805.06530, Theorem 8).
+    """Return the exact epsilon of N(mu, 1) against N(0, 1) at `delta` (Balle, Wang 2018, arXiv 1805.06530, Theorem 8).
 
-    Found by bisection down to neighbouring floating-point numbers, of which the larger one is returned. 0 where mu is
-    0; infinite where mu^2 exceeds the floating-point range.
+    It is found by bisection down to neighbouring floating-point numbers, of which the larger one is returned. 0 where
+    mu is 0; infinite where mu^2 exceeds the floating-point range.
     """
     log_delta = math.log(delta)
     if mu == 0.0 or _log_gaussian_delta(mu, 0.0) <= log_delta:
@@ -112,10 +111,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu for which N(mu, 1) against N(0, 1) is (epsilon, delta)-differentially private, from below.
+    """Return the largest mu for which N(mu, 1) against N(0, 1) is (epsilon, delta)-differentially private, rounded
+    down.
 
-    Found by bisection on the exact delta (Balle, Wang 2018), which grows with mu. What rounding may have done to it is
-    charged: the mu returned is right, and less than a relative 1e-8 below the largest (for delta up to 0.9).
+    It is found by bisection on the exact delta (Balle, Wang 2018), which grows with mu. Rounding errors are charged:
+    the returned mu is valid, and less than a relative 1e-8 below the largest (for delta up to 0.9).
 
     Args:
         epsilon: in nats, > 0 and finite.
@@ -136,7 +136,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def _log_gaussian_delta(mu: float, epsilon: float) -> float:
-    """log(Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)).
+    """Compute log(Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)).
 
     With a = eps/mu - mu/2 and b = a + mu, e^eps e^(-b^2/2) = e^(-a^2/2): both terms share a factor, no exponential
     overflows and a tiny delta keeps its digits.
@@ -153,5 +153,5 @@ def _log_gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def _scaled_tail(x: float) -> float:
-    """e^(x^2/2) Phi(-x)."""
+    """Compute e^(x^2/2) Phi(-x)."""
     return 0.5 * float(erfcx(x / math.sqrt(2.0)))

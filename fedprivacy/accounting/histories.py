@@ -1,7 +1,7 @@
-"""What may be composed: a checked history, and the ways it grows.
+"""Checked histories that may be composed, and the ways they grow.
 
-Composition theorems hold for one neighbouring relation. A history that mixes two, or counts that are no counts, are
-refused here, once, before any accountant sees them.
+Composition theorems hold for one neighbouring relation. A history that mixes two, or has invalid counts, is refused
+here, once, before any accountant sees it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROUND_UP = 1.0 + 1e-6  # far above the error of the binomial tail measured agai
 
 
 def checked(history: History) -> dict[Event, int]:
-    """The events of `history` that were executed at least once, in a fixed order: sums must not depend on another.
+    """Return the events of `history` that were executed at least once, in a fixed order, so that sums are reproducible.
 
     Raises:
         ValueError: a count is negative or not an integer, or the events state different neighbouring relations.
@@ -32,7 +32,7 @@ def checked(history: History) -> dict[Event, int]:
 
 
 def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]:
-    """`past` and `steps` more executions of `event`.
+    """Return `past` with `steps` more executions of `event`.
 
     Raises:
         ValueError: as `checked`, of the past and of the added event.
@@ -45,13 +45,13 @@ def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]
 
 
 def without(history: History, own: History) -> dict[Event, int]:
-    """A history but for what one run added to it."""
+    """Return a history without the executions of one run."""
     of_run = checked(own)
     return {event: left for event, steps in history.items() if (left := steps - of_run.get(event, 0)) > 0}
 
 
 def untruncated(history: History) -> tuple[dict[Event, int], float]:
-    """`history` with every sample left as large as it is drawn, and the probability that one was cut down.
+    """Return `history` as if no sample were cut down, and the probability that one was.
 
     Formal guarantee (Chua et al. 2024, arXiv 2411.04205): with that probability psi, in total over the executions,
     `history` is within total variation psi of the returned one. If the latter is (epsilon, delta)-differentially
@@ -71,7 +71,7 @@ def untruncated(history: History) -> tuple[dict[Event, int], float]:
 
 
 def truncation(event: TruncatedPoissonSampledGaussian) -> float:
-    """Probability that one sample is larger than `event.largest_sample`, rounded up; 0 when it cannot be."""
+    """Return the probability that one sample exceeds `event.largest_sample`, rounded up; 0 when it cannot."""
     if event.largest_sample >= event.records:
         return 0.0
     tail = float(bdtrc(event.largest_sample, event.records, event.sampling_rate))
@@ -92,10 +92,10 @@ def _check_relations(events: Iterable[Event]) -> None:
 
 
 def check_delta(delta: float) -> float:
-    """`delta` itself.
+    """Return `delta` if it is valid.
 
     Raises:
-        ValueError: it is no probability in (0, 1).
+        ValueError: it is not in (0, 1).
     """
     if not (0.0 < delta < 1.0 and math.isfinite(delta)):
         raise ValueError(f"delta is {delta}; choose a probability in (0, 1), well below 1 / shard size.")

@@ -1,9 +1,9 @@
-"""Dominating pairs of distributions, one for each mechanism: how much mass their privacy loss has where.
+"""Dominating pairs of distributions, one for each mechanism: the masses of their privacy loss in intervals.
 
-The loss of outcome x is log(P(x) / Q(x)). A pair is the one of `Direction.REMOVE`; exchanging P and Q gives `ADD`, and
-the losses change their sign. All that a discretisation needs of a pair is the mass that P and Q put between consecutive
-losses, computed so that small masses keep their relative precision. Mass at one loss (an atom) belongs to the cell that
-ends there or, were its loss rounded, to a neighbour within the slack.
+The loss of outcome x is log(P(x) / Q(x)). A pair is that of `Direction.REMOVE`; exchanging P and Q gives `ADD`, and the
+losses change their sign. A discretisation needs only the masses of P and Q between consecutive losses, computed so that
+small masses keep their relative precision. Mass at one loss (an atom) belongs to the cell that ends there or, if its
+loss is rounded, to a neighbour within the slack.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FARTHEST = 40.0  # standard deviations; the normal tail beyond is below the sma
 
 
 class Direction(enum.Enum):
-    """Which of the two neighbouring shards holds the record."""
+    """The direction of a comparison: the shard that holds the record comes first or second."""
 
     REMOVE = "remove"  # P is the release with the record, Q the one without: for a sampled Gaussian, P is the mixture
     ADD = "add"  # P is the release without the record, Q the one with it
@@ -50,7 +50,7 @@ class Masses:
     error: FloatArray  # bound on the rounding error of `inside`, shape [losses - 1]
 
     def mixed_with(self, other: Masses, weight: float) -> Masses:
-        """(1 - weight) of these and `weight` of the others."""
+        """Return the mixture of (1 - weight) of these masses and `weight` of the others."""
         return Masses(
             (1.0 - weight) * self.below + weight * other.below,
             (1.0 - weight) * self.inside + weight * other.inside,
@@ -59,11 +59,11 @@ class Masses:
         )
 
     def reversed(self) -> Masses:
-        """Between the same losses with the opposite sign."""
+        """Return the masses between the same losses with the opposite sign."""
         return Masses(self.above, self.inside[::-1], self.below, self.error[::-1])
 
     def right_of(self, cell: int, others: Masses) -> Masses:
-        """These masses from the given cell on, and the others before."""
+        """Return these masses from the given cell on, and the others before it."""
         inside, error = (
             np.concatenate([left[:cell], right[cell:]])
             for left, right in ((others.inside, self.inside), (others.error, self.error))
@@ -73,23 +73,25 @@ class Masses:
 
 @dataclass(frozen=True, slots=True)
 class SampledGaussian:
-    """P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
+    """The pair P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
 
     sampling_rate: float  # q, in (0, 1]
     noise: float  # s > 0
 
     @property
     def largest_loss(self) -> float:
-        """Infinite."""
+        """Largest loss: infinite."""
         return math.inf
 
     def support(self, reach: float) -> tuple[float, float]:
-        """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either component."""
+        """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either
+        component.
+        """
         low, high = self._losses(np.array([-reach * self.noise, 1.0 + reach * self.noise]))
         return float(low), float(high)
 
     def deviation(self, direction: Direction) -> float:
-        """Standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
+        """Return the standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
         z = np.linspace(-9.0, 9.0, 181)
         density = np.exp(-0.5 * z**2)
         weights, x = density, z * self.noise
@@ -99,15 +101,16 @@ class SampledGaussian:
         return _weighted_deviation(self._losses(x), weights)
 
     def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
-        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
+        """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
         z_base, z_shifted, slack = self.outcomes(losses)
         base, shifted = (_normal_masses(z, 0.5 / self.noise) for z in (z_base, z_shifted))
         return base.mixed_with(shifted, self.sampling_rate), base, slack
 
     def outcomes(self, losses: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """The outcomes at which the loss takes the given values: z of N(0, s^2) and z of N(1, s^2), shape [losses].
+        """Return the outcomes at which the loss takes the given values: z of N(0, s^2) and z of N(1, s^2), shape
+        [losses].
 
-        And a bound, in nats, on how far the exact loss at a returned outcome lies from the wanted one.
+        Also returns a bound, in nats, on the distance of the exact loss at a returned outcome from the wanted one.
         """
         log_ratio = unmixed(self.sampling_rate, losses)
         slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self.sampling_rate) + (1.0 / self.noise) ** 2)
@@ -124,7 +127,7 @@ class SubsampledGaussian:
     """The pair whose hockey-stick divergences bound those of a sum over a fixed-size sample, see its event.
 
     With A = N(0, s^2), B = N(1, s^2) and M = (1 - g) A + g B: its losses above 0 are those of (M, A), its losses below
-    0 those of (A, M), and what mass is left has a loss of exactly 0. This is one pair: a hockey-stick divergence of
+    0 those of (A, M), and the remaining mass has a loss of exactly 0. This is one pair: a hockey-stick divergence of
     order above 1 depends on the losses above 0 alone, one of order below 1 on those below 0 alone, and P and Q are left
     with the same mass (1 - g) (A(x < 1/2) - A(x > 1/2)), because (M, A) and (A, M) have the same total variation. It
     is its own mirror image.
@@ -135,20 +138,22 @@ class SubsampledGaussian:
 
     @property
     def largest_loss(self) -> float:
-        """Infinite."""
+        """Largest loss: infinite."""
         return math.inf
 
     def support(self, reach: float) -> tuple[float, float]:
-        """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either component."""
+        """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either
+        component.
+        """
         _, high = self._poisson.support(reach)
         return -high, high
 
     def deviation(self, direction: Direction) -> float:
-        """Standard deviation of the loss under P, in nats: about as large as that of (M, A)."""
+        """Return the standard deviation of the loss under P, in nats: about as large as that of (M, A)."""
         return self._poisson.deviation(Direction.REMOVE)
 
     def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
-        """Masses of P and of Q between increasing losses, of which the middle one is 0."""
+        """Return masses of P and of Q between increasing losses, of which the middle one is 0."""
         mixture, base, slack = self._poisson.masses(losses)
         zero = losses.size // 2
         left = (1.0 - self.sampling_rate) * float(erf(math.sqrt(0.125) / self.noise))
@@ -165,7 +170,7 @@ class SubsampledGaussian:
 
 @dataclass(frozen=True, slots=True)
 class SampledLaplace:
-    """P = (1 - q) Lap(0, b) + q Lap(1, b), Q = Lap(0, b).
+    """The pair P = (1 - q) Lap(0, b) + q Lap(1, b), Q = Lap(0, b).
 
     Outcomes below 0 and above 1 have the same losses as 0 and 1: two atoms.
     """
@@ -175,16 +180,16 @@ class SampledLaplace:
 
     @property
     def largest_loss(self) -> float:
-        """log(1 - q + q e^(1 / b)): the loss of outcomes above 1 when the record is removed."""
+        """Largest loss, log(1 - q + q e^(1 / b)): that of outcomes above 1 when the record is removed."""
         return self.support(math.inf)[1] * (1.0 + 1e-12)
 
     def support(self, reach: float) -> tuple[float, float]:
-        """Smallest and largest loss, in nats, over all outcomes."""
+        """Return the smallest and largest loss, in nats, over all outcomes."""
         low, high = mixed(self.sampling_rate, np.array([-1.0, 1.0]) / np.float64(self.noise))
         return float(low), float(high)
 
     def deviation(self, direction: Direction) -> float:
-        """Standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
+        """Return the standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
         losses = np.linspace(*self.support(math.inf), 1025)
         losses[0] -= losses[-1] - losses[0]  # so that the first cell holds the atom
         p, q, _ = self.masses(losses)
@@ -193,13 +198,14 @@ class SampledLaplace:
         return _weighted_deviation(middles, (p if direction is Direction.REMOVE else q).inside)
 
     def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
-        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
+        """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
         largest = 1.0 / self.noise
         log_ratio = unmixed(self.sampling_rate, losses)
         inner = np.clip(log_ratio, -largest, largest)
         atoms = log_ratio < -largest, log_ratio >= largest
-        above = np.select(atoms, [1.0, 0.0], 0.5 * np.exp(-0.5 * (inner + largest)))  # of Lap(0, b), losses beyond
-        below = np.select(atoms, [0.0, 1.0], 0.5 * np.exp(0.5 * (inner - largest)))  # of Lap(1, b), losses up to
+        # Mass of Lap(0, b) at losses beyond.
+        above = np.select(atoms, [1.0, 0.0], 0.5 * np.exp(-0.5 * (inner + largest)))
+        below = np.select(atoms, [0.0, 1.0], 0.5 * np.exp(0.5 * (inner - largest)))  # mass of Lap(1, b) at losses up to
         doubt = 2.0 * ROUNDING * (1.0 + largest)
         base = Masses(float(1.0 - above[0]), above[:-1] - above[1:], float(above[-1]), doubt * (above[:-1] + above[1:]))
         shifted = Masses(
@@ -210,8 +216,10 @@ class SampledLaplace:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """Randomised response: P answers the first category with 1 - f + f / k, each other with f / k; Q the second."""
+class ResponsePair:
+    """The pair of randomised response: P gives the first category with 1 - f + f / k, each other with f / k; Q the
+    second.
+    """
 
     categories: int  # k >= 2
     uniform_probability: float  # f, in (0, 1]
@@ -223,19 +231,19 @@ class Answers:
 
     @property
     def largest_loss(self) -> float:
-        """log(1 + k (1 - f) / f): the loss of the first category."""
+        """Largest loss, log(1 + k (1 - f) / f): that of the first category."""
         return self._log_odds * (1.0 + 1e-12)
 
     def support(self, reach: float) -> tuple[float, float]:
-        """Smallest and largest loss, in nats, over all answers."""
+        """Return the smallest and largest loss, in nats, over all answers."""
         return -self._log_odds, self._log_odds
 
     def deviation(self, direction: Direction) -> float:
-        """Standard deviation of the loss under P, in nats."""
+        """Return the standard deviation of the loss under P, in nats."""
         return _weighted_deviation(self._losses, self._probabilities)
 
     def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
-        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
+        """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
         cells = np.searchsorted(losses, self._losses) - 1
         p, q = np.zeros((2, losses.size - 1))
         np.add.at(p, cells, self._probabilities)
@@ -257,13 +265,13 @@ class Answers:
         return np.array([lie, (self.categories - 2) * lie, 1.0 - self.uniform_probability + lie])
 
 
-Pair = SampledGaussian | SubsampledGaussian | SampledLaplace | Answers
-"""What a discretisation asks: noise in units of the sensitivity, largest loss, support, deviation and masses."""
+Pair = SampledGaussian | SubsampledGaussian | SampledLaplace | ResponsePair
+"""A dominating pair: noise in units of the sensitivity, largest loss, support, deviation and masses."""
 
 
 @functools.lru_cache(maxsize=4096)
 def pair(event: Event) -> Pair:
-    """The pair that dominates one execution of `event`.
+    """Return the pair that dominates one execution of `event`.
 
     Raises:
         ValueError: the event is dominated only together with a charge to delta.
@@ -274,7 +282,7 @@ def pair(event: Event) -> Pair:
         case PoissonSampledLaplace():
             return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
         case RandomizedResponse():
-            return Answers(event.categories, event.uniform_probability)
+            return ResponsePair(event.categories, event.uniform_probability)
         case FixedSizeSampledGaussian():
             sampling_rate = min(math.nextafter(event.sampling_rate, 1.0), 1.0)
             return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)
@@ -289,7 +297,7 @@ def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:
 
 
 def mixed(sampling_rate: float, log_ratios: FloatArray) -> FloatArray:
-    """Losses of the mixture (1 - q) Q + q P at outcomes where the loss of P has the given values, in nats."""
+    """Return losses of the mixture (1 - q) Q + q P at outcomes where the loss of P has the given values, in nats."""
     if sampling_rate == 1.0:
         return log_ratios
     with np.errstate(over="ignore", invalid="ignore"):
@@ -299,7 +307,7 @@ def mixed(sampling_rate: float, log_ratios: FloatArray) -> FloatArray:
 
 
 def unmixed(sampling_rate: float, losses: FloatArray) -> FloatArray:
-    """The inverse of `mixed` at increasing losses; minus infinity at losses that the mixture never has.
+    """Invert `mixed` at increasing losses; minus infinity at losses that the mixture never has.
 
     The inverse loses digits where the loss is flat, but there the loss hardly moves: the error in the loss, not in the
     outcome, stays at the rounding level. `near` would lose it all the same for large negative losses, which only occur
@@ -319,7 +327,9 @@ def unmixed(sampling_rate: float, losses: FloatArray) -> FloatArray:
 
 
 def _normal_masses(z: FloatArray, offset: float) -> Masses:
-    """Of the standard normal distribution at increasing thresholds z, each the result of adding +-`offset`."""
+    """Compute masses of the standard normal distribution at increasing thresholds z, each the result of adding
+    +-`offset`.
+    """
     distance = np.minimum(np.abs(z), _FARTHEST)
     tails = ndtr(-distance)
     # An error of e (|z| + offset) in z changes the tail by at most (1 + |z|) e (|z| + offset) of itself.

@@ -1,7 +1,7 @@
-"""Where and how finely to compute the privacy losses of many histories at once.
+"""Plans: position, extent and spacing of the grids for the privacy losses of many histories at once.
 
-A plan decides speed and tightness, never soundness: whatever the grid, the tilt and the period, `spectra` and `batch`
-charge what they leave out.
+A plan decides speed and tightness, never soundness: for any grid, tilt and period, `spectra` and `batch` charge what
+they leave out.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)  # exponential tilts t, per nat: half an octave is near enough
 TILTS.setflags(write=False)
-MOST_POINTS = 2**17  # of a period; histories that need more are left to `pld`, one by one
+MOST_POINTS = 2**17  # maximum for a period; histories that need more are left to `pld`, one by one
 _WIDEST = 1e300
 _NEGLIGIBLE = 1e-6  # share of delta that aliases may cost
 _FEWEST_POINTS = 64
 _MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
-_LOWER_TILTS = 8  # tried, for a shorter period
-_DOUBT = 1.5  # over the tilt: how far an estimate of epsilon may be above it
+_LOWER_TILTS = 8  # number of lower tilts tried for a shorter period
+_DOUBT = 1.5  # over the tilt: excess of an estimate of epsilon over epsilon, at most
 _HALF_OCTAVE = math.log(2.0) / 2.0
-_REACHES = (10.0, 40.0)  # standard deviations of noise within which an event's largest loss is sought
+_REACHES = (10.0, 40.0)  # standard deviations of noise within which an event's largest loss is computed
 _FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
 _KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
 
@@ -42,29 +42,29 @@ class Plans(Aligned):
     log2_step: IntArray  # base-2 logarithm of the grid step, in nats
     reach: IntArray  # standard deviations of noise that the grid covers
     tilt: IntArray  # index into `TILTS`
-    points: IntArray  # of a period, N; 0 where a history is not suited
-    estimate: FloatArray  # of epsilon, in nats: where the search begins
+    points: IntArray  # number of points of a period, N; 0 where a history is not suited
+    estimate: FloatArray  # estimate of epsilon, in nats: start of the search
     lowest: FloatArray  # epsilon, in nats, down to which aliases are negligible
     known: FloatArray  # upper bounds on epsilon, in nats, before anything is computed
 
 
 @dataclass(frozen=True, slots=True)
 class Moments(Aligned):
-    """What planning needs to know of events, or of composed histories; a row for each."""
+    """Moments of events, or of composed histories, as far as planning needs them; a row for each."""
 
     # K(t), an upper bound on the logarithm of the moment generating function of the loss in either direction, at
     # `TILTS`; infinite where it is unknown; shape [rows, tilts].
     log_moments: FloatArray
-    squares: FloatArray  # of the deviation of an execution's loss, in nats^2, summed over the executions; shape [rows]
+    squares: FloatArray  # squared deviation of an execution's loss, in nats^2, summed over the executions; shape [rows]
     highest: FloatArray  # the largest loss within each of `_REACHES`, in nats, shape [rows, 2]
     largest: FloatArray  # the largest loss at all, in nats, often infinite; shape [rows]
-    bounded: FloatArray  # executions whose loss has a largest value, an atom that a grid blurs; shape [rows]
+    bounded: FloatArray  # number of executions whose loss has a largest value, an atom that a grid blurs; shape [rows]
     steps: FloatArray  # number of executions, shape [rows]
-    widest: FloatArray  # `highest` of one execution, of whichever event has the largest; shape [rows, 2]
+    widest: FloatArray  # largest `highest` of a single execution; shape [rows, 2]
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Moments:
-        """Of one execution of each event."""
+        """Compute the moments of one execution of each event."""
         deviations, near, far, largest = np.array([_loss_range(event) for event in events]).reshape(-1, 4).T
         highest = np.stack([near, far], axis=1)
         log_moments = TILTS * rdp.divergences(events, 1.0 + TILTS)
@@ -72,7 +72,9 @@ class Moments(Aligned):
         return cls(log_moments, deviations**2, highest, largest, bounded, np.ones(len(events)), highest)
 
     def composed(self, counts: csr_array) -> Moments:
-        """Of histories that count these events at least once, shape [histories, events]."""
+        """Compose the moments of histories, given counts of these events (each at least once), shape [histories,
+        events].
+        """
         return Moments(
             log_moments=counts @ self.log_moments,
             squares=counts @ self.squares,
@@ -84,13 +86,15 @@ class Moments(Aligned):
         )
 
     def epsilons(self, deltas: FloatArray) -> FloatArray:
-        """Upper bounds by RDP, in nats, shape [rows]; the largest loss is the divergence of infinite order."""
+        """Return upper bounds by RDP, in nats, shape [rows]; the largest loss is the divergence of infinite order."""
         by_order = rdp.to_epsilon(self.log_moments / TILTS, deltas[:, None], 1.0 + TILTS)
         return np.asarray(np.minimum(by_order.min(axis=1), self.largest))
 
 
 def _loss_range(event: Event) -> tuple[float, float, float, float]:
-    """Deviation, the largest losses within `_REACHES` and at all, in nats; infinite for what cannot be planned."""
+    """Return the deviation, the largest losses within `_REACHES` and the largest of all, in nats; infinite if
+    unplannable.
+    """
     if isinstance(event, TruncatedPoissonSampledGaussian):
         return math.inf, math.inf, math.inf, math.inf
     near, far = (max(high, -low) for low, high in (pair(event).support(reach) for reach in _REACHES))
@@ -98,7 +102,7 @@ def _loss_range(event: Event) -> tuple[float, float, float, float]:
 
 
 def _at(reach: IntArray, highest: FloatArray) -> FloatArray:
-    """The largest loss within a reach, from those within `_REACHES`: it is convex in the reach; shape [rows]."""
+    """Bound the largest loss within a reach by those within `_REACHES` (it is convex in the reach); shape [rows]."""
     near, far = _REACHES
     share = np.maximum(reach - near, 0.0) / (far - near)
     return np.asarray(highest[:, 0] + share * (highest[:, 1] - highest[:, 0]))
@@ -108,8 +112,8 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     """Plan histories by their moment generating functions, with the saddle-point method.
 
     Args:
-        moments: of the histories.
-        deltas: shape [histories].
+        moments: moments of the histories.
+        deltas: delta of each history, shape [histories].
         known: upper bounds on epsilon, in nats, shape [histories].
     """
     deviations = np.sqrt(np.minimum(moments.squares / moments.steps, _WIDEST))
@@ -132,7 +136,7 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
 
 
 def _saddle_point(log_moments: FloatArray, log_deltas: FloatArray) -> FloatArray:
-    """An estimate of epsilon, in nats, shape [histories]."""
+    """Estimate epsilon, in nats, shape [histories]."""
     with np.errstate(invalid="ignore"):
         log_delta = log_moments - np.log(TILTS * (1.0 + TILTS)) - 0.5 * np.log(2.0 * np.pi * _curvature(log_moments))
         candidates = (log_delta - log_deltas[:, None]) / TILTS
@@ -142,7 +146,7 @@ def _saddle_point(log_moments: FloatArray, log_deltas: FloatArray) -> FloatArray
 def _shortest_periods(
     log_moments: FloatArray, furthest: FloatArray, best: IntArray, lowest: FloatArray, log_negligible: FloatArray
 ) -> tuple[IntArray, FloatArray]:
-    """The tilts, near the best ones, after whose periods aliases are negligible soonest; and the periods, in nats.
+    """Return the tilts, near the best ones, whose periods are shortest; and the periods, in nats.
 
     The best tilt keeps rounding errors smallest, but where one execution in many dominates the loss, its tilted
     distribution is far too wide; so any tilt that magnifies rounding little may be taken.
@@ -166,13 +170,13 @@ def _shortest_periods(
 
 
 def _reach(steps: FloatArray, deltas: FloatArray) -> IntArray:
-    """Standard deviations of noise after which what leaves the grid costs a negligible share of delta, in twos."""
+    """Return the standard deviations of noise beyond which mass costs a negligible share of delta, as even numbers."""
     tails = np.maximum(_NEGLIGIBLE * deltas / steps, float(np.finfo(float).tiny))
     return np.asarray(2.0 * np.ceil(-0.5 * ndtri(tails)), dtype=np.int64)
 
 
 def _curvature(log_moments: FloatArray) -> FloatArray:
-    """Second derivative by t of K(t) - log(t (1 + t)), from differences over the octaves; shape of `log_moments`."""
+    """Compute the second derivative by t of K(t) - log(t (1 + t)), from differences over the octaves."""
     with np.errstate(invalid="ignore"):
         slope, bend = np.empty_like(log_moments), np.empty_like(log_moments)
         slope[:, 1:-1] = (log_moments[:, 2:] - log_moments[:, :-2]) / (2.0 * _HALF_OCTAVE)
@@ -184,7 +188,8 @@ def _curvature(log_moments: FloatArray) -> FloatArray:
 def _periods(
     magnified: FloatArray, furthest: FloatArray, tilt: IntArray, log_negligible: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Periods W after which aliases from the right, and from the left, are negligible; in nats, shape [histories].
+    """Return periods W after which aliases from the right, and from the left, are negligible; in nats, shape
+    [histories].
 
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
     As in `pld`, whose `_periods` has one history and all t; t is that of index `tilt`, [histories], of `TILTS`.
@@ -198,6 +203,6 @@ def _periods(
 
 
 def _rounded_up(numbers: FloatArray) -> IntArray:
-    """To 2^k or 3 * 2^k: few different sizes, all of them quick to transform."""
+    """Round up to 2^k or 3 * 2^k: few different sizes, all of them quick to transform."""
     power = 2.0 ** np.ceil(np.log2(np.fmin(numbers, MOST_POINTS)))
     return np.where(0.75 * power >= numbers, 0.75 * power, power).astype(np.int64)

@@ -52,26 +52,27 @@ from fedprivacy.accounting.privacy_loss import (
 )
 from fedprivacy.values.events import Event, History
 
-_MOST_POINTS = 2**18  # of a grid; beyond, the grid is coarsened, which costs tightness and never soundness
-_LEAST_NOISE = 1e-4  # in units of the sensitivity; under it, one execution may cost 10^8 nats and is left to RDP
+_MOST_POINTS = 2**18  # maximum for a grid; beyond, the grid is coarsened, which costs tightness and never soundness
+_LEAST_NOISE = 1e-4  # in units of the sensitivity; below it, one execution may cost 10^8 nats and is left to RDP
 _FEWEST_POINTS = 64
-_LARGEST_INDEX = 2.0**30  # of a grid point of one execution, so that the indices of 2^31 executions fit 64 bits
+# Largest index of a grid point of one execution, so that the indices of 2^31 executions fit 64 bits.
+_LARGEST_INDEX = 2.0**30
 _FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
-_MOST_PLANS = 12  # made for one history; what is known by then is a bound
-_MOST_GUESSES = 30  # of what is left of delta for releases of samples that are cut down
+_MOST_PLANS = 12  # maximum for one history; the result by then is a bound
+_MOST_GUESSES = 30  # maximum number of guesses of the remaining delta where samples are cut down
 _GUESS_AHEAD = 1.001
 _LARGEST_EXPONENT = 700.0
-_CHERNOFF_GAP = 5.0  # over the tilt: how far a Chernoff bound on epsilon usually is above it, at most
+_CHERNOFF_GAP = 5.0  # over the tilt: usual excess of a Chernoff bound on epsilon over epsilon, at most
 _LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
 _DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
 
 
 def epsilon(history: History, delta: float) -> float:
-    """Upper bound on the epsilon of a history at `delta`; 0 for an empty history.
+    """Return an upper bound on the epsilon of a history at `delta`; 0 for an empty history.
 
     Args:
-        history: how often each event was executed, under one neighbouring relation.
+        history: number of executions of each event, under one neighbouring relation.
         delta: probability in (0, 1).
 
     Returns:
@@ -85,13 +86,13 @@ def epsilon(history: History, delta: float) -> float:
 
 
 def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | None = None) -> FloatArray:
-    """Upper bounds on the epsilon of `past` followed by n executions of `event`, for every n of `steps`.
+    """Return upper bounds on the epsilon of `past` followed by n executions of `event`, for every n of `steps`.
 
     Args:
         event: the mechanism that is repeated.
         steps: numbers of executions, each >= 0, shape [steps], in any order.
         delta: probability in (0, 1).
-        past: what was executed before; empty when omitted.
+        past: earlier executions; empty when omitted.
 
     Returns:
         Epsilons in nats, shape [steps], never decreasing in the number of executions. A longer list may raise one by up
@@ -107,7 +108,7 @@ def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | N
 
 
 def _upper_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
-    """Bounds for histories each of which contains the next, shape [histories]."""
+    """Bound histories each of which contains the next, shape [histories]."""
     whole = [untruncated(history) for history in histories]
     if all(cut == 0.0 for _, cut in whole):
         return _whole_bounds([history for history, _ in whole], delta)
@@ -116,10 +117,10 @@ def _upper_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> Flo
 
 
 def _truncated_bound(history: Mapping[Event, int], cut: float, delta: float) -> float:
-    """Bound for a history of which some samples were cut down, with probability `cut` in total.
+    """Bound a history of which some samples were cut down, with probability `cut` in total.
 
-    See `histories.untruncated`: what is left of delta depends on epsilon, so epsilon is guessed from below, and the
-    first that is found not to exceed its guess is a bound.
+    See `histories.untruncated`: the remaining delta depends on epsilon, so epsilon is guessed from below, and the first
+    one that does not exceed its guess is a bound.
     """
     bound = float(_whole_bounds([history], delta)[0])
     if cut == 0.0:
@@ -136,10 +137,10 @@ def _truncated_bound(history: Mapping[Event, int], cut: float, delta: float) -> 
 
 
 def _whole_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
-    """Bounds for histories without cut samples, each of which contains the next, shape [histories].
+    """Bound histories without cut samples, each of which contains the next, shape [histories].
 
-    They are the better of two rigorous bounds; RDP wins where the grid had to be coarsened beyond use. What bounds a
-    history also bounds its part, which keeps the bounds in order and tells each plan where to look.
+    Each is the better of two rigorous bounds; RDP wins where the grid had to be coarsened beyond use. A bound of a
+    history also bounds its parts, which keeps the bounds in order and tells each plan where to look.
     """
     bounds = np.array([rdp.epsilon(history, delta) for history in histories], dtype=np.float64)
     directed = np.zeros((len(Direction), len(histories)))
@@ -153,7 +154,7 @@ def _whole_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> Flo
 
 
 def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta: float, known: float) -> float:
-    """Upper bound on epsilon in one direction: `known`, which is one, or a smaller one."""
+    """Return an upper bound on epsilon in one direction: `known`, which is one, or a smaller one."""
     if not history:
         return 0.0
     if min(pair(event).noise for event in history) < _LEAST_NOISE:
@@ -168,7 +169,7 @@ def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta:
             log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
             continue
         epsilon = _composed_epsilon(terms, plan, delta)
-        # Chernoff bounds are far off where a rare execution may cost much: then plan again, around what was found.
+        # Chernoff bounds are far off where a rare execution may cost much: then plan again, around the result.
         if epsilon >= min(plan.lowest, known):
             return min(epsilon, known)
         known = epsilon
@@ -176,16 +177,16 @@ def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta:
 
 
 def _reach(history: Mapping[Event, int], delta: float) -> float:
-    """Standard deviations of noise after which what leaves the grid costs a negligible share of delta.
+    """Return the standard deviations of noise beyond which mass costs a negligible share of delta.
 
-    Rounded up to a multiple of 1/2, so that histories that grow share their discretised losses.
+    They are rounded up to a multiple of 1/2, so that growing histories share their discretised losses.
     """
     tail = max(_NEGLIGIBLE * delta / sum(history.values()), float(np.finfo(float).tiny))
     return math.ceil(-2.0 * float(ndtri(tail))) / 2.0
 
 
 def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, float]]) -> int:
-    """Base-2 logarithm of a grid step that is fine relative to the history's root mean square deviation.
+    """Return the base-2 logarithm of a grid step that is fine relative to the history's root mean square deviation.
 
     Splitting a cell adds at most h^2 / 4 to the variance of each execution's loss, whatever the event: what counts is
     the mean variance of an execution. A fixed step would be wasteful for large losses and wrong for small ones.
@@ -205,7 +206,7 @@ _Terms = Sequence[tuple[DiscreteLoss, int]]  # discretised losses on one grid, e
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """Where and how finely to compute. It decides tightness only: any plan yields an upper bound."""
+    """Position, extent and spacing of the grid. It decides tightness only: any plan yields an upper bound."""
 
     step: float  # grid step h, in nats
     tilt: int  # index of the tilt t in `TILTS`
@@ -215,7 +216,7 @@ class _Plan:
 
     @classmethod
     def of(cls, terms: _Terms, step: float, delta: float, known: float) -> _Plan:
-        """The shortest period after which aliases are a negligible share of delta, and the tilt that allows it.
+        """Find the shortest period after which aliases are a negligible share of delta, and the tilt that allows it.
 
         Chernoff: delta(eps) <= e^(K(t) - t eps) t^t / (1 + t)^(1 + t) for every t > 0. The best t keeps rounding
         errors smallest relative to delta, but where one execution in many dominates the loss, its tilted distribution
@@ -236,7 +237,7 @@ class _Plan:
 
 
 def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, furthest: float) -> FloatArray:
-    """For each tilt t, a period W after which aliases are negligible, in nats, shape [tilts].
+    """Return for each tilt t a period W after which aliases are negligible, in nats, shape [tilts].
 
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
     `magnified` is K(u) - u eps for each u of `tilts`, at the smallest epsilon of interest, `log_negligible` the log of
@@ -251,7 +252,7 @@ def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, fu
 
 
 def _composed_epsilon(terms: _Terms, plan: _Plan, delta: float) -> float:
-    """Smallest epsilon that the composed distribution proves on the planned grid."""
+    """Return the smallest epsilon that the composed distribution proves on the planned grid."""
     infinity = -math.expm1(sum(count * math.log1p(-loss.infinity) for loss, count in terms))
     if infinity >= delta:
         return math.inf
@@ -271,7 +272,9 @@ def _composed_epsilon(terms: _Terms, plan: _Plan, delta: float) -> float:
 
 
 def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:
-    """log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of `grid`."""
+    """Compute the log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of
+    `grid`.
+    """
     points, tilt = plan.points, TILTS[plan.tilt]
     kept, values, doubt, log_scale = _product(terms, points, plan.tilt, int(grid[0]))
     kernel = hockey_stick(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
@@ -286,7 +289,7 @@ def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:
 
 
 def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArray, ComplexArray, FloatArray, float]:
-    """The product of the transforms of tilted losses, each to its power, for a period that begins at `start`.
+    """Multiply the transforms of tilted losses, each to its power, for a period that begins at `start`.
 
     A power multiplies relative errors by its exponent, so magnitudes and angles are kept instead of complex numbers,
     and a frequency's angle is followed only while its magnitude matters.

@@ -8,9 +8,8 @@
 >>> population.epsilons().round(2).tolist()
 [1.08, 1.95]
 
-A client's state is how often each mechanism was executed on its dataset, and nothing else: what a round changes is a
-number. An epsilon is computed when it is asked for, of the clients that a round has changed, once for all that share a
-history.
+A client's state is the number of executions of each mechanism on its dataset, and nothing else: a round changes a
+number. Epsilons are computed on request, for the clients that a round has changed, once for all that share a history.
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ from fedprivacy.accounting.histories import check_delta
 from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
-MOST_STEPS = 2**31 - 1  # of one mechanism on one dataset
+MOST_STEPS = 2**31 - 1  # maximum for one mechanism on one dataset
 _MECHANISM_BITS, _STEP_BITS, _DELTA_BITS = 24, 31, 8
 _MECHANISM = 2**_MECHANISM_BITS - 1
-_DELTA_RATIO = 1.1  # of two deltas of the grid; a tenth less delta costs about half a percent of epsilon
-_ON_GRID = 1e-9  # distance of an exponent from a whole one that is rounding
-_MOST_REMEMBERED = 2**20  # epsilons
+# Ratio of two neighbouring deltas of the grid; a tenth less delta costs about half a percent of epsilon.
+_DELTA_RATIO = 1.1
+_ON_GRID = 1e-9  # distance of an exponent from a whole number that counts as rounding
+_MOST_REMEMBERED = 2**20  # maximum number of cached epsilons
 _VERSION = 1
 
 
@@ -47,14 +47,14 @@ class PopulationAccountant:
     Formal guarantee: `epsilons` bounds each dataset's privacy loss as `pld.epsilon` does, at the dataset's own delta.
     If a grid is chosen, sampling rates are rounded up and deltas down to it. Both can only raise epsilon: the pair of a
     smaller rate is a mixture of that of the larger one and of two equal distributions, hockey-stick divergences are
-    jointly convex, and domination survives composition; and what holds at a delta holds at a larger one. The reading
+    jointly convex, and domination survives composition; and a bound at a delta holds at a larger one. The reading
     is an odometer's (see `filters`), not a budget.
 
     Not safe for concurrent use.
 
     Args:
-        relation: of every event.
-        rate_grid: ratio, above 1, of neighbouring sampling rates on a geometric grid; deltas then have one, too.
+        relation: neighbouring relation of every event.
+        rate_grid: ratio, above 1, of neighbouring sampling rates on a geometric grid; deltas then have a grid, too.
             1.01 maps rates that differ 30-fold to 350 mechanisms. None: nothing is rounded.
     """
 
@@ -78,7 +78,7 @@ class PopulationAccountant:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the accounts take, names of datasets excepted."""
+        """Number of bytes that the accounts take, names of datasets excepted."""
         arrays = (self._delta, self._delta_number, self._epsilon, self._changed, self._keys, self._steps)
         return sum(array.nbytes for array in arrays)
 
@@ -86,11 +86,11 @@ class PopulationAccountant:
         """Open accounts, or find those that are open.
 
         Args:
-            dataset_ids: what the accounts are for.
-            deltas: one for each, or one for all.
+            dataset_ids: datasets of the accounts.
+            deltas: one delta for each dataset, or one for all.
 
         Returns:
-            The rows that stand for the datasets in the other methods, shape [datasets].
+            Rows of the datasets, for the other methods, shape [datasets].
 
         Raises:
             ValueError: a delta is outside (0, 1), or differs from that of the open account.
@@ -115,7 +115,7 @@ class PopulationAccountant:
         return rows
 
     def _number_deltas(self) -> None:
-        """Short names for deltas, by which epsilons are remembered; too many: none is."""
+        """Number the deltas, so that epsilons can be cached by them; if there are too many, nothing is cached."""
         distinct, place = np.unique(self._delta, return_inverse=True)
         number = np.where(distinct.size <= 2**_DELTA_BITS, place, -1).astype(np.int16)
         if not np.array_equal(number[: self._delta_number.size], self._delta_number):
@@ -123,7 +123,7 @@ class PopulationAccountant:
         self._delta_number = number
 
     def mechanisms(self, events: Sequence[Event]) -> IntArray:
-        """The numbers that stand for events in `record`, shape [events].
+        """Return the numbers of events for `record`, shape [events].
 
         Raises:
             ValueError: an event has another relation than the population, or there are too many different ones.
@@ -144,13 +144,13 @@ class PopulationAccountant:
         """Add executions to accounts.
 
         Args:
-            rows: whose, as `enrol` gives them, shape [charges]; a row may come more than once.
-            mechanisms: of what, as `mechanisms` gives them; one number for each charge, or one for all.
-            steps: how often; one number for each charge, or one for all.
+            rows: rows of the accounts, as `enrol` returns them, shape [charges]; a row may appear more than once.
+            mechanisms: numbers of the mechanisms, as `mechanisms` returns them; one for each charge, or one for all.
+            steps: numbers of executions; one for each charge, or one for all.
 
         Raises:
-            ValueError: a row or a mechanism is none that was given out, a number of steps is negative or no integer, or
-                a total would exceed `MOST_STEPS`. Nothing is recorded then.
+            ValueError: a row or a mechanism is unknown, a number of steps is negative or no integer, or a total would
+                exceed `MOST_STEPS`. Nothing is recorded then.
         """
         keys, added = self._charges(rows, mechanisms, steps)
         at, known = _located(self._keys, keys)
@@ -165,15 +165,15 @@ class PopulationAccountant:
     def restate(
         self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike, *, accounts: ArrayLike | None = None
     ) -> None:
-        """Let accounts hold these executions and no others, as they stand in a ledger.
+        """Replace the executions of accounts by these, as they stand in a ledger.
 
-        What has not changed is not computed again. Takes and raises what `record` does.
+        Epsilons of unchanged accounts are not computed again. Arguments and errors are those of `record`.
 
         Args:
-            rows: whose, shape [charges]; no other's than `accounts`.
-            mechanisms: of what.
-            steps: how often.
-            accounts: the rows of those that are restated, shape [accounts]; None: all.
+            rows: rows of the accounts, shape [charges]; only rows of `accounts`.
+            mechanisms: numbers of the mechanisms.
+            steps: numbers of executions.
+            accounts: rows of the restated accounts, shape [accounts]; None: all.
         """
         keys, total = self._charges(rows, mechanisms, steps)
         _check_totals(total)
@@ -191,12 +191,12 @@ class PopulationAccountant:
         self._keys, self._steps = np.insert(kept, at, keys), np.insert(kept_steps, at, total)
 
     def _entries(self, rows: IntArray) -> IntArray:
-        """The places of all entries of accounts, shape [entries]; `rows` are distinct and increasing."""
+        """Return the places of all entries of accounts, shape [entries]; `rows` are distinct and increasing."""
         starts, stops = np.searchsorted(self._keys, [rows << _MECHANISM_BITS, (rows + 1) << _MECHANISM_BITS])
         return _ranges(starts, stops - starts)
 
     def _charges(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
-        """Keys of (row, mechanism), increasing, and the steps of each; raises as `record`."""
+        """Return the keys of (row, mechanism), increasing, and the steps of each; raise as `record`."""
         whose = _whole("rows", rows, len(self) - 1)
         what = _whole("mechanisms", mechanisms, len(self._composer.events) - 1)
         counted = np.broadcast_to(_whole("steps", steps, MOST_STEPS), whose.shape)
@@ -206,17 +206,17 @@ class PopulationAccountant:
         return keys, total
 
     def history(self, row: int) -> History:
-        """How often each event was executed on a dataset."""
+        """Return the number of executions of each event on a dataset."""
         start, stop = np.searchsorted(self._keys, [row << _MECHANISM_BITS, (row + 1) << _MECHANISM_BITS])
         numbers, steps = self._keys[start:stop] & _MECHANISM, self._steps[start:stop]
         executed = zip(numbers.tolist(), steps.tolist(), strict=True)
         return {self._composer.events[number]: count for number, count in executed if count}
 
     def epsilons(self, rows: IntArray | None = None) -> FloatArray:
-        """Each dataset's privacy loss at its delta, in nats.
+        """Compute each dataset's privacy loss at its delta, in nats.
 
         Args:
-            rows: of which datasets, shape [datasets]; None: of all, in the order of enrolment.
+            rows: rows of the datasets, shape [datasets]; None: all, in the order of enrolment.
         """
         changed = np.flatnonzero(self._changed) if rows is None else np.unique(rows[self._changed[rows]])
         if changed.size:
@@ -239,10 +239,10 @@ class PopulationAccountant:
 
     @classmethod
     def load(cls, path: Path) -> PopulationAccountant:
-        """The accounts of a file.
+        """Read the accounts of a file.
 
         Raises:
-            ValueError: the file is none of `save`'s, or of another version.
+            ValueError: the file was not written by `save`, or is of another version.
         """
         try:
             with np.load(path, allow_pickle=False) as stored:
@@ -252,7 +252,7 @@ class PopulationAccountant:
             raise ValueError(f"{path} holds no accounts of a population ({error}).") from error
         if about["version"] != _VERSION:
             raise ValueError(f"{path} has version {about['version']}; this program reads version {_VERSION}.")
-        population = cls(NeighbouringRelation(about["relation"]))  # what was rounded is not rounded again
+        population = cls(NeighbouringRelation(about["relation"]))  # rates and deltas are rounded already
         population.enrol(about["dataset_ids"], deltas)
         population.mechanisms([from_fields(fields) for fields in about["events"]])
         population.record(keys >> _MECHANISM_BITS, keys & _MECHANISM, steps)
@@ -260,7 +260,7 @@ class PopulationAccountant:
         return population
 
     def _computed(self, rows: IntArray) -> FloatArray:
-        """The epsilons of datasets whose histories have changed, shape of `rows`, in increasing order."""
+        """Compute the epsilons of datasets whose histories have changed, shape of `rows`, in increasing order."""
         starts, stops = np.searchsorted(self._keys, [rows << _MECHANISM_BITS, (rows + 1) << _MECHANISM_BITS])
         entries, deltas = stops - starts, self._delta[rows]
         epsilons = np.empty(rows.size)
@@ -273,7 +273,7 @@ class PopulationAccountant:
         return epsilons
 
     def _simple(self, rows: IntArray, places: IntArray) -> FloatArray:
-        """Of datasets with one entry each: those that agree in mechanism, steps and delta are computed once."""
+        """Compute the epsilons of datasets with one entry each, once for equal mechanisms, steps and deltas."""
         one, number = np.ones_like(places), self._delta_number[rows].astype(np.int64)
         if number[0] < 0:
             return self._composed(places, one, self._delta[rows])
@@ -310,13 +310,15 @@ class PopulationAccountant:
 
 
 class _Memo:
-    """Epsilons by key: what a dictionary is for one key, at the speed of sorted arrays."""
+    """Cache of epsilons by key: a dictionary at the speed of sorted arrays."""
 
     def __init__(self) -> None:
         self._keys, self._values = np.empty(0, dtype=np.int64), np.empty(0)
 
     def get(self, keys: IntArray, compute: Callable[[IntArray], FloatArray]) -> FloatArray:
-        """The value of every key, distinct and increasing; `compute` has those of the places not remembered."""
+        """Return the value of every key, distinct and increasing; `compute` returns those of places that are not
+        cached.
+        """
         values = np.empty(keys.size)
         at, known = _located(self._keys, keys)
         values[known] = self._values[at[known]]
@@ -330,13 +332,13 @@ class _Memo:
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """The whole numbers of ranges, one range after the other."""
+    """Return the whole numbers of ranges, one range after the other."""
     ends = np.append(0, lengths.cumsum())
     return np.asarray(np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths))
 
 
 def _located(keys: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
-    """Where each wanted key stands, or would stand, among increasing keys, and whether it does; shape of `wanted`."""
+    """Find the place of each wanted key among increasing keys, or its insertion place, and a mask of those found."""
     places = np.searchsorted(keys, wanted)
     known = np.zeros(wanted.size, dtype=np.bool_)
     inside = places < keys.size
@@ -345,7 +347,7 @@ def _located(keys: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
 
 
 def _whole(name: str, numbers: ArrayLike, most: int) -> IntArray:
-    """Whole numbers as they were given, if they are integers from 0 to `most`."""
+    """Check that numbers are integers from 0 to `most`, and return them as such."""
     given = np.asarray(numbers)
     if given.size and not np.issubdtype(given.dtype, np.integer):
         raise ValueError(f"{name} are {given!r}; choose integers of at least 0.")

@@ -36,12 +36,13 @@ _TILTS_PER_OCTAVE = 3
 TILTS: FloatArray = 2.0 ** (np.arange(-21 * _TILTS_PER_OCTAVE, 3 * _TILTS_PER_OCTAVE) / _TILTS_PER_OCTAVE)
 """Arguments t of the moment generating function, times the grid step, at which `DiscreteLoss.log_mgf` is tabulated.
 
-From 2^-17 to 2^6 over the deviation of one execution: wide enough for 1 to 10^9 executions."""
+From 2^-17 to 2^6 over the deviation of one execution: wide enough for 1 to 10^9 executions.
+"""
 TILTS.setflags(write=False)
 
 _LARGEST_EXPONENT = 700.0
 _POINTS_PER_DEVIATION = 16
-_POINTS_OF_BOUNDED = 128  # the same of one execution whose loss has a largest value, an atom, that a grid blurs
+_POINTS_OF_BOUNDED = 128  # the same for one execution whose loss has a largest value, an atom, that a grid blurs
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class DiscreteLoss:
 
     @functools.cached_property
     def log_mgf(self) -> FloatArray:
-        """log of the sum of mass * e^(t * loss) for every t of `TILTS` / grid step, shape [tilts].
+        """Log of the sum of mass * e^(t * loss) for every t of `TILTS` / grid step, shape [tilts].
 
         An octave of t is the square of the one below.
         """
@@ -71,25 +72,25 @@ class DiscreteLoss:
 
 @functools.lru_cache(maxsize=1024)
 def deviation(event: Event) -> float:
-    """Standard deviation of the loss under P, in nats, the smaller of both directions: a few digits, for the grid."""
+    """Return the standard deviation of the loss under P, in nats, the smaller of both directions, to a few digits."""
     return min(pair(event).deviation(direction) for direction in Direction)
 
 
 def support(event: Event, direction: Direction, reach: float) -> tuple[float, float]:
-    """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of the noise."""
+    """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of the noise."""
     low, high = pair(event).support(reach)
     return (low, high) if direction is Direction.REMOVE else (-high, -low)
 
 
 def points_per_deviation(bounded: ArrayLike, steps: ArrayLike) -> FloatArray:
-    """Grid points in a standard deviation of one execution's loss, of so many; more where a loss is bounded."""
+    """Return the grid points in a standard deviation of one execution's loss; more where a loss is bounded."""
     of_bounded = np.maximum(_POINTS_PER_DEVIATION, _POINTS_OF_BOUNDED / np.sqrt(steps))
     return np.where(bounded, of_bounded, _POINTS_PER_DEVIATION)
 
 
 @functools.lru_cache(maxsize=256)
 def discretise(event: Event, log2_step: int, reach: float) -> Mapping[Direction, DiscreteLoss]:
-    """Dominating distributions of one execution's loss on a grid, one for each direction.
+    """Compute dominating distributions of one execution's loss on a grid, one for each direction.
 
     The masses between losses are computed once: between a and b they are those of the other direction between -b and
     -a, with P and Q exchanged.
@@ -97,7 +98,7 @@ def discretise(event: Event, log2_step: int, reach: float) -> Mapping[Direction,
     Args:
         event: the mechanism.
         log2_step: base-2 logarithm of the grid step; a power of two keeps every grid point exact.
-        reach: outcomes farther out than this many standard deviations of normal noise leave the grid.
+        reach: number of standard deviations of normal noise beyond which outcomes leave the grid.
 
     Raises:
         ValueError: the event's samples are cut down (`histories.untruncated`).
@@ -114,10 +115,10 @@ def discretise(event: Event, log2_step: int, reach: float) -> Mapping[Direction,
 
 
 def _rounded_up(p: Masses, q: Masses, losses: FloatArray, first: int, slack: float) -> DiscreteLoss:
-    """Connects the dots: more mass, and more of it at the upper end of its cell, than was computed.
+    """Connect the dots, rounded upwards: more mass, and more of it at the upper end of its cell, than was computed.
 
-    Raising the mass of an atom, or moving mass to a larger loss, can only raise a hockey-stick divergence: that is how
-    the rounding of the cell masses and of the cell boundaries is paid for.
+    Raising the mass of an atom, or moving mass to a larger loss, can only raise a hockey-stick divergence. This covers
+    the rounding of the cell masses and of the cell boundaries.
     """
     # Where e^a is cut off, too little of Q is subtracted: that moves mass upwards.
     scale = np.exp(np.minimum(losses[:-1], _LARGEST_EXPONENT))
@@ -131,12 +132,12 @@ def _rounded_up(p: Masses, q: Masses, losses: FloatArray, first: int, slack: flo
     masses[1:] = upper
     masses[:-1] += total - upper
     masses[0] += p.below
-    infinity = p.above + float(np.finfo(float).tiny)  # the latter for what ended below the smallest number
+    infinity = p.above + float(np.finfo(float).tiny)  # the latter for underflow
     return DiscreteLoss(first, masses, infinity, slack)
 
 
 def folded(masses: FloatArray, points: int) -> FloatArray:
-    """Masses modulo a period, shape [points]."""
+    """Fold masses modulo a period, shape [points]."""
     periods = -(-masses.size // points)
     padded = np.zeros(periods * points)
     padded[: masses.size] = masses
@@ -144,7 +145,7 @@ def folded(masses: FloatArray, points: int) -> FloatArray:
 
 
 def transformed(masses: FloatArray) -> tuple[ComplexArray, float]:
-    """The Fourier transform at frequencies that are not negative, shape [points // 2 + 1], and a bound on each error.
+    """Compute the Fourier transform at frequencies >= 0, shape [points // 2 + 1], and a bound on each error.
 
     |FFT error|_2 <= c log2(N) |FFT|_2 (Higham 2002, Theorem 24.2), and |FFT|_2 = sqrt(N) |masses|_2.
     """
@@ -154,7 +155,7 @@ def transformed(masses: FloatArray) -> tuple[ComplexArray, float]:
 
 
 def hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> ComplexArray:
-    """The transform that turns that of a loss into delta at every epsilon: never larger than at frequency 0.
+    """Compute the transform that turns that of a loss into delta at every epsilon: never larger than at frequency 0.
 
     sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)), with `tilt` t h without unit, `step` h in nats, and `frequencies` w in
     radians for each grid point, shape [frequencies].

@@ -12,7 +12,7 @@ Formal guarantee. With P = (1 - q) N(0, s^2) + q N(1, s^2) and Q = N(0, s^2), bo
 most log(A_a) / (a - 1), A_a = E_Q[(P / Q)^a]: the direction that removes a record dominates the one that adds it
 (Mironov, Talwar, Zhang 2019, arXiv 1908.10530, Theorem 5 and Corollary 7). One number therefore covers both.
 
-What is computed is A_a - 1, never A_a: for a small sampling rate A_a - 1 is of order q^2, far below the spacing of the
+The code computes A_a - 1, never A_a: for a small sampling rate A_a - 1 is of order q^2, far below the spacing of the
 floating-point numbers around 1.
 
 The other mechanisms: Laplace noise has closed forms for the powers of e^loss without sampling and, by the binomial sum,
@@ -57,7 +57,7 @@ ORDERS: FloatArray = np.sort(
         ]
     )
 )
-"""The Rényi orders tried by default: dense where the best order of DP-SGD lies, near 1 for large epsilons."""
+"""Rényi orders tried by default: dense where the best order of DP-SGD lies, near 1 for large epsilons."""
 ORDERS.setflags(write=False)
 
 _ROUND_UP = 1.0 + 1e-11  # above the error measured against 50-digit arithmetic; the log-binomials dominate it
@@ -68,11 +68,11 @@ _MOST_NODES = 20_000
 _BINS_PER_OCTAVE = 16  # of noise multipliers whose integrals are taken on as many nodes
 _STRAIGHT = 20.0  # a / s up to which neither (1 + u)^a overflows nor the normal density underflows
 _LARGEST_LOG_RATIO = 600.0
-_BLOCK = 2**16  # numbers worked on at once: they stay in the processor's cache
+_BLOCK = 2**16  # number of values processed at once: they stay in the processor's cache
 
 
 def divergences(events: Sequence[Event], orders: ArrayLike = ORDERS) -> FloatArray:
-    """Rényi divergences of one execution of each event, in nats.
+    """Compute Rényi divergences of one execution of each event, in nats.
 
     Args:
         events: the mechanisms, in any order, repeated or not.
@@ -98,12 +98,12 @@ def divergences(events: Sequence[Event], orders: ArrayLike = ORDERS) -> FloatArr
 
 
 def rdp(event: Event, orders: ArrayLike = ORDERS) -> FloatArray:
-    """Rényi divergence of one execution of `event`, in nats, shape [orders]: see `divergences`."""
+    """Compute the Rényi divergence of one execution of `event`, in nats, shape [orders]: see `divergences`."""
     return np.array(_rows((event,), tuple(_checked_orders(orders).tolist()))[0])
 
 
 def compose(history: History, orders: ArrayLike = ORDERS) -> FloatArray:
-    """Rényi divergence of a whole history, in nats, shape [orders]: the sum over its executions.
+    """Compute the Rényi divergence of a whole history, in nats, shape [orders]: the sum over its executions.
 
     Raises:
         ValueError: the history mixes neighbouring relations, or an order is not greater than 1.
@@ -117,9 +117,9 @@ def compose(history: History, orders: ArrayLike = ORDERS) -> FloatArray:
 
 
 def epsilon(history: History, delta: float) -> float:
-    """Smallest epsilon that `ORDERS`, or the order infinity, prove for `history` at `delta`; 0 for an empty history.
+    """Return the smallest epsilon that `ORDERS`, or the order infinity, prove for `history` at `delta`; 0 if empty.
 
-    Infinite when samples were cut down, see `histories.untruncated`.
+    It is infinite if samples were cut down, see `histories.untruncated`.
 
     Raises:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
@@ -132,14 +132,15 @@ def epsilon(history: History, delta: float) -> float:
 
 
 def _largest_loss(history: Mapping[Event, int]) -> float:
-    """The divergence of order infinity, in nats: what the history costs at delta 0 (basic composition)."""
+    """Return the divergence of order infinity, in nats: the history's cost at delta 0 (basic composition)."""
     if any(isinstance(event, TruncatedPoissonSampledGaussian) for event in history):
         return math.inf
     return sum(count * pair(event).largest_loss for event, count in history.items()) * _ROUND_UP
 
 
 def to_epsilon(divergence: ArrayLike, delta: ArrayLike, orders: ArrayLike = ORDERS) -> FloatArray:
-    """Epsilon at `delta` that each order proves alone (Canonne, Kamath, Steinke 2020, arXiv 2004.00010, Prop. 12).
+    """Return the epsilon at `delta` that each order proves alone (Canonne, Kamath, Steinke 2020, arXiv 2004.00010,
+    Prop. 12).
 
     Args:
         divergence: Rényi divergence in nats, shape [..., orders].
@@ -153,7 +154,7 @@ def to_epsilon(divergence: ArrayLike, delta: ArrayLike, orders: ArrayLike = ORDE
 
 
 def to_divergence(epsilon: float, delta: float, order: float) -> float:
-    """Largest Rényi divergence of `order`, in nats, that still proves (epsilon, delta); may be negative."""
+    """Return the largest Rényi divergence of `order`, in nats, that still proves (epsilon, delta); may be negative."""
     return epsilon - float(_conversion_cost(delta, np.float64(order)))
 
 
@@ -177,7 +178,7 @@ def _checked_orders(orders: ArrayLike) -> FloatArray:
 
 
 def _log_moments(events: Sequence[Event], orders: FloatArray) -> FloatArray:
-    """log(A_a) of events of one type, or bounds on it, shape [events, orders]."""
+    """Compute log(A_a) of events of one type, or bounds on it, shape [events, orders]."""
     match events[0]:
         case RandomizedResponse():
             return np.logaddexp(0.0, _answers(events, orders))
@@ -195,7 +196,7 @@ def _log_moments(events: Sequence[Event], orders: FloatArray) -> FloatArray:
 
 
 def _parameters(events: Sequence[Event]) -> tuple[FloatArray, FloatArray]:
-    """Sampling rates and noise in units of the sensitivity, each of shape [events]."""
+    """Return sampling rates and noise in units of the sensitivity, each of shape [events]."""
     sampled = (PoissonSampledGaussian, PoissonSampledLaplace, FixedSizeSampledGaussian)
     known = [event for event in events if isinstance(event, sampled)]
     rates = np.array([event.sampling_rate for event in known], dtype=np.float64)
@@ -298,7 +299,7 @@ def _gaussian_powers(noise: FloatArray, k: FloatArray) -> FloatArray:
 def _laplace_powers(noise: FloatArray, k: FloatArray) -> FloatArray:
     """log(M_k - 1), M_k = (k e^((k - 1) / b) + (k - 1) e^(-k / b)) / (2 k - 1), for any real k > 1.
 
-    The terms linear in 1 / b cancel, so the exponentials are replaced by what they exceed their tangents by.
+    The terms linear in 1 / b cancel, so each exponential is replaced by its excess over its tangent.
     """
     rising = np.log(k) + _log_above_tangent((k - 1.0) / noise)
     falling = np.log(k - 1.0) + _log_above_tangent(-k / noise)
@@ -328,7 +329,7 @@ def _choices(orders: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
 
 
 def _groups(sizes: FloatArray) -> list[NDArray[np.intp]]:
-    """Indices of sizes that are alike: those up to 64 together, then those of an octave."""
+    """Group indices of similar sizes: those up to 64 together, then those of an octave."""
     octaves = np.maximum(np.ceil(np.log2(sizes)), 6.0)
     return [np.flatnonzero(octaves == octave) for octave in np.unique(octaves)]
 

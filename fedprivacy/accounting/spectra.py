@@ -1,6 +1,6 @@
 """The lowest frequencies of tilted privacy losses, for many events on one grid.
 
-The transform of a composed loss is a product of powers, and powers of what is below 1 vanish: of thousands of
+The transform of a composed loss is a product of powers, and powers of numbers below 1 vanish: of thousands of
 frequencies the lowest few dozen decide delta. The others are bounded by the largest of them and charged.
 """
 
@@ -19,34 +19,34 @@ from fedprivacy.accounting.plans import TILTS
 from fedprivacy.accounting.privacy_loss import DiscreteLoss, discretise, folded, hockey_stick, transformed
 from fedprivacy.values.events import Event
 
-_LARGEST_LOG = 750.0  # of a floating-point number, in magnitude
+_LARGEST_LOG = 750.0  # largest absolute log of a floating-point number
 LEVELS: IntArray = 2 ** np.arange(3, 11) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
-VANISHED = -19.0  # log of a magnitude whose frequency, and those above, are charged instead of computed
+VANISHED = -19.0  # log of the magnitude below which a frequency, and those above it, are charged instead of computed
 
 
-class Grid(NamedTuple):
-    """What spectra are computed on."""
+class LossGrid(NamedTuple):
+    """The grid on which spectra are computed."""
 
     log2_step: int  # base-2 logarithm of the grid step h, in nats
     reach: int  # standard deviations of noise that the grid covers
     tilt: int  # index into `plans.TILTS`
-    points: int  # of a period, N
+    points: int  # number of points of a period, N
 
     @property
     def step(self) -> float:
-        """h, in nats."""
+        """LossGrid step h, in nats."""
         return 2.0**self.log2_step
 
     @property
     def tilt_per_step(self) -> float:
-        """t h, without unit."""
+        """Tilt per grid step, t h, without unit."""
         return float(TILTS[self.tilt]) * self.step
 
 
 @functools.lru_cache(maxsize=1024)
-def kernel(grid: Grid) -> tuple[ComplexArray, FloatArray]:
-    """The hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative.
+def kernel(grid: LossGrid) -> tuple[ComplexArray, FloatArray]:
+    """Compute the hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative.
 
     Returns:
         The lowest frequencies, shape [largest of LEVELS + 1], zero beyond N / 2; and the sum of the magnitudes beyond
@@ -64,7 +64,7 @@ def kernel(grid: Grid) -> tuple[ComplexArray, FloatArray]:
 
 
 class Spectrum(NamedTuple):
-    """Lowest frequencies of an event's tilted loss, or of some events', a row for each.
+    """Lowest frequencies of the tilted loss of an event, or of several events, a row for each.
 
     The transform of frequency k is e^(log_magnitude + i angle), for masses that begin at grid point `first`.
     """
@@ -74,14 +74,14 @@ class Spectrum(NamedTuple):
     log_beyond: FloatArray  # log of the largest magnitude beyond each of `LEVELS`, rounding included, shape [levels]
     log_doubt: FloatArray  # log of 1 + the largest relative error up to each of `LEVELS`, shape [levels]
     first: int | IntArray  # index of a grid point
-    log_scale: float | FloatArray  # K(t), log of what undoes the normalisation of the tilted masses, rounded up
+    log_scale: float | FloatArray  # K(t), log of the factor that undoes the normalisation, rounded up
     slack: float | FloatArray  # nats to add to epsilon for each execution
     log_finite: float | FloatArray  # log of the probability that the loss is finite
-    level: int | IntArray  # index into `LEVELS`: how many frequencies there are
+    level: int | IntArray  # index into `LEVELS` of the number of frequencies
 
     @classmethod
-    def of(cls, event: Event, direction: Direction, grid: Grid, steps: float) -> Spectrum:
-        """Compute as many frequencies as so many executions, or more of them, ask for."""
+    def of(cls, event: Event, direction: Direction, grid: LossGrid, steps: float) -> Spectrum:
+        """Compute as many frequencies as `steps` executions, or more, need."""
         loss = discretise(event, grid.log2_step, grid.reach)[direction]
         masses, first, log_scale = _tilted(loss, grid)
         transform, error = transformed(masses)
@@ -104,7 +104,7 @@ class Spectrum(NamedTuple):
 
     @classmethod
     def stacked(cls, spectra: Sequence[Spectrum], level: int) -> Spectrum:
-        """Several spectra, a row for each, up to a level; zero where one has fewer frequencies."""
+        """Stack several spectra, a row for each, up to a level; zero where one has fewer frequencies."""
         width = int(LEVELS[level]) + 1
         log_magnitude, angle = np.full((len(spectra), width), -np.inf), np.zeros((len(spectra), width))
         for row, one in enumerate(spectra):
@@ -114,7 +114,7 @@ class Spectrum(NamedTuple):
 
 
 def _largest_beyond(magnitude: FloatArray, error: float) -> FloatArray:
-    """Bounds on the largest magnitude beyond each of `LEVELS`; 0 where nothing is."""
+    """Bound the largest magnitude beyond each of `LEVELS`; 0 where there is none."""
     inside = LEVELS[magnitude.size - 1 > LEVELS]
     largest = np.zeros(LEVELS.size)
     between = np.maximum.reduceat(magnitude, inside + 1)
@@ -123,22 +123,22 @@ def _largest_beyond(magnitude: FloatArray, error: float) -> FloatArray:
 
 
 def _smallest_kept(magnitude: FloatArray) -> FloatArray:
-    """The smallest magnitude up to each of `LEVELS`, or of all."""
+    """Return the smallest magnitude up to each of `LEVELS`, or of all."""
     inside = LEVELS[magnitude.size - 1 > LEVELS]
     between = np.minimum.accumulate(np.minimum.reduceat(magnitude, np.append(0, inside + 1)))
     return np.asarray(np.append(between, np.full(LEVELS.size, between[-1]))[: LEVELS.size])
 
 
 def levels(log_beyond: FloatArray) -> IntArray:
-    """The first level beyond which every magnitude has vanished, or their number: [..., levels] to [...]."""
+    """Return the first level beyond which every magnitude has vanished, or their number: [..., levels] to [...]."""
     return np.asarray((log_beyond > VANISHED).sum(axis=-1))
 
 
-def _tilted(loss: DiscreteLoss, grid: Grid) -> tuple[FloatArray, int, float]:
-    """The tilted masses, normalised, modulo the period, turned so that their mean is near the first point.
+def _tilted(loss: DiscreteLoss, grid: LossGrid) -> tuple[FloatArray, int, float]:
+    """Tilt and normalise the masses modulo the period, and rotate them so that their mean is near the first point.
 
-    Turning keeps angles small, and with them their powers' rounding. Beside the masses: the first one's grid point, and
-    K(t), log of what undoes the normalisation, rounded up.
+    Rotation keeps angles small, and with them their powers' rounding. Also returns the first mass's grid point, and
+    K(t), log of the factor that undoes the normalisation, rounded up.
     """
     exponents = grid.tilt_per_step * (loss.first + np.arange(loss.masses.size, dtype=np.float64))
     largest = float(np.abs(exponents).max())

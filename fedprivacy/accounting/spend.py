@@ -1,9 +1,9 @@
-"""What one run may take of a budget that is for all runs.
+"""Spend: the share of a budget for all runs that one run may take.
 
-A budget is kept over all runs by a filter, whatever a run is allowed. A *spend* divides it: how much of the budget's
-epsilon one run may take. It is counted where budgets are read, in composed epsilon at the budget's delta, so spends add
-up: after three runs of spend 1 no more than 3 is read. What a run costs *alone* is something else, and more than its
-spend from the second run on: losses compose like squares, so that the second of two equal spends needs less noise.
+A filter keeps a budget over all runs, whatever a run is allowed. A *spend* divides it: the part of the budget's epsilon
+that one run may take. It is counted in composed epsilon at the budget's delta, so spends add up: after three runs of
+spend 1 the reading is at most 3. The cost of a run *alone* is different, and more than its spend from the second run
+on: losses compose like squares, so that the second of two equal spends needs less noise.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 MOST_RUNS = 20
-"""That are counted ahead: beyond, a plan is a guess."""
+"""Maximum number of further runs that are counted; beyond, a plan is a guess."""
 
 _Executed = frozenset[tuple[Event, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class RunLimit:
-    """How far one run may go on a dataset: to the dataset's budget, and no further than its own spend.
+    """Limit of one run on a dataset: the dataset's budget, and the run's own spend.
 
     Formal guarantee. The dataset's budget is kept by `kept`, under its own conditions: a limit only ever allows fewer
     steps. Besides, with h for what was executed before the run and e for one step of it, the composed epsilon of h and
     all steps of the run, at the budget's delta and by PLD, is at most min(epsilon(h) + spend, the budget's epsilon):
     steps of e are allowed up to the largest n for which h and n executions of e meet that. What the data decide during
     the run, when to join and when to stop, makes its history a prefix of that one. The spend is chosen, as e is, before
-    the run begins, and may depend on all that was released before; that is why epsilon(h) + spend is a *reading*, like
-    epsilon(h), and the budget alone the guarantee.
+    the run begins, and may depend on all earlier releases. Therefore epsilon(h) + spend is a *reading*, like
+    epsilon(h), and only the budget is the guarantee.
 
     Attributes:
         kept: the filter that keeps the dataset's budget over all runs.
-        before: what was executed before the run.
-        spend: by how much the run may raise epsilon, in nats; infinite: as far as the budget goes.
-        client_id: whose dataset it is, for what is said of it; empty: nobody's in particular.
+        before: history before the run.
+        spend: amount by which the run may raise epsilon, in nats; infinite: up to the budget.
+        client_id: owner of the dataset, for error messages; empty: no client in particular.
     """
 
     kept: Filter
@@ -52,12 +52,12 @@ class RunLimit:
 
     @property
     def before_epsilon(self) -> float:
-        """Epsilon of what was executed before, at the budget's delta."""
+        """Epsilon of the history before the run, at the budget's delta."""
         return _epsilon(frozenset(self.before.items()), self.kept.budget.delta)
 
     @property
     def most(self) -> PrivacyBudget:
-        """The most that may be read when the run has ended, and what keeps the run within its spend."""
+        """Largest reading at the end of the run: the budget that keeps the run within its spend."""
         budget = self.kept.budget
         if math.isinf(self.spend):
             return budget
@@ -65,23 +65,23 @@ class RunLimit:
 
     @property
     def whole(self) -> bool:
-        """Whether all of the spend is left of the budget."""
+        """True if the budget has at least the whole spend left."""
         return self.before_epsilon + self.spend <= self.kept.budget.epsilon
 
     @property
     def spent(self) -> bool:
-        """Whether the budget allows not one more step of anything that was executed before: noise is no remedy then."""
+        """True if the budget allows not one more step of any earlier event; more noise is then no remedy."""
         try:
             return bool(self.before) and not any(self.kept.quota(self.before, event) for event in self.before)
-        except ValueError:  # what no filter composes is refused where it is asked for, with its reason
+        except ValueError:  # `quota` refuses with its reason when it is called for the run
             return False
 
     def quota(self, past: History, event: Event) -> int:
-        """How many more executions of `event` the run may take, 0 to `UNLIMITED`.
+        """Return how many more executions of `event` the run may take, 0 to `UNLIMITED`.
 
         Args:
-            past: all that was executed until now, in this run and in others. What another run executes of the same
-                event meanwhile is taken for this run's.
+            past: all executions until now, in this run and in others. Executions of the same event by another run
+                meanwhile count as this run's.
             event: the mechanism of the run's steps.
 
         Raises:
@@ -97,10 +97,11 @@ class RunLimit:
         return min(allowed, max(whole - taken, 0)) if whole < UNLIMITED else allowed
 
     def noise_multiplier(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
-        """Least noise with which the run may take `steps` steps; see `Filter.noise_multiplier`.
+        """Return the smallest noise multiplier with which the run may take `steps` steps; see
+        `Filter.noise_multiplier`.
 
         Raises:
-            MechanismChanged: the filter allows no such run after what was executed before.
+            MechanismChanged: the filter allows no such run after the history before it.
             ValueError: budget and spend are infinite, or no noise is enough: the budget is spent.
         """
         if self.spent:
@@ -118,15 +119,16 @@ class RunLimit:
 
 
 def shared_noise(limits: Sequence[RunLimit], sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
-    """One noise multiplier for a run's clients, who may have spent differently before.
+    """Return one noise multiplier for a run's clients, who may have different histories.
 
-    The least with which every client that has the run's whole spend left can take all steps. If there is none, or no
-    spend, the least with which the client that has most left can. Who has less left takes part as long as that lasts.
+    It is the smallest one with which every client that has the run's whole spend left can take all steps. If there is
+    no such client, or no spend, it is the smallest one for the client that has most left. Clients with less left take
+    part as long as their budgets last.
 
     Args:
         limits: one for each client, or for each that differs; at least one.
         sampling_rate: q of the run's steps, in (0, 1].
-        steps: of a client that joins every round, at least 1.
+        steps: number of steps of a client that joins every round, at least 1.
         relation: the neighbouring relation of the events.
 
     Raises:
@@ -147,7 +149,7 @@ def shared_noise(limits: Sequence[RunLimit], sampling_rate: float, steps: int, r
 
 
 def more_runs(kept: Filter, past: History, event: Event, steps: int) -> int:
-    """How many runs of so many steps of one event a budget allows after a past, each with this very noise."""
+    """Return how many runs of `steps` steps of one event a budget allows after a past, each with the same noise."""
     try:
         return kept.quota(past, event) // steps
     except ValueError:  # no filter composes them
@@ -155,13 +157,14 @@ def more_runs(kept: Filter, past: History, event: Event, steps: int) -> int:
 
 
 def runs_left(limit: RunLimit, event: PoissonSampledGaussian, steps: int, *, solved_anew: bool = False) -> int:
-    """How many more runs like one the budget allows after it, each of the same steps.
+    """Return how many more runs like the given one the budget allows after it, with the same number of steps.
 
     Args:
-        limit: of the one run.
-        event: one step of it.
-        steps: of a client that joins every round, at least 1.
-        solved_anew: whether each is to take the whole spend, with noise of its own; else all have the noise of `event`.
+        limit: limit of the given run.
+        event: event of one of its steps.
+        steps: number of steps of a client that joins every round, at least 1.
+        solved_anew: whether each run takes the whole spend, with its own noise; otherwise all have the noise of
+            `event`.
 
     Returns:
         0 to `MOST_RUNS`, if the budget is enforced or the spend finite; `MOST_RUNS` stands for more, too.

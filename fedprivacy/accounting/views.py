@@ -1,7 +1,7 @@
-"""Views: whose eyes an epsilon is for, as values that cannot be mixed and as accounts that are kept apart.
+"""Views: the observers that an epsilon is stated for, as values that cannot be mixed and as separate accounts.
 
-The *server's view* is the default: the server sees every update of a client, and a record is what is protected. The
-*user-level view* trusts the server and protects a whole client against whoever sees the models (DP-FedAvg: McMahan,
+The *server's view* is the default: the server sees every update of a client, and a record is protected. The
+*user-level view* trusts the server and protects a whole client against anybody who sees the models (DP-FedAvg: McMahan,
 Ramage, Talwar, Zhang 2018, arXiv 1710.06963). Each is a number called epsilon; neither follows from the other.
 
 >>> from fedprivacy.values.events import PoissonSampledGaussian
@@ -16,8 +16,8 @@ epsilon 1.83 at delta 1e-05 (PLD; one client, add-or-remove-one, user-level view
 Traceback (most recent call last):
 fedprivacy.accounting.views.MeaningsDiffer: the epsilons have different views (server, user-level): they protect ...
 
-Formal guarantee: an `Epsilon` is an upper bound for what its fields say. Two are ordered only where view, delta and
-relation are the same, and never added; equality compares every field.
+Formal guarantee: an `Epsilon` is an upper bound with the meaning of its fields. Two can be ordered only if view, delta
+and relation agree, and never added; equality compares every field.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _THREE_DIGITS_UP = Context(prec=3, rounding=ROUND_CEILING)
 
 
 class Unit(enum.StrEnum):
-    """What one epsilon protects: `RECORD`, one row of a client's shard; `CLIENT`, all that one client holds."""
+    """The unit that an epsilon protects: `RECORD`, one row of a client's shard; `CLIENT`, all records of a client."""
 
     RECORD = "record"
     CLIENT = "client"
 
 
 class View(enum.StrEnum):
-    """Whose eyes an epsilon is for.
+    """The observer that an epsilon is stated for.
 
     `SERVER`: the server, which sees each client's update in every round that the client joins. One account for each
     client, over all its rounds and runs; sampling of clients amplifies nothing.
-    `USER_LEVEL`: whoever sees the models; the server is trusted. One account for the federation.
+    `USER_LEVEL`: anybody who sees the models; the server is trusted. One account for the federation.
     """
 
     SERVER = "server"
@@ -57,17 +57,17 @@ class View(enum.StrEnum):
 
     @property
     def protects(self) -> Unit:
-        """What is protected."""
+        """The protected unit."""
         return Unit.CLIENT if self is View.USER_LEVEL else Unit.RECORD
 
     @property
     def guarantee(self) -> str:
-        """What is promised, in one sentence for people."""
+        """The promise, in one sentence for people."""
         return _GUARANTEES[self]
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What must hold for the promise, each a sentence for people. Nothing in this module can check them."""
+        """The conditions of the promise, each a sentence for people. This module cannot check them."""
         return _CONDITIONS[self]
 
 
@@ -109,19 +109,19 @@ _CONDITIONS = {
 
 
 class MeaningsDiffer(TypeError):
-    """Epsilons that mean different things were to be compared or combined."""
+    """Epsilons with different meanings were compared or combined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epsilon:
-    """An epsilon and what it means. It is no number, so that nothing can be added to it; its `value` is one."""
+    """An epsilon and its meaning. It is not a number, so that nothing can be added to it; its `value` is one."""
 
     value: float  # upper bound on the privacy loss at `delta`, in nats, >= 0; may be infinite
     delta: float  # probability with which the bound may fail, in (0, 1)
-    view: View  # whose eyes it is for; decides what is protected
+    view: View  # the observer, which decides what is protected
     # The neighbouring relation, between shards in the server's view, between federations at user level.
     relation: NeighbouringRelation
-    accountant: str = "PLD"  # what computed the value
+    accountant: str = "PLD"  # accountant that computed the value
 
     def __post_init__(self) -> None:
         if not self.value >= 0.0:
@@ -130,7 +130,7 @@ class Epsilon:
 
     @property
     def protects(self) -> Unit:
-        """What is protected."""
+        """The protected unit."""
         return self.view.protects
 
     def __lt__(self, other: Epsilon) -> bool:
@@ -175,20 +175,19 @@ def _check_same_meaning(epsilons: Collection[Epsilon]) -> None:
 
 
 def _rounded_up(epsilon: float) -> str:
-    """Three significant digits, never rounded down."""
+    """Format with three significant digits, never rounded down."""
     return f"{_THREE_DIGITS_UP.create_decimal(repr(float(epsilon))):f}" if math.isfinite(epsilon) else "∞"
 
 
 def reading(
     history: History, delta: float, relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
 ) -> Epsilon:
-    """What a record of one client has lost to the server, by the PLD.
+    """Return the privacy loss of a record of one client to the server, by the PLD.
 
     Args:
-        history: how often each event was executed on the client's shard, over all rounds and runs.
+        history: number of executions of each event on the client's shard, over all rounds and runs.
         delta: probability in (0, 1).
-        relation: what is stated if nothing was executed, which costs 0 under every relation; otherwise the history
-            states it.
+        relation: relation of an empty history, which costs 0 under every relation; otherwise the history states it.
 
     Raises:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
@@ -199,10 +198,10 @@ def reading(
 
 
 class UserLevelAccount:
-    """What one federation's models tell about any one client: the account of DP-FedAvg, apart from every ledger.
+    """Account of DP-FedAvg: the privacy loss of any one client to the models of a federation, apart from every ledger.
 
-    It gives out no history, so that its rounds can enter no record-level account, and takes in none. It lives in
-    memory: whoever continues a federation records the earlier rounds again, over all runs with the same clients.
+    It neither exports nor imports a history, so that its rounds cannot enter a record-level account. It lives in
+    memory: to continue a federation, record the earlier rounds again, over all runs with the same clients.
 
     Formal guarantee (McMahan, Ramage, Talwar, Zhang 2018, arXiv 1710.06963). Let every client join a round
     independently with probability q, let what each adds to the round's sum have Euclidean norm at most C, and let the
@@ -218,7 +217,7 @@ class UserLevelAccount:
 
     @property
     def rounds(self) -> int:
-        """Rounds recorded."""
+        """Number of rounds recorded."""
         return sum(self._history.values())
 
     def record(self, client_sampling_rate: float, noise_multiplier: float, rounds: int = 1) -> None:
@@ -227,7 +226,7 @@ class UserLevelAccount:
         Args:
             client_sampling_rate: q, probability with which a client joins, in (0, 1].
             noise_multiplier: sigma, standard deviation of the noise on the sum in units of C, > 0 and finite.
-            rounds: how many, at least 1.
+            rounds: number of rounds, at least 1.
 
         Raises:
             ValueError: an argument is out of range. Nothing is charged.
@@ -236,7 +235,7 @@ class UserLevelAccount:
         self._history = extended(self._history, event, _checked_rounds(rounds))
 
     def epsilon(self, delta: float) -> Epsilon:
-        """What any one client has lost to whoever sees the models, by the PLD; 0 before the first round.
+        """Return the privacy loss of any one client to observers of the models, by the PLD; 0 before the first round.
 
         Args:
             delta: probability in (0, 1), well below 1 / number of clients.
@@ -248,12 +247,12 @@ class UserLevelAccount:
         return Epsilon(value, delta, View.USER_LEVEL, NeighbouringRelation.ADD_OR_REMOVE_ONE)
 
     def rounds_left(self, budget: PrivacyBudget, client_sampling_rate: float, noise_multiplier: float) -> int:
-        """Largest number of further rounds with which the account stays within `budget`, see `step_quota`.
+        """Return the largest number of further rounds with which the account stays within `budget`, see `step_quota`.
 
         Args:
-            budget: of each client as a whole, for the rounds recorded and those to come.
-            client_sampling_rate: q of the rounds to come.
-            noise_multiplier: sigma of the rounds to come.
+            budget: budget of each client as a whole, for the rounds recorded and future rounds.
+            client_sampling_rate: q of the future rounds.
+            noise_multiplier: sigma of the future rounds.
 
         Returns:
             A number >= 0, at most `UNLIMITED`; `UNLIMITED` when the budget's epsilon is infinite.
@@ -265,12 +264,12 @@ class UserLevelAccount:
         return calibration.step_quota(event, budget, self._history)
 
     def noise_multiplier(self, budget: PrivacyBudget, client_sampling_rate: float, rounds: int) -> float:
-        """Least noise multiplier with which `rounds` further rounds stay within `budget`.
+        """Return the smallest noise multiplier with which `rounds` further rounds stay within `budget`.
 
         Args:
-            budget: of each client as a whole, with a finite epsilon, for the rounds recorded and those to come.
-            client_sampling_rate: q of the rounds to come.
-            rounds: how many, at least 1.
+            budget: budget of each client as a whole, with finite epsilon, for the rounds recorded and future rounds.
+            client_sampling_rate: q of the future rounds.
+            rounds: number of rounds, at least 1.
 
         Returns:
             Sigma in units of C; it spends at least 99.9 % of epsilon, see `fedprivacy.accounting.noise_multiplier`.

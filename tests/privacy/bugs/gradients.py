@@ -279,7 +279,7 @@ BUGS = (
     Bug(
         meaning="records that show one another where few are made up are computed together",
         place="fedprivacy.gradients.apart:_sizes_apart",
-        old="sizes_that_agree(_Judged(shown), model, probe, sizes, 0)",
+        old="sizes_that_agree(_Judged(visible), model, probe, sizes, 0)",
         new="tuple(sizes)",
         breaks=guarantees.OTHERS,
         tests=(
