@@ -1,4 +1,4 @@
-"""Augmentation: random views of a record that mean the same, such as a scan moved by a pixel."""
+"""Augmentation: random views of a record that have the same meaning, such as a scan moved by a pixel."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the bound below is asked for by every `--help`, which need not wait for torch
+if TYPE_CHECKING:  # every `--help` asks for the bound below, and need not wait for torch
     from torch import Tensor
 
 LARGEST_MULTIPLICITY = 256
-"""Views of a record: each costs what a record costs without them."""
+"""Maximum number of views of a record; each costs as much as a record without views."""
 
 
 @dataclass(frozen=True, slots=True)
 class Augmentation:
-    """How random views of records are made.
+    """A way to make random views of records.
 
     A row of a view depends on the same row of inputs and chances, and on public constants: on no other record, and on
-    no random numbers of its own. That is what makes it cost nothing: a record's views are averaged before the average
-    is clipped (augmentation multiplicity, De et al. 2022).
+    no random numbers of its own. Therefore it costs no privacy: a record's views are averaged before the average is
+    clipped (augmentation multiplicity, De et al. 2022).
 
     >>> import fedprivacy as fp, torch
     >>> dimmed = fp.Augmentation(lambda scans, chances: scans * (0.9 + 0.2 * chances.view(-1, 1, 1, 1)), draws=1)
@@ -28,12 +28,12 @@ class Augmentation:
     (3, torch.Size([5, 1, 8, 8]))
 
     Attributes:
-        view: (inputs [batch, ...], chances [batch, draws], from [0, 1)) -> a view of each record, of the inputs' shape
-            and type.
-        draws: random numbers that it takes for a record, at least 1.
+        view: function (inputs [batch, ...], chances [batch, draws], from [0, 1)) -> a view of each record, of the
+            inputs' shape and type.
+        draws: number of random numbers that it takes for a record, at least 1.
 
     Raises:
-        ValueError: it takes none, so that all views were the same.
+        ValueError: `draws` is less than 1, so that all views would be the same.
     """
 
     view: Callable[[Tensor, Tensor], Tensor]
@@ -44,7 +44,7 @@ class Augmentation:
             raise ValueError(f"draws is {self.draws}; a view needs at least one random number to differ from others.")
 
     def then(self, other: Augmentation) -> Augmentation:
-        """This one's view, seen by the other."""
+        """Apply the other augmentation to this one's views."""
 
         def view(inputs: Tensor, chances: Tensor) -> Tensor:
             return other.view(self.view(inputs, chances[:, : self.draws]), chances[:, self.draws :])
@@ -53,7 +53,7 @@ class Augmentation:
 
 
 def shifted(pixels: int) -> Augmentation:
-    """Images [batch, ..., height, width] moved by up to so many pixels along each axis; the border repeats."""
+    """Move images [batch, ..., height, width] by up to `pixels` pixels along each axis; the border repeats."""
 
     def view(inputs: Tensor, chances: Tensor) -> Tensor:
         for axis, chance in zip((-2, -1), chances.unbind(1), strict=True):
@@ -64,7 +64,7 @@ def shifted(pixels: int) -> Augmentation:
 
 
 def mirrored() -> Augmentation:
-    """Images [batch, ..., width], of which half are seen from behind: left and right change places."""
+    """Mirror half of the images [batch, ..., width], exchanging left and right."""
 
     def view(inputs: Tensor, chances: Tensor) -> Tensor:
         turned = (chances[:, 0] < 0.5).view(-1, *[1] * (inputs.dim() - 1))
@@ -73,12 +73,12 @@ def mirrored() -> Augmentation:
     return Augmentation(view, 1)
 
 
-def _moved(inputs: Tensor, by: Tensor, axis: int) -> Tensor:
-    """Each record's values from so many places further on along an axis, by [batch]."""
+def _moved(inputs: Tensor, shifts: Tensor, axis: int) -> Tensor:
+    """Move each record's values along an axis by its own number of places, [batch]."""
     import torch
 
     length = inputs.shape[axis]
-    places = (torch.arange(length, device=inputs.device) + by.unsqueeze(1)).clamp(0, length - 1)
+    places = (torch.arange(length, device=inputs.device) + shifts.unsqueeze(1)).clamp(0, length - 1)
     shape = [len(inputs)] + [1] * (inputs.dim() - 1)
     shape[axis] = length
     return inputs.gather(axis, places.view(shape).expand_as(inputs))

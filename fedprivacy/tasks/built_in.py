@@ -4,6 +4,6 @@ BUILT_IN = {
     "digits": "fedprivacy.tasks.digits:Digits",
     "cancer": "fedprivacy.tasks.cancer:Cancer",
 }
-"""Where the built-in tasks are defined, by name."""
+"""Sources of the built-in tasks, by name."""
 
 DEFAULT_TASK = "digits"

@@ -1,4 +1,4 @@
-"""What the built-in tasks share: scikit-learn's records, a fifth of them public, the rest split over the clients."""
+"""Base of the built-in tasks: scikit-learn's records, a fifth of them public, the rest split over the clients."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ Records = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True)
 class DirichletSplit:
-    """Every client's mix of classes is a Dirichlet draw (Hsu, Qi, Brown 2019): the smaller alpha, the more they differ.
+    """Split in which every client's mix of classes is a Dirichlet draw (Hsu, Qi, Brown 2019); small alpha, large
+    differences.
 
     Attributes:
         alpha: concentration, > 0.
-        smallest_shard: least number of records of a client (a quarter of the mean, where that is less); the draw is
+        smallest_shard: minimum number of records of a client (a quarter of the mean, where that is less); the draw is
             repeated until it holds.
-        seed: of the draw. It belongs to the task, not to a run, so that a client's shard stays its own over runs.
+        seed: seed of the draw. It belongs to the task, not to a run, so that a client has the same shard in all runs.
     """
 
     alpha: float
@@ -41,7 +42,8 @@ class DirichletSplit:
     seed: int
 
     def rows(self, labels: NDArray[np.int64], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of every client's records, one array for each of `num_partitions` clients, by their classes.
+        """Return the row numbers of every client's records, one array for each of `num_partitions` clients, by their
+        classes.
 
         Raises:
             ValueError: the records cannot be split into that many parts.
@@ -62,7 +64,7 @@ class DirichletSplit:
         return [np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64) for part in range(num_partitions)]
 
     def describe(self, num_partitions: int) -> str:
-        """The split's name, which differs whenever the split does."""
+        """Return the split's name, which differs whenever the split does."""
         return f"{num_partitions} parts, Dirichlet alpha {self.alpha:g}, seed {self.seed}"
 
 
@@ -77,32 +79,32 @@ class BundledClassification(Task):
 
     @abstractmethod
     def bundled(self) -> Records:
-        """All records, public and private."""
+        """Return all records, public and private."""
 
     @abstractmethod
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The model's inputs. Only public constants and the record itself may enter."""
+        """Compute the model's inputs. Only public constants and the record itself may enter."""
 
     def by_column(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """What the records say, under the names that questions use. A label may be anything."""
+        """Return the records' cells under the names that questions use. A label may be anything."""
         rows = features.reshape(len(features), -1)
         return {f"feature {number}": values for number, values in enumerate(rows.T)} | {"label": labels}
 
     def shard(self, source: ShardSource) -> Shard:
-        """The client's records, from its folder or from the simulated split."""
+        """Return the client's records, from its folder or from the simulated split."""
         return self._to_shard(*self._records(source))
 
     def table(self, source: ShardSource) -> Table:
-        """The same records by column."""
+        """Return the same records by column."""
         return Table(self.by_column(*self._records(source)))
 
     def write_folder(self, source: ShardSource, folder: Path) -> None:
-        """Put one part of the simulated split where a deployed client looks for its records."""
+        """Write one part of the simulated split to the place where a deployed client looks for its records."""
         features, labels = self._part(source)
         np.savez(folder / ARCHIVE, features=features, labels=labels)
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        """Accuracy and mean loss on the public test set."""
+        """Measure accuracy and mean loss on the public test set."""
         test = self._test()
         outputs = model(test.inputs)
         return {
@@ -111,7 +113,7 @@ class BundledClassification(Task):
         }
 
     def partition(self, num_partitions: int) -> str:
-        """The split's name."""
+        """Return the split's name."""
         return self.split.describe(num_partitions)
 
     def _records(self, source: ShardSource) -> Records:
@@ -133,7 +135,7 @@ class BundledClassification(Task):
 
     @cache  # noqa: B019 - a task lives as long as its process
     def _separated(self) -> tuple[Records, Records]:
-        """(the clients' records, the server's public ones)."""
+        """Separate the records: (the clients' records, the server's public ones)."""
         from sklearn.model_selection import train_test_split
 
         features, labels = self.bundled()
@@ -144,7 +146,7 @@ class BundledClassification(Task):
 
     @cache  # noqa: B019 - a task lives as long as its process
     def _test(self) -> Shard:
-        """The server's public records."""
+        """Return the server's public records."""
         return self._to_shard(*self._separated()[1])
 
     def _to_shard(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Shard:
@@ -155,9 +157,9 @@ class BundledClassification(Task):
 
 
 def as_numbers(cells: NDArray[Any]) -> NDArray[Any]:
-    """An array of numbers as it is; of any other each cell by itself, NaN where it holds none.
+    """Return an array of numbers as it is; convert any other cell by cell, NaN where a cell holds no number.
 
-    Whoever wrote one cell that is no number has made texts of all: each is read back as what it was.
+    One cell that is no number turns the whole array into texts: each is converted back on its own.
     """
     if cells.dtype.kind in "biuf":
         return cells

@@ -33,7 +33,7 @@ MEASURED = (
     "fractal dimension",
 )  # fmt: skip
 MEASUREMENTS = tuple(form.format(name) for form in ("mean {}", "{} error", "worst {}") for name in MEASURED)
-"""scikit-learn's names of the thirty; written out, since a deployed client has no use for its records."""
+"""scikit-learn's names of the thirty measurements; written out, since a deployed client does not need its records."""
 
 
 class Cancer(BundledClassification):
@@ -51,22 +51,22 @@ class Cancer(BundledClassification):
     )
 
     def bundled(self) -> Records:
-        """Measurements of shape [records, 30], and whether the tumour is benign."""
+        """Return measurements of shape [records, 30], and whether the tumour is benign."""
         from sklearn.datasets import load_breast_cancer
 
         measurements, benign = load_breast_cancer(return_X_y=True)
         return measurements, benign
 
     def by_column(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """The measurements, from "mean radius" to "worst fractal dimension", and "diagnosis": malignant or benign."""
+        """Name the measurements, "mean radius" to "worst fractal dimension", and "diagnosis": malignant or benign."""
         diagnosis = np.where(labels == 0, "malignant", np.where(labels == 1, "benign", ""))
         return dict(zip(MEASUREMENTS, features.T, strict=True)) | {"diagnosis": diagnosis}
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Distances from the public mean in public standard deviations, at most 3."""
+        """Compute distances from the public mean in public standard deviations, at most 3."""
         scores: NDArray[np.float64] = (features - np.array(PUBLIC_MEANS)) / np.array(PUBLIC_SCALES)
         return scores.clip(-LARGEST_SCORE, LARGEST_SCORE)
 
     def model(self) -> nn.Module:
-        """Logistic regression."""
+        """Make a logistic regression."""
         return nn.Linear(30, 2)

@@ -1,7 +1,7 @@
-"""What one cell of a table says: a text, a number, a level.
+"""Cells of a table, read as a text, a number or a level.
 
-Formal guarantee: what a cell says depends on the cell and on public arguments alone, never on another cell, and no cell
-makes reading fail: what cannot be read says nothing.
+Formal guarantee: the value read from a cell depends on the cell and on public arguments alone, never on another cell,
+and no cell makes reading fail: an unreadable cell counts as empty.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 Read = TypeVar("Read")
 
 Cell = Any
-"""What a table holds in a row and a column: text in CSV, maybe a number in Parquet; None or "": nothing."""
+"""Content of a table's cell: text in CSV, possibly a number in Parquet; None or "": nothing."""
 
 
 _PLAIN = (str, int)
-"""Equal cells of these types, and of no type derived from them, say the same."""
+"""Types whose equal cells have the same meaning; derived types are not included."""
 
 
 def one_by_one(places: Iterable[Any], read: Callable[[Any], Cell]) -> list[Cell]:
-    """The cells at some places; None where reading one of them fails."""
+    """Read the cells at some places; None where reading one of them fails."""
 
     def cell(place: Any) -> Cell:
         try:
@@ -36,16 +36,16 @@ def one_by_one(places: Iterable[Any], read: Callable[[Any], Cell]) -> list[Cell]
 
 
 def read_each(cells: Collection[Cell], read: Callable[[Cell], Read]) -> list[Read]:
-    """What is read of each cell; of a plain text that many have, once.
+    """Read each cell; a plain text that many cells have is read once.
 
-    Of plain text alone: 1 and True are equal, and one of them must not make the other read as it is.
+    Only plain text is shared: 1 and True are equal, but are read differently.
     """
     known = {cell: read(cell) for cell in {cell for cell in cells if type(cell) is str}}
     return [known[cell] if type(cell) is str else read(cell) for cell in cells]
 
 
 def text(cell: Cell) -> str:
-    """The text of a cell, stripped; "" where it is empty or has no text."""
+    """Return the text of a cell, stripped; "" if it is empty or has no text."""
     try:
         return "" if cell is None else str.strip(str(cell))
     except Exception:
@@ -53,17 +53,17 @@ def text(cell: Cell) -> str:
 
 
 def is_empty(cell: Cell) -> bool:
-    """Whether a cell holds nothing: none at all, or a blank text."""
+    """Return whether a cell holds nothing: None, or a blank text."""
     return cell is None or (isinstance(cell, str) and not text(cell))
 
 
 def says_nothing(cell: Cell) -> bool:
-    """Whether a cell has no text, or is NaN."""
+    """Return whether a cell has no text, or is NaN."""
     return not text(cell) or (issubclass(type(cell), float | np.floating) and math.isnan(cell))
 
 
 def number(cell: Cell) -> float:
-    """The number in a cell, a text or not; maybe infinite. NaN: it holds none, or one too large for a float."""
+    """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float."""
     try:
         return float(cell)
     except Exception:
@@ -71,7 +71,7 @@ def number(cell: Cell) -> float:
 
 
 class Levels:
-    """Public levels, and which of them a cell is: the first that is the same text, stripped, or the same number.
+    """Public levels, with the lookup of a cell: the first level that is the same text, stripped, or the same number.
 
     >>> Levels(["f", "m"]).place(" m "), Levels([0, 1]).place("1.0"), Levels([0, 1]).place("")
     (1, 1, None)
@@ -87,7 +87,7 @@ class Levels:
                     self._numbers.setdefault(value, place)
 
     def place(self, cell: Cell) -> int | None:
-        """Where a cell is among the levels; None: nowhere."""
+        """Return the place of a cell among the levels; None: it is none of them."""
         words = text(cell)
         if not words:
             return None
@@ -95,16 +95,16 @@ class Levels:
         return min((place for place in found if place is not None), default=None)
 
     def code(self, cell: Cell) -> int:
-        """The same, -1: nowhere."""
+        """Return the place of a cell among the levels; -1: it is none of them."""
         place = self.place(cell)
         return -1 if place is None else place
 
     def codes(self, cells: Collection[Cell]) -> NDArray[np.int64]:
-        """The code of each cell, shape [cells]."""
+        """Return the code of each cell, shape [cells]."""
         return np.array(read_each(cells, self.code), np.int64)
 
     def codes_of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The same of numbers: two that have one text are equal, so that their text says no more; NaN has a text."""
+        """Return the code of each number. Equal numbers have one text, so texts add nothing; NaN has a text."""
         nowhere = np.where(np.isnan(values), self.code(math.nan), -1)
         if not self._numbers:
             return nowhere
@@ -114,16 +114,17 @@ class Levels:
 
 
 class Beginnings:
-    """Public beginnings and public whole texts, and which of them a text is: a whole one, or the one that it begins
-    with. Whole texts come first: what is one of them counts nowhere else.
+    """Public prefixes and public whole texts, with the lookup of a text.
+
+    Whole texts come first: a text that is one of them does not count under a prefix.
 
     >>> known = Beginnings(["A0", "B"], ["A0"])
     >>> [known.code(words) for words in ("A01", "B", "A0", "C")]
     [0, 1, 2, -1]
 
     Args:
-        prefixes: none of which begins with another.
-        whole: their places come after those of the prefixes.
+        prefixes: prefixes, none of which begins with another.
+        whole: whole texts; their places come after those of the prefixes.
     """
 
     def __init__(self, prefixes: Sequence[str], whole: Sequence[str] = ()) -> None:
@@ -132,7 +133,7 @@ class Beginnings:
         self._lengths = sorted(set(map(len, prefixes)))
 
     def code(self, words: str) -> int:
-        """Where a text is among them; -1: nowhere."""
+        """Return the place of a text among them; -1: it is none of them."""
         if words in self._whole:
             return self._whole[words]
         found = (self._prefixes.get(words[:length]) for length in self._lengths)

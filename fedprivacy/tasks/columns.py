@@ -1,4 +1,4 @@
-"""A client's records by column, which questions are asked of."""
+"""A client's records by column, of which questions are asked."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fedprivacy.tasks.cells import Beginnings, Cell, Levels, number, one_by_one, read_each, says_nothing, text
 
 READINGS = 32
-"""How many columns a table keeps as codes or emptiness: a question reads one again for each of its groups."""
+"""Maximum number of columns that a table keeps as codes or emptiness: a question reads one again for each group."""
 
 
 class TableError(ValueError):
-    """A table that is not there, lacks a column or cannot be split so; the message names no cell."""
+    """A table does not exist, lacks a column or cannot be split as asked; the message contains no cell."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,16 +28,16 @@ class Table:
     >>> len(table), table.numbers("age"), table.codes("sex", ["f", "m"])
     (4, array([70., 50., nan, nan]), array([ 0,  1,  0, -1]))
 
-    Formal guarantee: what is read of a record depends on that record's cell and on public arguments (the column, the
-    levels) alone, bit for bit; shapes and types depend on the number of records and on public arguments. No cell makes
-    another be read otherwise, or reading fail: what cannot be read is NaN, -1 or "".
+    Formal guarantee: the value read for a record depends on that record's cell and on public arguments (the column, the
+    levels) alone, bit for bit; shapes and types depend on the number of records and on public arguments. No cell
+    changes how another is read, or makes reading fail: an unreadable cell is NaN, -1 or "".
 
-    The table can keep this promise only of the cells that it is given. `np.asarray([70, "?"])` has turned 70 into a
-    text before it comes here, because of another record: give a list that may hold anything as it is.
+    The table can keep this promise only for the cells that it is given. `np.asarray([70, "?"])` has turned 70 into a
+    text before it arrives here, because of another record: pass lists of mixed values as they are.
 
     Attributes:
-        columns: the cells of every record, by the column's name, which is public. An array of numbers stays one; of any
-            other column each cell is kept as Python has it (`tolist()`), a masked one as None.
+        columns: cells of every record, by the column's name, which is public. An array of numbers stays one; the cells
+            of any other column are kept as Python objects (`tolist()`), a masked one as None.
 
     Raises:
         TableError: there is no column, they differ in length, a name is no text, or a column is no list of cells.
@@ -63,11 +63,11 @@ class Table:
         return len(next(iter(self.columns.values())))
 
     def __repr__(self) -> str:
-        """Names what is public, and neither cells nor how many records there are."""
+        """Name the columns, which are public, and neither cells nor the number of records."""
         return f"Table({', '.join(self.columns)})"
 
     def numbers(self, column: str) -> NDArray[np.float64]:
-        """The number in every cell, shape [records], read-only; NaN where a cell holds no finite number.
+        """Return the number in every cell, shape [records], read-only; NaN where a cell holds no finite number.
 
         Numbers may be written as text; True is 1 and False 0.
 
@@ -82,14 +82,14 @@ class Table:
         return self._numbers[column]
 
     def codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
-        """The place of every cell among public levels, shape [records], read-only; -1 where it is none of them.
+        """Return the place of every cell among public levels, shape [records], read-only; -1 where it is none of them.
 
-        A cell is the first level that is the same text, without blanks around, or the same number.
+        A cell matches the first level that is the same text, without surrounding blanks, or the same number.
 
         Raises:
             TableError: there is no such column.
         """
-        if all(type(level) is str for level in levels):  # 1, 1.0 and True are equal, and no one level
+        if all(type(level) is str for level in levels):  # 1, 1.0 and True are equal, but not the same level
             return self._kept((column, tuple(levels)), lambda: self._codes(column, levels))
         return self._codes(column, levels)
 
@@ -102,9 +102,9 @@ class Table:
         return known.codes_of_numbers(_as_numbers(cells))
 
     def texts(self, column: str) -> list[str]:
-        """The text of every cell, without blanks around; "" where it is empty. One for each record.
+        """Return the text of every cell, without surrounding blanks; "" where it is empty. One text for each record.
 
-        A list, since in an array of texts the longest cell would decide how much memory all of them take.
+        It is a list, because in an array of texts the longest cell would determine the memory of all of them.
 
         Raises:
             TableError: there is no such column.
@@ -113,9 +113,10 @@ class Table:
         return [text(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells)]
 
     def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str] = ()) -> NDArray[np.int64]:
-        """The place of every cell's text among public beginnings and public whole texts, shape [records], read-only.
+        """Return the place of every cell's text among public prefixes and public whole texts, shape [records],
+        read-only.
 
-        -1 where a cell is empty, or its text is none of these; see `fedprivacy.tasks.cells.Beginnings`.
+        The place is -1 where a cell is empty, or its text is none of these; see `fedprivacy.tasks.cells.Beginnings`.
 
         >>> import fedprivacy as fp
         >>> fp.Table({"icd": ["A01", " A0 ", "B", None]}).beginnings("icd", ["A"], ["A0"])
@@ -133,7 +134,7 @@ class Table:
         return np.where(self.empty(column), -1, places[which])
 
     def _different(self, column: str) -> tuple[list[str], NDArray[np.int64]]:
-        """The texts of a column, each once, and which of them every cell has, shape [records]: there may be few."""
+        """Return the distinct texts of a column, and the index of every cell's text, shape [records]."""
         if column not in self._texts:
             seen: dict[str, int] = {}
             places = (seen.setdefault(words, len(seen)) for words in self.texts(column))
@@ -142,7 +143,8 @@ class Table:
         return self._texts[column]
 
     def empty(self, column: str) -> NDArray[np.bool_]:
-        """Whether a cell holds nothing, shape [records], read-only: None, NaN, a blank text, or what has no text.
+        """Return which cells hold nothing, shape [records], read-only: None, NaN, a blank text, or an object without
+        text.
 
         Raises:
             TableError: there is no such column.
@@ -156,7 +158,7 @@ class Table:
         return np.array(read_each(cells, says_nothing), np.bool_)
 
     def _kept(self, key: Hashable, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        """A column as it was read before, or is now; the longest kept makes room."""
+        """Return a column as it was read before, or read it now; the oldest column kept makes room."""
         if key not in self._readings:
             values = read()
             values.flags.writeable = False
@@ -172,7 +174,7 @@ class Table:
 
 
 def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | NDArray[Any]:
-    """A column that nobody changes any more: an array if it is one of numbers, else cell by cell."""
+    """Freeze a column: an array of numbers is copied, any other column is kept cell by cell."""
     if not isinstance(column, np.ndarray):
         if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
             raise TableError(f"column '{name}' is a {type(column).__name__}; give a list or an array of its cells.")
@@ -185,12 +187,12 @@ def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | 
         return kept
     try:
         return tuple(column.tolist())
-    except Exception:  # a file may hold what is no text
+    except Exception:  # a file may hold cells that are no text
         return tuple(one_by_one(range(len(column)), lambda place: column[place].item()))
 
 
 def _as_numbers(cells: Sequence[Cell] | NDArray[Any]) -> NDArray[np.float64]:
-    """The number in every cell, of maybe infinite ones too."""
+    """Return the number in every cell, including infinite ones."""
     if isinstance(cells, np.ndarray):
         with np.errstate(all="ignore"):  # infinite where a float of more bits is too large
             return cells.astype(np.float64)

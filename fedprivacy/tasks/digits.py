@@ -17,8 +17,8 @@ class Digits(BundledClassification):
     """1,797 scans of 8 x 8 pixels, brightness 0 to 16, in ten classes.
 
     The recipe was tuned on seeds 100 to 119 and frozen; seeds 0 to 9 then gave accuracy 0.923 on average and 0.908 at
-    least, at epsilon 3 for each of ten clients (0.971 without noise and clipping). What helps is to hear many records
-    in a local step, each only a little: a high sampling rate and a small clipping norm.
+    least, at epsilon 3 for each of ten clients (0.971 without noise and clipping). It helps to use many records in a
+    local step, each with a small weight: a high sampling rate and a small clipping norm.
     """
 
     name = "digits"
@@ -29,23 +29,23 @@ class Digits(BundledClassification):
     )
 
     def bundled(self) -> Records:
-        """Scans of shape [records, 8, 8], and their digits."""
+        """Return scans of shape [records, 8, 8], and their digits."""
         from sklearn.datasets import load_digits
 
         scans, digits = load_digits(return_X_y=True)
         return scans.reshape(-1, 8, 8), digits
 
     def by_column(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
-        """The brightness of each pixel by row and column, from "pixel 0,0" to "pixel 7,7", and the "digit"."""
+        """Name the brightness of each pixel by row and column, from "pixel 0,0" to "pixel 7,7", and the "digit"."""
         pixels = {f"pixel {row},{column}": features[:, row, column] for row, column in np.ndindex(8, 8)}
         return pixels | {"digit": labels}
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Brightness from 0 to 1, shape [records, 1, 8, 8]."""
+        """Scale brightness to 0 to 1, shape [records, 1, 8, 8]."""
         return features[:, None] / 16.0
 
     def model(self) -> nn.Module:
-        """A small convolutional classifier; each record is standardised by its own pixels, never by the shard's."""
+        """Make a small convolutional classifier; a record is standardised by its own pixels, never by the shard's."""
         return nn.Sequential(
             nn.LayerNorm([1, 8, 8], elementwise_affine=False),
             nn.Conv2d(1, 16, kernel_size=5, padding=2),

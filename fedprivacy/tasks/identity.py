@@ -1,4 +1,4 @@
-"""Names that outlive a run: which client, and which dataset its budget belongs to."""
+"""Names that outlive a run: those of clients, and of the datasets that budgets belong to."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 def simulated_client_id(partition_id: int, num_partitions: int) -> str:
-    """The client that holds one part of a simulated split; names sort like numbers."""
+    """Name the client that holds one part of a simulated split; names sort like numbers."""
     return f"client-{partition_id:0{len(str(num_partitions - 1))}d}"
 
 
 def dataset_id(task: Task, client_id: str) -> str:
-    """What a client's budget belongs to: its shard of the task's records, over all runs."""
+    """Name the dataset that a client's budget belongs to: its shard of the task's records, over all runs."""
     return f"{task.dataset}/{client_id}"
 
 
 def key_hash(public_key: bytes) -> str:
-    """What the ledger knows a client's key by: SHA-256, in hexadecimal, of the PEM that Flower's SuperLink keeps."""
+    """Return the ledger's name of a client's key: SHA-256, in hexadecimal, of the PEM that Flower's SuperLink keeps."""
     return hashlib.sha256(public_key).hexdigest()

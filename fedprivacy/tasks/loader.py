@@ -1,4 +1,4 @@
-"""From a name, a built-in task's or `path/to/file.py:name`, to a task; what a task is called, and which are allowed."""
+"""Loader of tasks by name: a built-in task's or `path/to/file.py:name`; names of tasks, and lists of allowed ones."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
-"""Begins the name of a task that was given as an object; the name of its class follows."""
+"""Prefix of the name of a task that was given as an object; the name of its class follows."""
 
 _WORDS: dict[int, set[str]] = {}
-"""By which names each task was loaded; by `id`, since what was loaded stays for the life of the process."""
+"""Names by which each task was loaded, by the task's `id`, since a loaded task lives as long as the process."""
 
 
 class TaskError(sources.SourceError):
@@ -38,16 +38,16 @@ class TaskError(sources.SourceError):
 def load_task(name: str, sha256: str | None = None) -> Task:
     """Load a built-in task by name, or one from `path/to/file.py:name` or `package.module:name`; once in a process.
 
-    `name` after the colon is a task or a callable without arguments that returns one, for example a class. Whoever
-    chooses the name chooses what is imported and called: a client takes it from its own configuration alone, and only
-    compares a server's word with it (`allowed_tasks`).
+    `name` after the colon is a task or a callable without arguments that returns one, for example a class. The name
+    decides which code is imported and called: a client takes it from its own configuration alone, and only compares a
+    server's word with it (`allowed_tasks`).
 
     Args:
-        name: of the task.
-        sha256: of the file that it names, in hexadecimal; None: any file will do.
+        name: name of the task.
+        sha256: digest of the file that it names, in hexadecimal; None: any file will do.
 
     Raises:
-        TaskError: says what was looked for and what to write instead.
+        TaskError: the task is not found; the error says what to write instead.
     """
     if name.startswith(OBJECT):
         made = name.removeprefix(OBJECT)
@@ -65,14 +65,14 @@ def load_task(name: str, sha256: str | None = None) -> Task:
 
 
 def agreed(word: str | None, task: Task | None) -> Task:
-    """The one task that a configuration names and a program brings.
+    """Return the one task that a configuration names and a program brings.
 
     Args:
-        word: in the configuration; None: it names none.
-        task: an object; None: what is named is loaded.
+        word: name in the configuration; None: it names none.
+        task: task object of the program; None: the named task is loaded.
 
     Raises:
-        TaskError: there is no such task, the object is none, or the two are not the same.
+        TaskError: there is no such task, the object is not a task, or the two differ.
     """
     if task is None:
         return load_task(word or DEFAULT_TASK)
@@ -85,17 +85,17 @@ def agreed(word: str | None, task: Task | None) -> Task:
 
 
 def word_of(task: Task) -> str:
-    """What a configuration calls a task: the name by which it was loaded, or one that says that it was not."""
+    """Return a configuration's name for a task: that by which it was loaded, or a name for a task object."""
     return _words(task)[0]
 
 
 @contextmanager
 def method_of(task: Task, call: str) -> Iterator[None]:
-    """Tell of whatever a task's method raises in one line, with the line of the task's file, as a `TaskError`.
+    """Turn any error of a task's method into a one-line `TaskError` with the line of the task's file.
 
     Args:
         task: the task.
-        call: the method, and for whom it is called: "shard() for client-0".
+        call: description of the call, "shard() for client-0".
     """
     try:
         yield
@@ -105,10 +105,10 @@ def method_of(task: Task, call: str) -> Iterator[None]:
 
 
 def model_of(task: Task) -> nn.Module:
-    """A new model of the task.
+    """Make a new model of the task.
 
     Raises:
-        TaskError: it makes none.
+        TaskError: `model` fails or returns something else.
     """
     with method_of(task, "model()"):
         model = task.model()
@@ -118,10 +118,10 @@ def model_of(task: Task) -> nn.Module:
 
 
 def metrics_of(task: Task, model: nn.Module) -> dict[str, float]:
-    """What the task measures of a model on the server's public records; empty if it measures nothing.
+    """Measure a model on the server's public records by the task's `evaluate`; empty if it measures nothing.
 
     Raises:
-        TaskError: it fails, or what it returns is not numbers by name with the task's metric among them.
+        TaskError: `evaluate` fails, or does not return numbers by name with the task's metric among them.
     """
     with method_of(task, "evaluate()"), torch.no_grad():
         found = task.evaluate(model.eval())
@@ -140,7 +140,7 @@ def metrics_of(task: Task, model: nn.Module) -> dict[str, float]:
 
 
 def scores_of(task: Task) -> dict[str, Score]:
-    """What local evaluation measures of each record, by name.
+    """Return the scores that local evaluation measures for each record, by name.
 
     Raises:
         TaskError: `scores` fails, or returns something else than scores by name.
@@ -160,19 +160,19 @@ def scores_of(task: Task) -> dict[str, Score]:
 
 
 def offers_held_out(task: Task) -> bool:
-    """Whether the task holds records out for simulated clients: it has a `held_out` of its own."""
+    """Return whether the task holds records out for simulated clients: it has a `held_out` of its own."""
     method = getattr(task, "held_out", Task.held_out)
     return getattr(method, "__func__", method) is not Task.held_out
 
 
 def shard_of(task: Task, source: ShardSource) -> Shard:
-    """A client's records, as the promise that its task makes needs them: null rows say nothing any more.
+    """Read a client's records and enforce the task's promise: the values of null rows are removed.
 
     Raises:
         TypeError: `shard` returns something else.
-        ValueError: nothing says which rows are null, and zero-out is promised: a row that stands for a record which
-            cannot be read would be trained on.
-        Exception: whatever `shard` raises.
+        ValueError: null rows are not stated, and zero-out is promised: a row in the place of an unreadable record would
+            be trained on.
+        Exception: any error that `shard` raises.
     """
     shard = task.shard(source)
     if not isinstance(shard, Shard):
@@ -182,7 +182,7 @@ def shard_of(task: Task, source: ShardSource) -> Shard:
 
 
 def held_out_of(task: Task, source: ShardSource) -> Shard:
-    """A simulated client's held-out records.
+    """Read a simulated client's held-out records.
 
     Raises:
         TaskError: `held_out` fails, or returns something else.
@@ -195,10 +195,10 @@ def held_out_of(task: Task, source: ShardSource) -> Shard:
 
 
 def augmentation_of(task: Task) -> Augmentation:
-    """How views of the task's records are made.
+    """Return the task's augmentation.
 
     Raises:
-        TaskError: the task does not say, or says it in another way.
+        TaskError: the task has none, or one of another type.
     """
     augmentation = getattr(task, "augmentation", None)
     if not isinstance(augmentation, Augmentation):
@@ -210,13 +210,13 @@ def augmentation_of(task: Task) -> Augmentation:
 
 
 def offers_table(task: Task) -> bool:
-    """Whether questions can be asked of the task's records: it has a `table` of its own."""
+    """Return whether questions can be asked of the task's records: it has a `table` of its own."""
     method = getattr(task, "table", Task.table)
     return getattr(method, "__func__", method) is not Task.table
 
 
 def table_of(task: Task, source: ShardSource) -> Table:
-    """A client's records by column, which questions are asked of.
+    """Read a client's records by column, of which questions are asked.
 
     Raises:
         TaskError: the task offers no table, `table` fails, or it returns something else.
@@ -231,7 +231,7 @@ def table_of(task: Task, source: ShardSource) -> Table:
 
 
 def check_scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    """Score some records, whose outputs and targets these are, each [batch, ...].
+    """Score some records by the task's scores, given their outputs and targets, each [batch, ...].
 
     Raises:
         TaskError: a score fails, is not one number for each record, or depends on more than the record.
@@ -264,7 +264,7 @@ def _made(maker: Callable[[], Task], name: str) -> Task:
         raise TaskError(
             f"task is '{name}', which cannot be made without arguments ({error}); give each a default."
         ) from error
-    except ValueError:  # a built-in function that does not tell
+    except ValueError:  # a built-in function without a signature
         pass
     try:
         return maker()
@@ -277,23 +277,23 @@ def _words(task: Task) -> list[str]:
 
 
 def _check_complete(task: object, named: str) -> None:
-    if isinstance(task, type):  # it has every member of a task, and is none
+    if isinstance(task, type):  # a class has every member of a task, but is none
         raise TaskError(f"the task is the class {task.__name__} and no object of it; write {task.__name__}().")
     if missing := lacking(task):
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
 
 
 _OPTIONAL = {"augmentation", "held_out", "scores", "standardise", "table"}
-"""Members of a task that a class of somebody's own may do without: then it has `Task`'s."""
+"""Optional members: a class that is not derived from `Task` gets `Task`'s instead."""
 
 
 def is_task(value: object) -> TypeGuard[Task]:
-    """Whether an object is a task, of whatever class."""
+    """Return whether an object is a task, of whatever class."""
     return not isinstance(value, type) and not lacking(value)
 
 
 def lacking(task: object) -> list[str]:
-    """What an object would need to be a task."""
+    """List the members that an object lacks to be a task."""
     members = {*Task.__annotations__, *(member for member in vars(Task) if not member.startswith("_"))} - _OPTIONAL
     missing = sorted(member for member in members if not hasattr(task, member))
     return missing if isinstance(task, Hashable) else [*missing, "__hash__"]
@@ -301,7 +301,7 @@ def lacking(task: object) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class AllowedTask:
-    """One task that a client may work on: what a server must call it, and the source and SHA-256 of what is loaded."""
+    """One task that a client may work on: the server's name for it, and the source and SHA-256 of the code to load."""
 
     name: str
     source: str
@@ -309,10 +309,10 @@ class AllowedTask:
 
     @classmethod
     def of(cls, entry: str) -> AllowedTask:
-        """The task that an entry of the configuration names: a source, for a file optionally with `@sha256:HEX`.
+        """Parse an entry of the configuration: a source, for a file optionally with `@sha256:HEX`.
 
         Raises:
-            TaskError: the entry names none.
+            TaskError: the entry names no task.
         """
         source, at, sha256 = entry.partition("@")
         if at and not (sources.names_file(source) and re.fullmatch("sha256:[0-9a-fA-F]{64}", sha256)):
@@ -324,15 +324,15 @@ class AllowedTask:
         return cls(public_name(source), source, sha256.removeprefix("sha256:").lower() if at else None)
 
     def load(self) -> Task:
-        """The task. Raises what `load_task` does, for example because the file is another one."""
+        """Load the task. Raises the errors of `load_task`, for example because the file has changed."""
         return load_task(self.source, self.sha256)
 
 
 def allowed_tasks(entries: Iterable[str]) -> dict[str, AllowedTask]:
-    """The tasks that entries of the configuration name, by what a server must call them.
+    """Parse entries of the configuration into tasks, by the names that a server must use.
 
     Raises:
-        TaskError: an entry names none, or two go by one name.
+        TaskError: an entry names no task, or two entries have one name.
     """
     allowed: dict[str, AllowedTask] = {}
     for task in map(AllowedTask.of, entries):
@@ -343,6 +343,6 @@ def allowed_tasks(entries: Iterable[str]) -> dict[str, AllowedTask]:
 
 
 def public_name(source: str) -> str:
-    """What a task is called between hosts: a file goes by its own name, without its folders; any other as it is."""
+    """Return a task's name between hosts: a file's own name, without its folders; any other name as it is."""
     file, colon, attribute = source.rpartition(":")
     return f"{PurePath(file).name}{colon}{attribute}" if sources.names_file(source) else source

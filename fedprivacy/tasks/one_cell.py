@@ -1,8 +1,8 @@
-"""A trial of how a task reads its tables: one cell is changed, and every other record must stay what it was.
+"""Trial of a task's reading of tables: one cell is changed, and every other record must stay as it was.
 
-A reader that looks at a whole column, as pandas does to find its type, lets one record decide what all others say. No
-clipping bounds that. The trial works on a copy of a few rows, in a temporary folder that only its owner can read. It
-finds the usual faults and proves nothing: what a task does with rows that were not tried, it does not see.
+A reader that looks at a whole column, as pandas does to infer its type, lets one record change all others. Clipping
+does not bound that. The trial works on a copy of a few rows, in a temporary folder that only its owner can read. It
+finds the usual faults but proves nothing about rows that were not tried.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from fedprivacy.tasks.loader import offers_table, shard_of, table_of
 from fedprivacy.tasks.task import Shard, ShardSource, Task
 
 ROWS = 40
-"""Number of rows that are copied of each table, from its beginning."""
+"""Maximum number of rows that are copied of each table, from its beginning."""
 
 FEWEST_ROWS = 4
-"""Least number of whole rows that a table is tried with: two that change, and others that must not."""
+"""Minimum number of whole rows of a table that is tried: two that change, and others that must not."""
 
 MOST_FILES, MOST_BYTES = 1_000, 2**22
 """Maximum number of files in a folder that is tried, and of bytes that are copied beside its table."""
@@ -50,7 +50,7 @@ CELLS: Mapping[str, str] = {
     "a truth value": "True",
     "a date": "2020-02-30",
 }
-"""Contents that are written into a cell, by what they are called in a message."""
+"""Contents that are written into a cell, by their names in messages."""
 
 READERS = "fedprivacy.load_table and fedprivacy.read_table read each cell by itself"
 
@@ -59,12 +59,12 @@ Row = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """One cell that changes more than its own record. No value of a record is in it.
+    """One cell whose change affects more than its own record. It holds no value of a record.
 
     Attributes:
-        file, column: where the cell is.
-        cell: what was written there, in words.
-        what: what became of the others.
+        file, column: place of the cell.
+        cell: content written there, in words.
+        what: effect on the other records.
     """
 
     file: str
@@ -81,10 +81,10 @@ class Trial:
     """The outcome of trying a folder's tables.
 
     Attributes:
-        columns: that were tried, of all tables.
-        left: that were not, because the time was over.
-        misread: one for each column that fails, by the first cell that does.
-        untried: why nothing could be tried; empty: something was.
+        columns: number of columns that were tried, of all tables.
+        left: number of columns that were not tried for lack of time.
+        misread: first misread cell of each column that fails.
+        untried: reason why nothing could be tried; empty: something was.
     """
 
     columns: int = 0
@@ -94,12 +94,12 @@ class Trial:
 
 
 def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
-    """Change one cell after another in a copy of the folder's tables, and read the shard and the table of each.
+    """Change one cell after another in a copy of the folder's tables, and read shard and table each time.
 
     Args:
-        task: reads `ShardSource(folder=...)`.
-        folder: a data owner's; nothing is written there.
-        patience: in seconds.
+        task: task that reads `ShardSource(folder=...)`.
+        folder: a data owner's folder; nothing is written there.
+        patience: time limit in seconds.
     """
     entries = sorted(folder.iterdir())
     if len(entries) > MOST_FILES:
@@ -117,7 +117,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
                 untried.append(f"{why} of {file.name}")
                 continue
             for column in range(len(table.columns)):
-                if tried and time.monotonic() > ends:  # one is tried, however long it takes
+                if tried and time.monotonic() > ends:  # one column is always tried
                     left += 1
                     continue
                 tried += 1
@@ -132,7 +132,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
 
 
 class _Reading(NamedTuple):
-    """The records as the shard has them and as the table does, each as bytes; and how many, where that is public."""
+    """Records of the shard and of the table, each as bytes; and their number, if that is public."""
 
     records: tuple[Counter[bytes], Counter[bytes]]
     size: int
@@ -140,10 +140,10 @@ class _Reading(NamedTuple):
 
 @dataclass(slots=True)
 class _Reader:
-    """A task that reads copies of one table.
+    """A task together with one table of which it reads copies.
 
     Attributes:
-        told: whether any cell has changed anything: else the task reads something else.
+        told: whether any cell has changed anything; otherwise the task does not read this table.
     """
 
     task: Task
@@ -154,7 +154,7 @@ class _Reader:
     _own: dict[tuple[int, int], bytes] = field(default_factory=dict)  # the record of a row, in shard and table
 
     def unsuited(self) -> str:
-        """Explain why nothing can be tried, in words that "of" can follow; empty if it can."""
+        """Explain why nothing can be tried, in words that "of" can follow; empty if something can."""
         rows = self.table.rows
         one, other = self._read(rows), self._read(rows)
         parts, again = self._parts(rows), self._parts(rows)
@@ -164,7 +164,7 @@ class _Reader:
         return "" if one == other else "the task draws random numbers, or reads something else each time, in a copy"
 
     def changes(self, column: int) -> Iterator[tuple[str, str]]:
-        """Yield each content of a cell that changes more than its own record, with what becomes of the others.
+        """Yield each content of a cell that changes more than its own record, with its effect on the others.
 
         Some faults show only where another cell is missing, or where two rows are alike.
         """
@@ -182,7 +182,7 @@ class _Reader:
             yield LARGE, "what the model or the loss computes of any record changes"
 
     def _change(self, usual: _Reading | None, rows: Sequence[Row], row: int, column: int, cell: str) -> str:
-        """Describe what becomes of other records; empty if nothing does."""
+        """Describe the effect on other records; empty if there is none."""
         changed = self._with(rows, row, column, cell)
         if changed is None:
             return ""
@@ -199,7 +199,7 @@ class _Reader:
         return "" if now.size == usual.size else "the number of records, which is public, changes"
 
     def _with(self, rows: Sequence[Row], row: int, column: int, cell: str) -> list[Row] | None:
-        """The rows with one cell changed; None if its column cannot hold that."""
+        """Change one cell of the rows; None if its column cannot hold the content."""
         changed = list(rows[row])
         try:
             changed[column] = self.table.cell(column, CELLS[cell])
@@ -213,13 +213,13 @@ class _Reader:
             self._copy(Path(made), rows)
             try:
                 shard, table = self._records(Path(made))
-            except Exception:  # whose text may hold values
+            except Exception:  # its text may hold values
                 return None
         asked = Counter[bytes]() if table is None else _cells(table)
         return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 
     def _copy(self, copy: Path, rows: Sequence[Row]) -> None:
-        """Copy the table with these rows, and what small files lie beside it: a task may write there."""
+        """Copy the table with these rows, and small files beside it, into a folder where the task may write."""
         left = MOST_BYTES
         for other in sorted(self.file.parent.iterdir()):
             if other.name != self.file.name and other.is_file() and other.stat().st_size <= left:
@@ -233,7 +233,9 @@ class _Reader:
         return shard, table_of(self.task, source) if offers_table(self.task) else None
 
     def _parts(self, rows: Sequence[Row]) -> bytes | None:
-        """The state of a new model and its losses on made-up records, once these rows were read; None if that fails."""
+        """Return the state of a new model and its losses on made-up records, after these rows were read; None if that
+        fails.
+        """
         with TemporaryDirectory() as made:
             self._copy(Path(made), rows)
             try:
@@ -243,36 +245,36 @@ class _Reader:
                 inputs, targets = (part.new_ones(2, *part.shape[1:]) for part in (shard.inputs, shard.targets))
                 with torch.no_grad():
                     losses = self.task.loss(model(inputs), targets)
-            except Exception:  # of its own accord: the checks of model and loss say so
+            except Exception:  # unrelated to the rows: the checks of model and loss report it
                 return None
         return b"".join(map(_bytes, [*model.state_dict().values(), losses]))
 
 
 def _bytes_of(shard: Shard) -> Counter[bytes]:
-    """Shape, type and values of each record."""
+    """Return shape, type and values of each record, with their counts."""
     kinds = [f"{rows.shape[1:]} {rows.dtype} ".encode() for rows in (shard.inputs, shard.targets)]
     pairs = zip(shard.inputs.cpu(), shard.targets.cpu(), strict=True)
     return Counter(b"".join(k + _bytes(v) for k, v in zip(kinds, pair, strict=True)) for pair in pairs)
 
 
 def _bytes(values: Tensor) -> bytes:
-    """The bytes of a tensor of any type."""
+    """Return the bytes of a tensor of any type."""
     plain = values.detach().cpu().clone(memory_format=torch.contiguous_format)
     flat: bytes = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
     return flat
 
 
 def _cells(table: Table) -> Counter[bytes]:
-    """The numbers and texts of each row."""
+    """Return the numbers and texts of each row, with their counts."""
     read = [zip(table.numbers(column), table.texts(column), strict=True) for column in table.columns]
     return Counter(repr([(number.tobytes(), text) for number, text in row]).encode() for row in zip(*read, strict=True))
 
 
 def _opened(file: Path) -> _Csv | _Parquet | None:
-    """A table with a few rows of a file; None: it is none, or has too few."""
+    """Open a table with a few rows of a file; None: it is no table, or has too few rows."""
     try:
         table = _Csv.of(file) if file.suffix == ".csv" else _Parquet.of(file) if file.suffix == ".parquet" else None
-    except Exception:  # the task's own reading says what is wrong with it
+    except Exception:  # the task's own reading reports the problem
         return None
     return table if table is not None and len(table.whole) >= FEWEST_ROWS else None
 
@@ -286,12 +288,12 @@ class _Few:
 
     @property
     def whole(self) -> list[int]:
-        """The places of rows with a cell for every column."""
+        """Places of rows with a cell for every column."""
         return [place for place, row in enumerate(self.rows) if len(row) == len(self.columns)]
 
     @property
     def tried(self) -> tuple[int, int]:
-        """The places of two rows whose cells are changed, the later one last."""
+        """Places of the two rows whose cells are changed, the later one last."""
         return self.whole[len(self.whole) // 2], self.whole[-1]
 
 
@@ -317,7 +319,7 @@ class _Csv(_Few):
 
 @dataclass(frozen=True, slots=True)
 class _Parquet(_Few):
-    """Types are the file's: a cell that its column cannot hold is missing instead, if any may be."""
+    """A Parquet table with the file's types: a cell that its column cannot hold becomes missing, if that is allowed."""
 
     schema: Any
 

@@ -1,12 +1,12 @@
-"""Scattering features of images: wavelets, moduli and averages that nobody trained, and that therefore cost no privacy.
+"""Scattering features of images: wavelets, moduli and averages without training, which therefore cost no privacy.
 
-A scattering transform (Bruna, Mallat 2013) says how strongly an image is striped, at which scale, in which direction
-and about where: moduli of its convolutions with Morlet wavelets, and moduli of those with wavelets of larger scales,
-each averaged over squares of 2^J pixels. A linear classifier of these features beats what DP-SGD trains from pixels
-where records are few (Tramer, Boneh 2021): the features are public, and only the classifier is learned.
+A scattering transform (Bruna, Mallat 2013) measures stripes in an image by strength, scale, direction and approximate
+place: moduli of its convolutions with Morlet wavelets, and moduli of those with wavelets of larger scales,
+each averaged over squares of 2^J pixels. A linear classifier on these features beats DP-SGD on pixels where records are
+few (Tramer, Boneh 2021): the features are public, and only the classifier is learned.
 
 Formal guarantee: a record's features depend on that record and on public constants, on nothing else. So neighbouring
-shards have neighbouring features, and what is trained on features has the epsilon of training on the images.
+shards have neighbouring features, and training on features has the epsilon of training on the images.
 
 >>> import torch
 >>> scattering(torch.zeros(5, 28, 28), scales=2).shape  # 1 + 2 x 8 + 8 x 8 channels of squares of 4 x 4 pixels
@@ -25,20 +25,21 @@ from torch.nn import functional
 
 FINEST, FREQUENCY = 0.8, 3.0 * math.pi / 4.0
 """Width of the finest wavelet's envelope, in pixels, and its frequency, in radians per pixel; each larger scale has
-twice the width and half the frequency. The values are those of Kymatio (Andreux et al. 2020), whose features these are
-to four digits."""
+twice the width and half the frequency. The values are those of Kymatio (Andreux et al. 2020), whose features these
+match to four digits.
+"""
 
 _AT_ONCE = 16
-"""Images that are transformed together: what they take stays in a processor's cache."""
+"""Number of images that are transformed together: they stay in a processor's cache."""
 
 
 def scattering(images: Tensor, *, scales: int = 2, angles: int = 8) -> Tensor:
-    """The scattering transform of images up to the second order.
+    """Compute the scattering transform of images up to the second order.
 
     Args:
-        images: shape [records, side, side]; beyond their edges they are mirrored.
-        scales: J: features are averaged over squares of 2^J pixels; at least 1.
-        angles: L, directions in which stripes are looked for.
+        images: images, shape [records, side, side]; they are mirrored beyond their edges.
+        scales: J, at least 1; features are averaged over squares of 2^J pixels.
+        angles: L, number of directions of stripes.
 
     Returns:
         Features, shape [records, channels, side / 2^J, side / 2^J], with 1 + J L + L^2 J (J - 1) / 2 channels: the
@@ -58,19 +59,19 @@ def scattering(images: Tensor, *, scales: int = 2, angles: int = 8) -> Tensor:
 
 
 def group_normalised(features: Tensor, groups: int) -> Tensor:
-    """Each record's features with mean 0 and variance 1 in each group of channels (Wu, He 2018), nothing trained.
+    """Normalise each record's features to mean 0 and variance 1 in each group of channels (Wu, He 2018), untrained.
 
-    A record is measured by its own features alone: there is no statistic of several records that would cost privacy.
+    Only a record's own features enter: there is no statistic of several records that would cost privacy.
 
     Args:
         features: shape [records, channels, ...].
-        groups: how many, a divisor of the number of channels.
+        groups: number of groups, a divisor of the number of channels.
     """
     return functional.group_norm(features, groups)
 
 
 def _transformed(images: Tensor, scales: int, angles: int) -> Tensor:
-    """The features of a few images, each within a mirrored margin of one square."""
+    """Compute the features of a few images, each within a mirrored margin of one square."""
     padded = functional.pad(images[:, None], [2**scales] * 4, mode="reflect")
     size = padded.shape[-1]
     spectrum = torch.fft.fft2(padded)
@@ -85,14 +86,15 @@ def _transformed(images: Tensor, scales: int, angles: int) -> Tensor:
 
 
 def _modulus(spectrum: Tensor, size: int, coarse: int, scale: int, angles: int) -> Tensor:
-    """|u * wavelet| for every channel u and each angle, shape [records, channels x angles, ...], every 2^scale pixels.
+    """Compute |u * wavelet| for every channel u and each angle, [records, channels x angles, ...], every 2^scale
+    pixels.
 
     Args:
-        spectrum: of the channels, known every 2^coarse pixels.
-        size: of the padded image, in pixels.
-        coarse: at most `scale`.
-        scale: of the wavelet.
-        angles: how many.
+        spectrum: spectrum of the channels, known every 2^coarse pixels.
+        size: size of the padded image, in pixels.
+        coarse: exponent of the known spacing, at most `scale`.
+        scale: scale of the wavelet.
+        angles: number of directions.
     """
     filtered: Tensor = spectrum[:, :, None] * _wavelets(size, coarse, scale, angles)
     stripes: Tensor = torch.fft.ifft2(_every(2 ** (scale - coarse), filtered))
@@ -100,7 +102,7 @@ def _modulus(spectrum: Tensor, size: int, coarse: int, scale: int, angles: int) 
 
 
 def _every(step: int, spectrum: Tensor) -> Tensor:
-    """The spectrum of every so many pixels in both directions: the mean of the frequencies that fall together."""
+    """Subsample a spectrum to every `step` pixels in both directions: the mean of the frequencies that coincide."""
     if step == 1:
         return spectrum
     size = spectrum.shape[-1] // step
@@ -109,14 +111,14 @@ def _every(step: int, spectrum: Tensor) -> Tensor:
 
 
 def _averaged(channels: Tensor, size: int, coarse: int, scales: int) -> Tensor:
-    """Channels under the widest Gaussian, one value for each square of the image."""
+    """Average channels under the widest Gaussian, one value for each square of the image."""
     average = _average(size, coarse, scales)
     return average @ channels @ average.T
 
 
 @cache
 def _average(size: int, coarse: int, scales: int) -> Tensor:
-    """The widest Gaussian in one direction, shape [squares, size / 2^coarse]; in both directions it is the product."""
+    """Return the widest Gaussian in one direction, shape [squares, size / 2^coarse]; two directions are a product."""
     frequencies = _frequencies(size, coarse)
     kernel = torch.fft.ifft(_gaussian(frequencies, FINEST * 2 ** (scales - 1))).real
     squares = range(1, size // 2**scales - 1)  # the first and the last are margin
@@ -125,10 +127,10 @@ def _average(size: int, coarse: int, scales: int) -> Tensor:
 
 @cache
 def _wavelets(size: int, coarse: int, scale: int, angles: int) -> Tensor:
-    """Fourier transforms of the Morlet wavelets of a scale, shape [angles, size / 2^coarse, size / 2^coarse].
+    """Compute Fourier transforms of the Morlet wavelets of a scale, shape [angles, size / 2^coarse, size / 2^coarse].
 
     A Morlet wavelet is a plane wave under a Gaussian envelope, which is L / 4 times as wide along the crests as across
-    them. So much of the envelope is taken off that nothing constant remains: a blank image has no stripes.
+    them. A part of the envelope is subtracted so that no constant remains: a blank image has no stripes.
     """
     width, frequency = FINEST * 2**scale, FREQUENCY / 2**scale
     own = _frequencies(size, coarse)
@@ -148,11 +150,13 @@ def _wavelets(size: int, coarse: int, scale: int, angles: int) -> Tensor:
 
 
 def _gaussian(frequencies: Tensor, width: float) -> Tensor:
-    """The Fourier transform of a Gaussian of integral 1 and of this standard deviation."""
+    """Return the Fourier transform of a Gaussian of integral 1 and of this standard deviation."""
     return torch.exp(-0.5 * (width * frequencies) ** 2)
 
 
 def _frequencies(size: int, coarse: int) -> Tensor:
-    """Those of the discrete Fourier transform of every 2^coarse of `size` pixels, in radians per pixel, float64."""
+    """Return the frequencies of the discrete Fourier transform of every 2^coarse of `size` pixels, radians per pixel,
+    float64.
+    """
     frequencies: Tensor = torch.fft.fftfreq(size // 2**coarse, d=2.0**coarse, dtype=torch.float64)
     return 2.0 * math.pi * frequencies

@@ -1,4 +1,4 @@
-"""Standardising: what a task's inputs become before its model sees them, by numbers that are public."""
+"""Standardising: a transformation of a task's inputs before its model, by public numbers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 STANDARDISE = "standardise"
-"""What its numbers are called, beside those of a model."""
+"""Name of the standardiser's numbers, beside those of a model."""
 
 
 class Standardise(nn.Module):
-    """Moves the first inputs of each record to their bounds, takes their mean off and divides by their scale.
+    """Layer that clips the first inputs of each record to their bounds, subtracts their mean and divides by their
+    scale.
 
-    A record's inputs become a function of the record and of public numbers alone, element by element. What is NaN stays
-    so.
+    A record's new inputs are a function of the record and of public numbers alone, element by element. NaN stays NaN.
 
     Args:
         low, high: public bounds, one for each input.
-        mean, scale: of each; out of a private release, or chosen.
+        mean, scale: mean and scale of each input; from a private release, or chosen.
     """
 
     low: Tensor
@@ -37,19 +37,20 @@ class Standardise(nn.Module):
 
     @property
     def numbers(self) -> dict[str, list[float]]:
-        """The arguments that it was made of."""
+        """Return the arguments of the constructor."""
         return {name: values.tolist() for name, values in self.named_buffers()}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs [batch, inputs], of which the first are standardised, in their own type."""
+        """Standardise the first of the inputs [batch, inputs], in their own type."""
         count = len(self.low)
         first = ((inputs[:, :count].double().clamp(self.low, self.high) - self.mean) / self.scale).to(inputs.dtype)
-        first = first.masked_fill(first.isnan(), math.nan)  # whose sign would tell its place, in bfloat16
+        # One NaN for all: in bfloat16 its sign would depend on its place.
+        first = first.masked_fill(first.isnan(), math.nan)
         return torch.cat([first, inputs[:, count:]], 1)
 
 
 def unsuited(inputs: Tensor, columns: Sequence[str]) -> str:
-    """Why the first of such inputs cannot be these columns, by shape and type alone; empty: they can."""
+    """Explain why the first of such inputs cannot be these columns, by shape and type alone; empty: they can."""
     if inputs.dim() == 2 and inputs.shape[1] >= len(columns) and inputs.is_floating_point():
         return ""
     shape = ", ".join(["records", *map(str, inputs.shape[1:])])

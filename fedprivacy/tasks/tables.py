@@ -1,9 +1,8 @@
-"""CSV and Parquet files as shards and as tables, each row read by public constants and by nothing else.
+"""CSV and Parquet files as shards and as tables; each row is read by public constants and by nothing else.
 
-Formal guarantee: what a row becomes depends on the arguments, which are public, and on the row itself; types and shapes
-depend on the arguments alone. No row makes another change, or reading fail: what cannot be read becomes a null row, or
-a cell that says nothing. Levels, centres and scales are given, and never looked up in the
-records.
+Formal guarantee: the values read from a row depend on the arguments, which are public, and on the row itself; types and
+shapes depend on the arguments alone. No row changes another, or makes reading fail: an unreadable row becomes a null
+row, and an unreadable cell an empty one. Levels, centres and scales are given, and never looked up in the records.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from fedprivacy.tasks.columns import Table, TableError
 from fedprivacy.tasks.task import Shard, ShardSource
 
 Cells = list[Mapping[str, Cell] | None]
-"""Of every row, by column; None: a row that is none."""
+"""Cells of every row, by column; None: the row has too many or too few cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A column of numbers: (value - centre) / scale, both public constants, cut off at `limit` on both sides.
+    """A column of numbers: (value - centre) / scale, both public constants, clipped at `limit` on both sides.
 
     >>> import fedprivacy as fp
     >>> fp.Number(centre=60, scale=15, limit=3).inputs("90")
@@ -39,7 +38,7 @@ class Number:
 
     Attributes:
         centre, scale, limit: see above.
-        missing: value of an empty cell, before it is scaled; None: the row cannot be read.
+        missing: value of an empty cell, before scaling; None: the row cannot be read.
     """
 
     centre: float = 0.0
@@ -48,7 +47,7 @@ class Number:
     missing: float | None = None
 
     def inputs(self, cell: Cell) -> list[float]:
-        """One number; NaN where the cell holds none."""
+        """Return one number; NaN where the cell holds none."""
         value = self.missing if self.missing is not None and is_empty(cell) else number(cell)
         scaled = (value - self.centre) / self.scale
         return [min(max(scaled, -self.limit), self.limit) if math.isfinite(scaled) else math.nan]
@@ -63,15 +62,15 @@ class Category:
     [0.0, 1.0]
 
     Attributes:
-        levels: public.
-        missing: the level of an empty cell; None: the row cannot be read, as with a level that is not given.
+        levels: public levels.
+        missing: level of an empty cell; None: the row cannot be read, as with a level that is not given.
     """
 
     levels: Sequence[object]
     missing: object = None
 
     def inputs(self, cell: Cell) -> list[float]:
-        """A 1 and zeros; NaN where the cell holds none of the levels."""
+        """Return a 1 and zeros; NaN where the cell holds none of the levels."""
         found = self._known.place(self.missing if self.missing is not None and is_empty(cell) else cell)
         return [math.nan if found is None else float(found == place) for place in range(len(self.levels))]
 
@@ -81,26 +80,26 @@ class Category:
 
 
 class Split(Protocol):
-    """How a simulation gives each client its part of one table."""
+    """Rule by which a simulation gives each client its part of one table."""
 
     def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of each part.
+        """Return the row numbers of each part.
 
         Args:
             cells: the rows.
-            targets: of every row; none at all where a table is read without naming them.
-            num_partitions: how many parts there are.
+            targets: target of every row; empty if a table is read without naming them.
+            num_partitions: number of parts.
         """
         ...
 
     def describe(self, num_partitions: int) -> str:
-        """The split's name, for `Task.partition`: it differs whenever the split does."""
+        """Return the split's name, for `Task.partition`: it differs whenever the split does."""
         ...
 
 
 @dataclass(frozen=True)
 class ByColumn:
-    """A client for each of the given values of a column, such as hospitals; other rows belong to nobody.
+    """Split with a client for each given value of a column, such as hospitals; other rows belong to nobody.
 
     >>> import fedprivacy as fp
     >>> fp.ByColumn("hospital", ["a", "b"]).describe(2)
@@ -111,7 +110,7 @@ class ByColumn:
     levels: Sequence[object]
 
     def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of each level's rows.
+        """Return the row numbers of each level's rows.
 
         Raises:
             TableError: there are not as many levels as parts.
@@ -125,13 +124,13 @@ class ByColumn:
         return [np.flatnonzero(found == part) for part in range(num_partitions)]
 
     def describe(self, num_partitions: int) -> str:
-        """The split's name."""
+        """Return the split's name."""
         return f"by {self.column}: {', '.join(map(str, self.levels))}"
 
 
 @dataclass(frozen=True, slots=True)
 class Evenly:
-    """Parts of equal size, drawn at random (IID).
+    """Split into parts of equal size, drawn at random (IID).
 
     >>> import fedprivacy as fp
     >>> fp.Evenly(seed=1).describe(4)
@@ -141,17 +140,17 @@ class Evenly:
     seed: int = 0
 
     def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of each part."""
+        """Return the row numbers of each part."""
         return np.array_split(np.random.default_rng(self.seed).permutation(len(cells)), num_partitions)
 
     def describe(self, num_partitions: int) -> str:
-        """The split's name."""
+        """Return the split's name."""
         return f"{num_partitions} even parts, seed {self.seed}"
 
 
 @dataclass(frozen=True, slots=True)
 class ByDirichlet:
-    """Parts whose mix of classes differs, the more the smaller `alpha`; see `fedprivacy.tasks.bundled.DirichletSplit`.
+    """Split into parts with different mixes of classes; see `fedprivacy.tasks.bundled.DirichletSplit`.
 
     >>> import fedprivacy as fp
     >>> fp.ByDirichlet(alpha=0.5).describe(4)
@@ -163,7 +162,7 @@ class ByDirichlet:
     smallest_shard: int = 1
 
     def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of each part.
+        """Return the row numbers of each part.
 
         Raises:
             TableError: the targets were not named.
@@ -173,7 +172,7 @@ class ByDirichlet:
         return self._split().rows(targets, num_partitions)
 
     def describe(self, num_partitions: int) -> str:
-        """The split's name."""
+        """Return the split's name."""
         return self._split().describe(num_partitions)
 
     def _split(self) -> DirichletSplit:
@@ -205,19 +204,19 @@ def load_table(
     Formal guarantee: see this module.
 
     Args:
-        path: its name ends with .csv or .parquet.
-        target: column of what is predicted.
-        features: columns of the inputs, in this order: numbers as they are, or how each is read. None: every other
+        path: file whose name ends with .csv or .parquet.
+        target: column to predict.
+        features: columns of the inputs, in this order: numbers as they are, or a reader for each. None: every other
             column, as numbers.
-        classes: the target's values, which become 0, 1, ...; None: it is a number. The target of a row that cannot be
-            read is 0.
-        only: rows with these values in these columns, for example a public test set. How many there are depends on what
-            the rows say: with public shard sizes, name nothing that a private row could change.
-        split: of a simulation, which gives each client its part of the rows; None: all rows.
-        source: of `Task.shard`, says which part.
+        classes: values of the target, which become 0, 1, ...; None: it is a number. The target of an unreadable row
+            is 0.
+        only: values by column that select rows, for example a public test set. The number of selected rows depends on
+            their content: with public shard sizes, name nothing that a private row could change.
+        split: split of a simulation, which gives each client its part of the rows; None: all rows.
+        source: the argument of `Task.shard`, which names the part.
 
     Raises:
-        TableError: there is no such file or column, it is of another kind, or it cannot be split so.
+        TableError: there is no such file or column, it is of another kind, or it cannot be split as asked.
     """
     columns, rows = _rows(Path(path))
     if not isinstance(features, Mapping):
@@ -246,7 +245,7 @@ def read_table(
     target: str | None = None,
     classes: Sequence[object] | None = None,
 ) -> Table:
-    """Read a CSV (UTF-8, with a header, a record a line) or Parquet file by column: what questions are asked of.
+    """Read a CSV (UTF-8, with a header, a record a line) or Parquet file by column, for questions.
 
     >>> import fedprivacy as fp
     >>> from pathlib import Path
@@ -255,18 +254,18 @@ def read_table(
     >>> table.numbers("age"), table.texts("sex")
     (array([70., nan, nan]), ['f', '', 'm'])
 
-    Formal guarantee: see this module. A row that is none, since it has too many or too few cells, is a record as well,
-    of which nothing can be read: without `only`, the number of records depends on the number of rows alone.
+    Formal guarantee: see this module. A row with too many or too few cells is a record as well, of which nothing can be
+    read: without `only`, the number of records depends on the number of rows alone.
 
     Args:
-        path: its name ends with .csv or .parquet.
-        only: rows with these values in these columns. How many there are depends on what the rows say.
-        split: of a simulation, the same as the shard's: each client gets the same rows of the file.
-        source: of `Task.table`, says which part.
-        target, classes: the shard's, where the split goes by them, as `ByDirichlet` does; else they are not needed.
+        path: file whose name ends with .csv or .parquet.
+        only: values by column that select rows. The number of selected rows depends on their content.
+        split: split of a simulation, the same as the shard's: each client gets the same rows of the file.
+        source: the argument of `Task.table`, which names the part.
+        target, classes: those of the shard, if the split uses them, as `ByDirichlet` does; otherwise not needed.
 
     Raises:
-        TableError: there is no such file or column, it is of another kind, or it cannot be split so.
+        TableError: there is no such file or column, it is of another kind, or it cannot be split as asked.
     """
     columns, rows = _rows(Path(path))
     _check_columns(path, columns, (*([] if target is None else [target]), *(only or ())))
@@ -285,7 +284,7 @@ def _check_columns(path: str | Path, columns: Sequence[str], needed: Iterable[st
 
 
 def _selected(cells: Cells, only: Mapping[str, object] | None) -> Cells:
-    """The rows with these values in these columns."""
+    """Select the rows with these values in these columns."""
     for column, value in (only or {}).items():
         known = Levels([value])
         cells = [row for row in cells if row and known.place(row.get(column)) is not None]
@@ -295,21 +294,21 @@ def _selected(cells: Cells, only: Mapping[str, object] | None) -> Cells:
 def _part(
     cells: Cells, targets: NDArray[Any], split: Split | None, source: ShardSource | None
 ) -> NDArray[np.int64] | None:
-    """Numbers of the rows that a simulated client has; None: it has all of them."""
+    """Return the numbers of the rows that a simulated client has; None: it has all of them."""
     if split is None or source is None or source.partition_id is None:
         return None
     return split.rows(cells, targets, source.num_partitions or 1)[source.partition_id]
 
 
 def _inputs(row: Mapping[str, Cell], features: Mapping[str, Number | Category]) -> NDArray[np.float32] | float:
-    """The inputs of a row that says something; NaN if one of them cannot be read."""
-    with np.errstate(over="ignore"):  # infinite then
+    """Return the inputs of a readable row; NaN if one of them cannot be read."""
+    with np.errstate(over="ignore"):  # the value is then infinite
         values = np.array([x for name, each in features.items() for x in each.inputs(row.get(name))], np.float32)
     return values if np.isfinite(values).all() else math.nan
 
 
 def _labels(cells: Cells, target: str, classes: Sequence[object] | None) -> list[float | None]:
-    """What each row's target says; None: nothing."""
+    """Read the target of each row; None: it has none."""
     read = _finite if classes is None else Levels(classes).place
     return [read(row.get(target)) if row else None for row in cells]
 
@@ -320,12 +319,12 @@ def _finite(cell: Cell) -> float | None:
 
 
 def _targets(labels: Sequence[float | None], classes: Sequence[object] | None) -> NDArray[Any]:
-    """The labels, 0 where a row has none."""
+    """Return the labels as an array, 0 where a row has none."""
     return np.array([0 if label is None else label for label in labels], np.float32 if classes is None else np.int64)
 
 
 def _rows(path: Path) -> tuple[list[str], Cells]:
-    """Columns, and rows by column."""
+    """Read a file: its columns, and its rows by column."""
     if not path.is_file():
         raise TableError(f"there is no table '{path}'; name a .csv or .parquet file.")
     if path.suffix == ".csv":
@@ -336,7 +335,7 @@ def _rows(path: Path) -> tuple[list[str], Cells]:
 
 
 def _parquet(path: Path) -> tuple[list[str], Cells]:
-    """Cell by cell: a date that Python does not have, or a text that is none, must not make the others fail."""
+    """Read cell by cell: a date that Python does not have, or an invalid text, must not make the others fail."""
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -347,13 +346,13 @@ def _parquet(path: Path) -> tuple[list[str], Cells]:
 
 
 def _csv(path: Path) -> tuple[list[str], Cells]:
-    """Line by line: a quote that is never closed must not swallow the records after it."""
+    """Read line by line: a quote that is never closed must not swallow the records after it."""
     first, *lines = path.read_bytes().lstrip().removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
     header = _parsed(first)
     if not header:
         raise TableError(f"'{path}' has no header; its first line must name the columns.")
     columns = [name.strip() for name in header]
-    only_one = len(columns) == 1  # a blank line is a record then, whose cell is empty
+    only_one = len(columns) == 1  # a blank line is then a record with an empty cell
     rows = (_parsed(line) for line in lines if only_one or line.strip())
     whole = (row if row and len(row) == len(columns) else None for row in rows)
     return columns, [dict(zip(columns, row, strict=True)) if row else None for row in whole]

@@ -1,4 +1,4 @@
-"""What a federated task is: a model, a loss, a client's shard, and the server's public evaluation."""
+"""The federated task: a model, a loss, a client's shard, and the server's public evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedprivacy.values.events import NeighbouringRelation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The training settings that suit a task: used wherever a run's configuration leaves a setting open.
+    """The training settings that suit a task: the defaults of a run's configuration.
 
     They are public and must be chosen without looking at the clients' records.
 
@@ -30,16 +30,16 @@ class Recipe:
     0.5
 
     Attributes:
-        clients: how many a simulation has, such as the parts that the records are split into; or a deployment awaits.
+        clients: number of clients that a simulation has or a deployment awaits.
         rounds: number of rounds.
         local_steps: local steps in each round.
         sampling_rate: q, probability with which a record joins a local step.
         clipping_norm: C, bound on the norm of one record's gradient.
         optimizer: sgd, adam or adamw.
         learning_rate: step size of the local steps.
-        momentum: momentum of the local steps, in [0, 1); of sgd.
-        weight_decay: weight decay of the local steps; of sgd and adamw.
-        ema_decay: decay of the average of the global models, which is evaluated and kept, in [0, 1); 0: the last one.
+        momentum: momentum of the local steps, in [0, 1); for sgd.
+        weight_decay: weight decay of the local steps; for sgd and adamw.
+        ema_decay: decay of the average of the global models, which is evaluated and kept, in [0, 1); 0: no averaging.
         epsilon: privacy budget of each client.
         delta: delta of that budget.
     """
@@ -60,7 +60,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSource:
-    """Where a client finds its shard.
+    """The place of a client's shard.
 
     >>> import fedprivacy as fp
     >>> fp.ShardSource(partition_id=0, num_partitions=10).folder is None  # a simulated client
@@ -68,8 +68,8 @@ class ShardSource:
 
     Attributes:
         folder: the client's own data folder, in a deployment; None in a simulation.
-        partition_id: which part of the task's split this client holds, in a simulation; None in a deployment.
-        num_partitions: how many parts the split has, in a simulation.
+        partition_id: number of this client's part of the task's split, in a simulation; None in a deployment.
+        num_partitions: number of parts of the split, in a simulation.
     """
 
     folder: Path | None = None
@@ -86,14 +86,14 @@ class Shard:
     >>> shard.null, shard.present().targets
     (tensor([False,  True, False]), tensor([0, 1]))
 
-    A row can be a *null record*, the one that the zero-out relation puts in a record's place. It counts among the rows,
-    whose number may be public. Its values are dropped (`present`) before any model, loss, score or view is called, so
-    that it contributes exactly zero, whatever a model makes of missing values.
+    A row can be a *null record*, which the zero-out relation puts in a record's place. It counts among the rows, whose
+    number may be public. Its values are dropped (`present`) before any model, loss, score or view is called, so that it
+    contributes exactly zero, whatever a model does with missing values.
 
     Attributes:
         inputs: shape [rows, ...].
         targets: shape [rows, ...].
-        null: which rows are null, bool, shape [rows]; None: nobody has said so.
+        null: mask of the null rows, bool, shape [rows]; None: not stated.
     """
 
     inputs: Tensor
@@ -101,18 +101,18 @@ class Shard:
     null: Tensor | None
 
     def __init__(self, inputs: Tensor, targets: Tensor, null: Tensor | bool | None = None) -> None:
-        """State the rows, and which of them are null.
+        """State the rows, and mark the null ones.
 
         Args:
             inputs: shape [rows, ...].
             targets: shape [rows, ...].
-            null: which rows are null, bool, shape [rows]; False: none is. None: those whose inputs hold a NaN. Whole
-                numbers have no NaN: with public shard sizes a task must say which rows are null. If the model itself
-                handles NaN, say `null`, too: then NaN is a value like any other.
+            null: mask of the null rows, bool, shape [rows]; False: none is. None: those whose inputs hold a NaN. Whole
+                numbers have no NaN: with public shard sizes a task must state the null rows. If the model itself
+                handles NaN, state `null`, too: then NaN is a value like any other.
 
         Raises:
-            TypeError: one of them is no tensor, or `null` is none of bool.
-            ValueError: they are not equally many.
+            TypeError: one of them is no tensor, or `null` is not a tensor of bool.
+            ValueError: their lengths differ.
         """
         for name, rows in (("inputs", inputs), ("targets", targets)):
             if not isinstance(rows, Tensor):
@@ -147,12 +147,12 @@ class Shard:
         return other
 
     def to(self, device: torch.device) -> Shard:
-        """The same shard on `device`."""
+        """Move the shard to `device`."""
         return self.holding(self.inputs.to(device), self.targets.to(device))
 
 
 def _null_rows(inputs: Tensor, null: Tensor | bool | None) -> Tensor | None:
-    """Mark the null rows, bool, shape [rows]; None if nobody has said which they are, and the inputs cannot."""
+    """Mark the null rows, bool, shape [rows]; None if they are not stated and cannot be read off the inputs."""
     if null is None:
         return holding_nan(inputs) if inputs.is_floating_point() else None
     if isinstance(null, bool):
@@ -166,10 +166,10 @@ def _null_rows(inputs: Tensor, null: Tensor | bool | None) -> Tensor | None:
 
 
 def check_null(shard: Shard, relation: NeighbouringRelation) -> None:
-    """Refuse a shard of which nobody says which rows are null, where the relation is zero-out.
+    """Refuse a shard whose null rows are not stated, if the relation is zero-out.
 
     Raises:
-        ValueError: says what to write.
+        ValueError: null rows are not stated; the error says what to write.
     """
     if shard.null is None and relation is NeighbouringRelation.ZERO_OUT:
         raise ValueError(
@@ -186,15 +186,15 @@ def holding_nan(inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A figure of each record that local evaluation may release a noisy mean of.
+    """A figure of each record, of which local evaluation may release a noisy mean.
 
     >>> import fedprivacy as fp
     >>> error = fp.Score(lambda outputs, targets: (outputs[:, 0] - targets).abs(), 0.0, 10.0)
 
     Attributes:
-        measure: (outputs [batch, ...], targets [batch, ...]), on the CPU -> one figure for each record, shape [batch],
-            which depends on no other record.
-        least, most: public bounds, to which each figure is clipped. The wider they are, the more noise there is.
+        measure: function (outputs [batch, ...], targets [batch, ...]), on the CPU -> one figure for each record, shape
+            [batch], which depends on no other record.
+        least, most: public bounds to which each figure is clipped. Wider bounds need more noise.
 
     Raises:
         ValueError: the bounds are not two numbers a finite distance apart, the larger one last.
@@ -213,17 +213,17 @@ NO_TABLE = (
     "task {name} offers no table, which questions are asked of; give it a method table(self, source) that returns a "
     "fedprivacy.Table, for example fp.read_table(...)."
 )
-"""What is said of a task without `table`."""
+"""Error message for a task without `table`."""
 
 LARGEST_LOSS = 5.0
-"""To which losses are clipped before local evaluation releases their mean, unless a task says otherwise."""
+"""Bound to which losses are clipped before local evaluation releases their mean, unless a task chooses another."""
 
 
 def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 for each record whose largest output is that of its class, else 0, shape [batch].
+    """Return 1 for each record whose largest output is that of its class, else 0, shape [batch].
 
     Raises:
-        ValueError: the outputs are not one for each class, or the targets not classes.
+        ValueError: there is not one output for each class, or the targets are not classes.
     """
     if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.dim() != 1 or targets.is_floating_point():
         shapes = f"outputs of shape {list(outputs.shape)} and targets of shape {list(targets.shape)}, {targets.dtype}"
@@ -233,10 +233,10 @@ def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @runtime_checkable
 class Task(Protocol):
-    """One learning problem, the same code on server and clients: a base class, or a form to be filled.
+    """One learning problem, the same code on server and clients; a base class and a protocol.
 
-    A subclass writes `model` and `shard`; everything else has a default. A class of one's own that has all of these
-    attributes and methods, `augmentation`, `scores`, `table` and `held_out` aside, is a task as well.
+    A subclass writes `model` and `shard`; everything else has a default. Any other class with all of these attributes
+    and methods (`augmentation`, `scores`, `table` and `held_out` are optional) is a task as well.
 
     >>> import fedprivacy as fp, torch
     >>> class Coins(fp.Task):
@@ -253,22 +253,21 @@ class Task(Protocol):
     ('coins', 40)
 
     Attributes:
-        name: short, for people. Default: the class's, in small letters.
-        dataset: names the records: tasks on the same records share it, so that what they spend adds up. Default: the
-            class's name, in small letters. A second task on the same records must be given the first one's.
+        name: short name for people. Default: the class's, in small letters.
+        dataset: name of the records: tasks on the same records share it, so that their privacy losses add up. Default:
+            the class's name, in small letters. A second task on the same records must be given the first one's.
         metric: key of the figure in `evaluate`'s result that plots and tables show first.
         recipe: default training settings.
-        shard_sizes_public: whether the number of records of each client may be known to everybody. If so, clients
-            disclose it, it weighs their updates, and the guarantee is for the zero-out relation: it protects what a
-            record says, not that it is there. If not, every client counts the same and `nominal_shard_size` takes its
-            place. Default: it may.
+        shard_sizes_public: whether the number of records of each client is public. If so, clients disclose it, it
+            weighs their updates, and the guarantee is for the zero-out relation: it protects the content of a record,
+            not its presence. If not, every client has the same weight and `nominal_shard_size` replaces the number.
+            Default: public.
         nominal_shard_size: a public guess of a shard's size, for tasks whose shard sizes are private.
         standardise: a question, `fp.ask.mean_and_scale({"age": (0, 120), ...})`, that is asked once on a ledger, before
             the first round, and charged to the same account: the inputs, of which the first are these columns in this
             order, are moved to their bounds, and standardised by its private answer. Where shard sizes are private, the
-            answer's count of a client's records weighs its updates. None: they stay as they are.
-        augmentation: how random views of the records are made, for runs with an augmentation multiplicity: of inputs as
-            the model sees them. None: there are none.
+            answer's count of a client's records weighs its updates. None: inputs stay as they are.
+        augmentation: random views of the model's inputs, for runs with an augmentation multiplicity. None: none.
     """
 
     name: str = ""
@@ -286,62 +285,62 @@ class Task(Protocol):
         cls.dataset = cls.dataset or cls.__name__.lower()
 
     def __hash__(self) -> int:
-        """A task is an object with an identity: what is loaded for it is kept under it."""
+        """Return the hash of the object: a task is an object with an identity, under which loaded state is cached."""
         return object.__hash__(self)
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """A new model. Its layers must not mix records (no BatchNorm)."""
+        """Make a new model. Its layers must not mix records (no BatchNorm)."""
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One loss for each record, shape [batch]. Default: cross-entropy of classes."""
+        """Compute one loss for each record, shape [batch]. Default: cross-entropy of classes."""
         return functional.cross_entropy(outputs, targets, reduction="none")
 
     @abstractmethod
     def shard(self, source: ShardSource) -> Shard:
-        """The client's records.
+        """Read the client's records.
 
-        A row may depend on public constants and on its own record, on nothing else. Whether this fails, and the types
-        and shapes of the rows, may depend on no record's value: a client that does not answer tells the server so, and
-        nothing is charged for it. A record that cannot be read becomes a null row, see `Shard`. With private shard
-        sizes it may be left out as well; with public ones that would show in the size.
+        A row may depend on public constants and on its own record, on nothing else. Failure, and the types and shapes
+        of the rows, must not depend on any record's value: the server notices a client that does not answer, and
+        nothing is charged for it. An unreadable record becomes a null row, see `Shard`. With private shard sizes it
+        may be left out instead; with public ones that would show in the size.
 
         Raises:
-            Exception: the source is not there or is not this task's. Whatever is raised, one constant code crosses.
+            Exception: the source is missing or is not this task's. For any error, the same code is sent to the server.
         """
         ...
 
     def table(self, source: ShardSource) -> Table:
-        """The client's records by column, which questions are asked of. Default: none.
+        """Read the client's records by column, for questions. Default: none.
 
         Each row is one record of the shard, the same unit of privacy. A record that the shard leaves out, or that is
-        null there, is a row all the same; its cells are unreadable where they are. What holds of `shard` holds here:
-        whether this fails, the names of the columns and their kinds depend on no record's value.
+        null there, is a row all the same, with the cells that can be read. As for `shard`, failure and the names and
+        types of the columns must not depend on any record's value.
 
         Raises:
             TableError: the task offers no table.
-            Exception: the source is not there or is not this task's, as with `shard`.
+            Exception: the source is missing or is not this task's, as with `shard`.
         """
         raise TableError(NO_TABLE.format(name=self.name))
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        """Metrics of the model on the *server's public* records; called after every round. Default: none."""
+        """Measure the model on the *server's public* records; called after every round. Default: no metrics."""
         return {}
 
     def held_out(self, source: ShardSource) -> Shard:
-        """Records of a simulated client that are declared public: never in its `shard`, and no one's private record.
+        """Read records of a simulated client that are declared public: never in its `shard`, and nobody's private
+        record.
 
-        With them a simulation measures how the model does for each client, not only on the mean; see `scores`.
-        Default: there are none.
+        With them a simulation measures the model for each client, not only on average; see `scores`. Default: none.
 
         Raises:
-            LookupError: the task holds none out.
+            LookupError: the task holds no records out.
         """
         raise LookupError(f"task {self.name} holds no records out; give it a method held_out(self, source)")
 
     def scores(self) -> Mapping[str, Score]:
-        """What evaluation by client measures of each record, by name: public, chosen without looking at the records.
+        """Return the scores of evaluation by client, by name: public, chosen without looking at the records.
 
         Default: the loss, up to 5, and accuracy if that is the task's metric.
         """
@@ -349,18 +348,18 @@ class Task(Protocol):
         return scores | ({"accuracy": Score(is_right)} if self.metric == "accuracy" else {})
 
     def partition(self, num_partitions: int) -> str:
-        """Names the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added.
+        """Name the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added.
 
-        Default: a name that no other run has. Such a run has a ledger of its own; to share one, say how `shard` splits
-        the records.
+        Default: a name that no other run has. Such a run needs a ledger of its own; to share one, return a name for the
+        split of `shard`.
         """
         return f"{num_partitions} parts, which partition() does not name ({secrets.token_hex(4)})"
 
 
 def relation_of(task: Task) -> NeighbouringRelation:
-    """The relation that a task's guarantee is for: zero-out where shard sizes are public, else add-or-remove-one.
+    """Return the relation of a task's guarantee: zero-out where shard sizes are public, else add-or-remove-one.
 
-    A server plans with it and a client holds every grant against it: who discloses the number of its records cannot be
-    promised that nobody learns whether one more was there.
+    A server plans with it and a client checks every grant against it: a client that discloses the number of its records
+    cannot be promised that the presence of one record stays hidden.
     """
     return NeighbouringRelation.ZERO_OUT if task.shard_sizes_public else NeighbouringRelation.ADD_OR_REMOVE_ONE

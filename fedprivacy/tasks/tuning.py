@@ -1,4 +1,4 @@
-"""A task on public records in the place of its private ones, so that settings can be chosen without spending."""
+"""A task on public records in place of its private ones, so that settings can be chosen at no privacy cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedprivacy.tasks.task import Shard, ShardSource, Task
 
 
 class OnPublic:
-    """The same model, loss and metric, on records that are public: what a sweep chooses on them costs no privacy.
+    """The model, loss and metric of a task, on public records: a sweep on them costs no privacy.
 
     No private record is read: neither the task's `shard` nor its `table`. Its dataset has another name, so that nothing
     is charged to the private one.
@@ -22,16 +22,17 @@ class OnPublic:
     ('cancer-on-public', 'cancer-public', 80)
 
     Args:
-        task: what is to be trained on private records later.
-        shard: of a simulated client, public records like its private ones; those that `evaluate` looks at are others.
-        repeat: how many times each of them stands in the shard. The noise that a budget needs counts by the number of
-            records: with fewer than a client will have, repeat them until they are about as many.
+        task: task that will be trained on private records later.
+        shard: function that returns a simulated client's public records, which resemble its private ones and differ
+            from those of `evaluate`.
+        repeat: number of copies of each record in the shard. The noise of a budget depends on the number of records:
+            with fewer than a client will have, repeat them until the numbers are similar.
 
     Raises:
-        TaskError: `repeat` is not positive; or the task asks its private records how to standardise them.
+        TaskError: `repeat` is not positive; or the task standardises by a question to its private records.
     """
 
-    table = Task.table  # which is none: the task's own is of private records
+    table = Task.table  # offers no table: the task's own holds private records
 
     def __init__(self, task: Task, shard: Callable[[ShardSource], Shard], *, repeat: int = 1) -> None:
         if repeat < 1:
@@ -45,13 +46,13 @@ class OnPublic:
         self._task, self._shard, self._repeat = task, shard, repeat
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the task's."""
-        if name.startswith("_"):  # such as while a copy is being made, which has no task yet
+        """Delegate everything else to the task."""
+        if name.startswith("_"):  # for example while a copy is made, which has no task yet
             raise AttributeError(name)
         return getattr(self._task, name)
 
     def shard(self, source: ShardSource) -> Shard:
-        """The public records, each as often as it is repeated."""
+        """Return the public records, each repeated."""
         records = self._shard(source).present()
         inputs, targets = (
             rows.repeat(self._repeat, *[1] * (rows.dim() - 1)) for rows in (records.inputs, records.targets)
@@ -59,5 +60,5 @@ class OnPublic:
         return Shard(inputs, targets, null=False)
 
     def partition(self, num_partitions: int) -> str:
-        """Of the public records, under a name that no private split has."""
+        """Name the split of the public records; no private split has this name."""
         return f"public records for {self._task.partition(num_partitions)}"

@@ -97,7 +97,7 @@ BUGS = (
     Bug(
         meaning="outputs are computed in batches of any size, and a server amplifies their rounding",
         place="fedprivacy.gradients.apart:RowByRow.__call__",
-        old="cut(len(ones), self.sizes)",
+        old="cut(len(first), self.sizes)",
         new="[(0, len(ones), len(ones))] if len(ones) else []",
         breaks=guarantees.EVALUATED,
         gates=("evaluation",),
