@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
-from fedprivacy.questions.figures import Figure
+from fedprivacy.questions.figures import Estimate
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
@@ -119,7 +119,7 @@ def _show(done: AskResult, *, by_client: bool) -> None:
             OUT.print(_table(question, {client: done.figures(number, client) for client in sorted(done.told)}))
 
 
-def _table(question: Question, figures: Mapping[str, Sequence[Figure]]) -> Table:
+def _table(question: Question, figures: Mapping[str, Sequence[Estimate]]) -> Table:
     grouped, several = any(question.groups), len(figures) > 1
     table = Table(title=escape(question.sentence), title_justify="left")
     for column in ["client"] * several + [question.by.column if question.by else "group"] * grouped + ["figure"]:
@@ -133,7 +133,7 @@ def _table(question: Question, figures: Mapping[str, Sequence[Figure]]) -> Table
     return table
 
 
-def _numbers(figure: Figure) -> tuple[str, str, str]:
+def _numbers(figure: Estimate) -> tuple[str, str, str]:
     if figure.value is None or figure.error is None or figure.low is None or figure.high is None:
         return "-", "-", "-"
     # As many digits as the noise leaves a meaning to.

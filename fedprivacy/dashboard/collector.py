@@ -107,7 +107,7 @@ _EPSILON = (
 )
 
 _QUANTILES = ("0", "0.25", "0.5", "0.75", "1")
-"""Of a `Spread`."""
+"""Of a `EpsilonSpread`."""
 
 _ONLY_FEW = f"Only of runs with at most {MOST_CLIENTS} clients."
 

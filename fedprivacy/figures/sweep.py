@@ -18,7 +18,7 @@ MOST_LINES = len(RUNS)
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class SeedSpread:
     """A metric over seeds."""
 
     mean: float
@@ -31,8 +31,8 @@ class EpsilonLine:
     """What one choice of the other settings reached within each budget."""
 
     name: str  # of the choice; empty where epsilon alone was swept
-    points: Sequence[tuple[float, Spread]]  # budget epsilon, ascending and finite, and what was reached
-    baseline: Spread | None = None  # without privacy
+    points: Sequence[tuple[float, SeedSpread]]  # budget epsilon, ascending and finite, and what was reached
+    baseline: SeedSpread | None = None  # without privacy
 
 
 def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) -> alt.LayerChart:
@@ -89,7 +89,7 @@ def _baseline_rows(lines: Sequence[EpsilonLine]) -> Rows:
     return [{"line": line.name, **_band(line.baseline)} for line in lines if line.baseline]
 
 
-def _band(spread: Spread) -> dict[str, float]:
+def _band(spread: SeedSpread) -> dict[str, float]:
     return {"low": spread.mean - spread.deviation, "mean": spread.mean, "high": spread.mean + spread.deviation}
 
 
@@ -125,8 +125,8 @@ def _title(lines: Sequence[EpsilonLine], metric: str, width: int) -> alt.TitlePa
     return titled(title[:1].upper() + title[1:], [about], width + (LABEL_ROOM if len(lines) > 1 else AXIS_ROOM))
 
 
-def spread_of(values: Sequence[float]) -> Spread:
+def spread_of(values: Sequence[float]) -> SeedSpread:
     """The mean of values over seeds, at least one, and their standard deviation."""
     mean = math.fsum(values) / len(values)
     squares = math.fsum((value - mean) ** 2 for value in values)
-    return Spread(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0, len(values))
+    return SeedSpread(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0, len(values))

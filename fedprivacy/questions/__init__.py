@@ -1,1 +1,1 @@
-"""Questions of private records: counts, means, quantiles; each a release that is charged like a local step."""
+"""Questions to private records: counts, means, quantiles; each is a release that is charged like a local step."""

@@ -1,26 +1,26 @@
-"""Answers for people: figures of one client, or of the federation, with what was not told."""
+"""Answers for people: figures of one client, or of the federation, and the groups that were not told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedprivacy.questions.figures import Figure
+from fedprivacy.questions.figures import Estimate
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals, combined
 from fedprivacy.values.runs import Rows
 
 NOT_TOLD = "not told"
-"""What stands for the figures of a group that no client tells of."""
+"""Text in place of the figures of a group that no client tells of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one client has answered to one question.
+    """One client's answer to one question.
 
     Attributes:
-        noise_multiplier: of the question: standard deviation of its noise over its sensitivity.
+        noise_multiplier: standard deviation of the question's noise over its sensitivity.
         answer: the noisy totals.
     """
 
@@ -30,11 +30,11 @@ class Told:
 
 @dataclass(frozen=True)
 class Answers:
-    """What clients have answered to the questions of one questionnaire.
+    """Clients' answers to the questions of one questionnaire.
 
     Attributes:
         asked: the questions.
-        told: by client_id, an answer to each question, in their order.
+        told: answers to each question, in their order, by client_id.
     """
 
     asked: Questionnaire
@@ -59,27 +59,27 @@ class Answers:
             for figure in self.figures(number, client_id)
         )
 
-    def figures(self, number: int = 0, client_id: str | None = None) -> list[Figure]:
-        """The figures of one question.
+    def figures(self, number: int = 0, client_id: str | None = None) -> list[Estimate]:
+        """Return the figures of one question.
 
         Args:
-            number: of the question, from 0.
-            client_id: whose records; None: those of all clients together.
+            number: number of the question, from 0.
+            client_id: client whose records are described; None: all clients together.
 
         Raises:
             KeyError: no such client has answered.
         """
-        of = self.told.values() if client_id is None else [self.told[client_id]]
-        return figures_of(self.asked.questions[number], [told[number] for told in of])
+        answers = self.told.values() if client_id is None else [self.told[client_id]]
+        return figures_of(self.asked.questions[number], [told[number] for told in answers])
 
     def records(self, number: int, client_id: str) -> float:
-        """How many records a client has that the answer to a question is about, as far as it tells."""
+        """Estimate the number of a client's records that the answer to a question covers."""
         question, told = self.asked.questions[number], self.told[client_id][number]
         groups = combined(question, [told.noise_multiplier], [told.answer])
         return sum(question.records(noisy) for noisy in groups if noisy is not None)
 
     def value(self, name: str, group: str = "", number: int = 0) -> float:
-        """One estimate for all clients' records together, by its name.
+        """Return one estimate for all clients' records together, by its name.
 
         >>> import numpy as np
         >>> from fedprivacy.questions.constructors import Questions
@@ -89,7 +89,7 @@ class Answers:
         80.0
 
         Raises:
-            KeyError: there is no such figure, or the noise left nothing to be said.
+            KeyError: there is no such figure, or it is lost in the noise.
         """
         for figure in self.figures(number):
             if (figure.name, figure.group) == (name, group) and figure.value is not None:
@@ -99,7 +99,7 @@ class Answers:
         )
 
     def silent(self, number: int = 0) -> dict[str, list[str]]:
-        """Which clients do not tell of a group, because their noisy number of its records is too small; by group."""
+        """List, by group, the clients that do not tell of it because their noisy number of its records is too small."""
         question = self.asked.questions[number]
         return {
             group: silent
@@ -108,24 +108,24 @@ class Answers:
         }
 
 
-def _row(question: Question, figure: Figure) -> dict[str, object]:
-    """A figure as a row.
+def _row(question: Question, figure: Estimate) -> dict[str, object]:
+    """Return a figure as a row.
 
     `question`; `group`, empty for all records; `figure`; `value`; `error`, the standard error that the noise gives it;
-    `low` and `high`, its 95 % confidence interval. None: the noise leaves nothing to be said.
+    `low` and `high`, its 95 % confidence interval. None: the value is lost in the noise.
     """
     told = figure._asdict()
     return {"question": question.words, "group": told.pop("group"), "figure": told.pop("name")} | told
 
 
-def figures_of(question: Question, told: Sequence[Told]) -> list[Figure]:
-    """What clients' answers to one question say together: figures of the records of all of them.
+def figures_of(question: Question, answers: Sequence[Told]) -> list[Estimate]:
+    """Estimate the figures of all clients' records together from their answers to one question.
 
     Noisy totals add up, and so do the squared deviations of their noise.
     """
-    sums = combined(question, [each.noise_multiplier for each in told], [each.answer for each in told])
-    found: list[Figure] = []
+    sums = combined(question, [each.noise_multiplier for each in answers], [each.answer for each in answers])
+    found: list[Estimate] = []
     for group, noisy in zip(question.groups, sums, strict=True):
-        figures = question.figures(noisy) if noisy is not None else [Figure(NOT_TOLD)]
+        figures = question.figures(noisy) if noisy is not None else [Estimate(NOT_TOLD)]
         found += [figure._replace(group=group) for figure in figures]
     return found

@@ -1,4 +1,4 @@
-"""Questions as texts: what crosses, what is stored, and what a question is recognised by."""
+"""Codec of questions: the text that is sent and stored, and by which a question is recognised."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fedprivacy.questions.arguments import QuestionError, shown
 from fedprivacy.questions.conditions import Condition, OneOf, Within
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram
-from fedprivacy.questions.errors import QuestionError, shown
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
 from fedprivacy.questions.prefixes import Prefixes
 from fedprivacy.questions.quantiles import Quantiles
@@ -20,13 +20,13 @@ KINDS: Mapping[str, type[Any]] = {
     kind.kind: kind
     for kind in (Count, Categories, HeavyHitters, Prefixes, Histogram, Sum, Mean, Spread, Covariance, Quantiles)
 }
-"""Every question, by its name in a text and in a data owner's list of what may be asked."""
+"""Every kind of question, by its name in a text and in a data owner's list of allowed questions."""
 
 LONGEST_TEXT = 1_000_000
 
 
 def as_text(question: Question) -> str:
-    """The one text of a question: JSON in ASCII, sorted, without spaces.
+    """Write a question as its only text: JSON in ASCII, sorted, without spaces.
 
     >>> as_text(Mean(of=(Bounded("age", 0, 120),)))
     '{"by":null,"kind":"mean","of":[{"column":"age","high":120.0,"low":0.0}],"where":[]}'
@@ -37,22 +37,22 @@ def as_text(question: Question) -> str:
 
 
 def words_of(text: str) -> str:
-    """A question's text for people, whoever wrote it.
+    """Describe a question's text for people; the text may come from anybody.
 
     >>> words_of(as_text(Mean(of=(Bounded("age", 0, 120),), where=(OneOf("sex", ("f",)),))))
     'mean of age, where sex is f'
     """
     try:
         return of_text(text).sentence
-    except QuestionError:  # of a later version, or of somebody else
+    except QuestionError:  # from a later version, or from somebody else
         return question_text(text)
 
 
 def of_text(text: str) -> Question:
-    """The question that `as_text` wrote, whoever says so.
+    """Return the question that `as_text` wrote; the text may come from anybody and is checked.
 
     Raises:
-        QuestionError: it is none, or one that cannot be asked.
+        QuestionError: the text is no question, or one that cannot be asked.
     """
     if len(text) > LONGEST_TEXT:
         raise QuestionError(f"a question has {len(text)} characters; {LONGEST_TEXT} is the most.")
@@ -81,7 +81,7 @@ def _check_fields(kind: type[Any], fields: Mapping[str, object]) -> None:
 
 
 def _read(key: str, value: Any) -> object:
-    """A field's value; what is nested becomes its dataclass, and a list a tuple."""
+    """Convert a field's value: nested fields become dataclasses, and lists tuples."""
     match key:
         case "where":
             return tuple(_condition(fields) for fields in _list(key, value))

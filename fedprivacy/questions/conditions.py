@@ -1,4 +1,4 @@
-"""Whose records a question is about: conditions that a record meets by itself, and groups that it belongs to."""
+"""Conditions that a record meets by itself, and groups that it belongs to: the records that a question is about."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.questions.errors import QuestionError, as_number, as_tuple, check_name, is_writable, settle
+from fedprivacy.questions.arguments import QuestionError, as_number, as_tuple, check_name, is_writable, settle
 from fedprivacy.tasks.cells import number
 from fedprivacy.tasks.columns import Table
 
 Level = str | int | float | bool
-"""What a category is called: public. A number is kept as its text, which names the same cells."""
+"""Name of a category; public. A number is kept as its text, which matches the same cells."""
 
 MOST_LEVELS = 10_000
 LONGEST_LEVEL = 256
 MOST_CONDITIONS = 64
 
 _NAMED = 4
-"""Levels that words for people name."""
+"""Maximum number of levels that a description names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Records whose number in a column is at least `least`, and below `below`."""
+    """Condition that a record's number in a column is at least `least`, and below `below`."""
 
     column: str
     least: float
@@ -44,18 +44,18 @@ class Within:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The condition for people."""
         return f"{self.column} is from {self.least:g} to below {self.below:g}"
 
     def met(self, table: Table) -> NDArray[np.bool_]:
-        """Which records meet it; one whose cell is no number does not."""
+        """Return which records meet the condition; a record whose cell is no number does not."""
         values = table.numbers(self.column)
         return np.asarray((values >= self.least) & (values < self.below))
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Records whose cell in a column is one of the given levels."""
+    """Condition that a record's cell in a column is one of the given levels."""
 
     column: str
     levels: tuple[Level, ...]
@@ -66,15 +66,15 @@ class OneOf:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The condition for people."""
         return f"{self.column} is {some_text(self.levels, ' or ')}"
 
     def met(self, table: Table) -> NDArray[np.bool_]:
-        """Which records meet it."""
+        """Return which records meet the condition."""
         return np.asarray(table.codes(self.column, self.levels) >= 0)
 
     def codes(self, table: Table) -> NDArray[np.int64]:
-        """Which of the levels each record has, by its place; -1: none."""
+        """Return the place of each record's level; -1: none of them."""
         return table.codes(self.column, self.levels)
 
 
@@ -82,7 +82,7 @@ Condition = Within | OneOf
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ChosenRows:
     """Some records of a table, by column."""
 
     table: Table
@@ -92,48 +92,48 @@ class Rows:
         return len(self.chosen)
 
     def numbers(self, column: str) -> NDArray[np.float64]:
-        """Numbers, NaN where a cell holds none, shape [chosen records]."""
+        """Return numbers, NaN where a cell holds none, shape [chosen records]."""
         return self.table.numbers(column)[self.chosen]
 
     def codes(self, column: str, levels: Sequence[Level]) -> NDArray[np.int64]:
-        """Places among the levels, -1 where a cell is none of them, shape [chosen records]."""
+        """Return places among the levels, -1 where a cell is none of them, shape [chosen records]."""
         return self.table.codes(column, levels)[self.chosen]
 
     def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str]) -> NDArray[np.int64]:
-        """Places among the beginnings and whole texts, -1 where a text is none of them, shape [chosen records]."""
+        """Return places among the prefixes and whole texts, -1 where a text is none of them, shape [chosen records]."""
         return self.table.beginnings(column, prefixes, whole)[self.chosen]
 
     def empty(self, column: str) -> NDArray[np.bool_]:
-        """Whether a cell holds nothing, shape [chosen records]."""
+        """Return which cells hold nothing, shape [chosen records]."""
         return self.table.empty(column)[self.chosen]
 
 
-def some_text(levels: Sequence[Level], between: str) -> str:
-    """Levels for people; of many, the first ones."""
-    first = between.join(map(str, levels[:_NAMED]))
+def some_text(levels: Sequence[Level], separator: str) -> str:
+    """Describe levels for people; of many, the first ones."""
+    first = separator.join(map(str, levels[:_NAMED]))
     return first if len(levels) <= _NAMED else f"{first} and {len(levels) - _NAMED} more"
 
 
-def groups_of(table: Table, where: Sequence[Condition], by: OneOf | None) -> Iterator[Rows]:
-    """The records that meet every condition, apart for each group: a record is in one of them at most."""
+def groups_of(table: Table, where: Sequence[Condition], by: OneOf | None) -> Iterator[ChosenRows]:
+    """Yield the records that meet every condition, group by group; a record is in at most one group."""
     chosen = np.ones(len(table), dtype=np.bool_)
     for condition in where:
         chosen &= condition.met(table)
     if by is None:
-        yield Rows(table, np.flatnonzero(chosen))
+        yield ChosenRows(table, np.flatnonzero(chosen))
         return
     codes = np.where(chosen, by.codes(table), -1)
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(len(by.levels) + 1))
     for first, after in pairwise(ends):
-        yield Rows(table, order[first:after])
+        yield ChosenRows(table, order[first:after])
 
 
 def as_levels(column: str, levels: object) -> tuple[Level, ...]:
-    """Levels, each in its one form; refuse those of which one is no level, or is there twice.
+    """Return levels in their canonical form; refuse a value that is no level, or a repeated one.
 
     Raises:
-        QuestionError: says which.
+        QuestionError: a value is no level, or is repeated; the error names it.
     """
     given = as_tuple(f"levels of {column}", levels)
     if not 1 <= len(given) <= MOST_LEVELS:
@@ -149,9 +149,9 @@ def as_levels(column: str, levels: object) -> tuple[Level, ...]:
 
 
 def _as_level(column: str, level: object) -> Level:
-    """A level in its one form: a text without blanks around, also for a number; True and False stay.
+    """Return a level in its canonical form: a text without surrounding blanks, also for a number; True and False stay.
 
-    A cell that has nothing to say is no level's: neither a blank text nor NaN can be one.
+    An empty cell matches no level: neither a blank text nor NaN can be a level.
     """
     plain = level.item() if isinstance(level, np.generic) else level
     if isinstance(plain, bool):
@@ -171,7 +171,7 @@ def _as_level(column: str, level: object) -> Level:
 
 
 def as_conditions(where: object) -> tuple[Condition, ...]:
-    """Conditions in their one order, each once, and so their levels: all must be met, whatever the order.
+    """Return conditions in canonical form and order, each once: all must be met, so that their order is irrelevant.
 
     Raises:
         QuestionError: one is no condition, or there are too many.
@@ -194,17 +194,17 @@ Where = Mapping[str, Level | Sequence[Level] | tuple[float, float]] | None
 """Conditions by column: a level, a list of levels, or (at least, below)."""
 
 By = Mapping[str, Sequence[Level]] | None
-"""One column, and its levels."""
+"""One column with its levels."""
 
 
 def conditions(where: Where) -> tuple[Condition, ...]:
-    """Conditions as people write them.
+    """Parse conditions as people write them.
 
     >>> conditions({"sex": "f", "age": (40, 60)})
     (OneOf(column='sex', levels=('f',)), Within(column='age', least=40.0, below=60.0))
 
     Raises:
-        QuestionError: one is none of the forms.
+        QuestionError: a condition has none of these forms.
     """
     if not isinstance(where, Mapping | None):
         raise QuestionError(f"where is a {type(where).__name__}; give conditions by column.")
@@ -225,7 +225,7 @@ def _condition(column: str, value: Any) -> Condition:
 
 
 def grouping(by: By) -> OneOf | None:
-    """Groups as people write them: one column, and its levels.
+    """Parse groups as people write them: one column with its levels.
 
     Raises:
         QuestionError: there are several columns.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from fedprivacy.questions.arguments import QuestionError, as_tuple
 from fedprivacy.questions.conditions import By, Level, Where, conditions, grouping
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram
-from fedprivacy.questions.errors import QuestionError, as_tuple
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
 from fedprivacy.questions.prefixes import Prefixes
 from fedprivacy.questions.quantiles import Quantiles
@@ -20,15 +20,15 @@ Bounds = Mapping[str, tuple[float, float]]
 
 
 class Questions:
-    """What can be asked. Bounds and levels are public: declared, and never looked up in the records.
+    """Constructors of questions. Bounds and levels are public: declared, and never looked up in the records.
 
-    Every question takes `where`, conditions by column that a record must meet (a level, a list of levels, or a tuple of
-    a least number and one that it must be below), and `by`, one column with its levels, each answered for itself.
+    Every question takes `where`, conditions by column that a record must meet (a level, a list of levels, or a tuple
+    (at least, below) of numbers), and `by`, one column whose levels are answered separately.
     """
 
     @staticmethod
     def count(*, where: Where = None, by: By = None) -> Count:
-        """How many records there are.
+        """Ask for the number of records.
 
         >>> import fedprivacy as fp
         >>> fp.ask.count(where={"sex": "f", "age": (40, 60)}).words
@@ -38,14 +38,14 @@ class Questions:
 
     @staticmethod
     def categories(column: str, levels: Sequence[Level], *, where: Where = None, by: By = None) -> Categories:
-        """How many records there are of each level, and of none of them."""
+        """Ask for the number of records of each level, and of none of them."""
         return Categories(column=column, levels=as_tuple("levels", levels), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def heavy_hitters(
         column: str, levels: Sequence[Level], most: int = 10, *, where: Where = None, by: By = None
     ) -> HeavyHitters:
-        """The most frequent of some levels, as far as they stand out of the noise."""
+        """Ask for the most frequent of some levels, as far as they stand out of the noise."""
         named = as_tuple("levels", levels)
         return HeavyHitters(column=column, levels=named, most=most, where=conditions(where), by=grouping(by))
 
@@ -53,9 +53,9 @@ class Questions:
     def prefixes(
         column: str, prefixes: Sequence[str], whole: Sequence[str] = (), *, where: Where = None, by: By = None
     ) -> Prefixes:
-        """How many texts begin with each prefix, how many are each whole text, and how many are neither.
+        """Ask how many texts begin with each prefix, how many are each whole text, and how many are neither.
 
-        `fp.ask.frequent` asks this again and again, to find frequent texts that nobody has listed.
+        `fp.ask.frequent` asks this repeatedly, to find frequent texts that nobody has listed.
 
         >>> import fedprivacy as fp
         >>> list(fp.ask.prefixes("icd", ["A0", "B"], whole=["A0"]).bins)
@@ -73,34 +73,34 @@ class Questions:
     def histogram(
         column: str, low: float, high: float, intervals: int = 10, *, where: Where = None, by: By = None
     ) -> Histogram:
-        """How many records there are in each of equally wide intervals."""
+        """Ask for the number of records in each of equally wide intervals."""
         return Histogram(
             column=column, low=low, high=high, intervals=intervals, where=conditions(where), by=grouping(by)
         )
 
     @staticmethod
     def sum(column: str, low: float, high: float, *, where: Where = None, by: By = None) -> Sum:
-        """The sum of a bounded number, and how many there are."""
+        """Ask for the sum of a bounded number, and the number of records."""
         return Sum(of=(Bounded(column, low, high),), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def mean(column: str, low: float, high: float, *, where: Where = None, by: By = None) -> Mean:
-        """The mean of a bounded number, and how many there are."""
+        """Ask for the mean of a bounded number, and the number of records."""
         return Mean(of=(Bounded(column, low, high),), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def variance(column: str, low: float, high: float, *, where: Where = None, by: By = None) -> Spread:
-        """Mean and standard deviation of a bounded number, and how many there are."""
+        """Ask for mean and standard deviation of a bounded number, and the number of records."""
         return Spread(of=(Bounded(column, low, high),), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def mean_and_scale(bounds: Bounds, *, where: Where = None, by: By = None) -> Spread:
-        """Means and standard deviations of several bounded numbers, of the records in which all are numbers."""
+        """Ask for means and standard deviations of several bounded numbers, over records in which all are numbers."""
         return Spread(of=_bounded(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def covariance(bounds: Bounds, *, where: Where = None, by: By = None) -> Covariance:
-        """Means, covariances and correlations of several bounded numbers."""
+        """Ask for means, covariances and correlations of several bounded numbers."""
         return Covariance(of=_bounded(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
@@ -114,7 +114,7 @@ class Questions:
         where: Where = None,
         by: By = None,
     ) -> Quantiles:
-        """Quantiles of a bounded number, each with an interval."""
+        """Ask for quantiles of a bounded number, each with an interval."""
         return Quantiles(
             column=column,
             low=low,
@@ -129,17 +129,16 @@ class Questions:
     def median(
         column: str, low: float, high: float, points: int = 512, *, where: Where = None, by: By = None
     ) -> Quantiles:
-        """The median of a bounded number, with an interval."""
+        """Ask for the median of a bounded number, with an interval."""
         return Questions.quantiles(column, low, high, (0.5,), points, where=where, by=by)
 
     @staticmethod
     def table_one(
         variables: Mapping[str, tuple[float, float] | Sequence[Level]], *, where: Where = None, by: By = None
     ) -> tuple[Question, ...]:
-        """A whole Table 1: mean and standard deviation of each number, and counts of each category, by group.
+        """Ask for a whole Table 1: mean and standard deviation of each number, and counts of each category, by group.
 
-        The variables have equal shares of the privacy loss, whatever their kind; groups share nothing, because a record
-        is in one of them.
+        All variables have equal shares of the privacy loss; groups need no shares, because a record is in one of them.
 
         >>> import fedprivacy as fp
         >>> table = fp.ask.table_one({"age": (0, 120), "sex": ["f", "m"]}, by={"arm": ["a", "b"]})
@@ -155,7 +154,7 @@ class Questions:
 
 
 def _bounded(bounds: Bounds) -> tuple[Bounded, ...]:
-    """Columns with their bounds, each checked."""
+    """Check columns with their bounds."""
     for column, pair in _by_column("bounds", bounds).items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise QuestionError(f"the bounds of {column} are a {type(pair).__name__}; give (low, high).")
@@ -163,7 +162,7 @@ def _bounded(bounds: Bounds) -> tuple[Bounded, ...]:
 
 
 def _by_column(argument: str, given: Mapping[str, T]) -> Mapping[str, T]:
-    """What is given by column; refuse what is no mapping, or empty."""
+    """Check that an argument is a mapping by column and not empty."""
     if not isinstance(given, Mapping) or not given:
         named = "empty" if isinstance(given, Mapping) else f"a {type(given).__name__}"
         raise QuestionError(f"{argument} is {named}; give a dict with a column at least.")

@@ -1,4 +1,4 @@
-"""How many records there are: all of them, by category, or by intervals of a number."""
+"""Counts of records: all of them, by category, or by intervals of a number."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.questions.conditions import Level, Rows, as_levels
-from fedprivacy.questions.errors import as_bounds, as_whole, check_name, settle
-from fedprivacy.questions.figures import Figure, Noisy
+from fedprivacy.questions.arguments import as_bounds, as_whole, check_name, settle
+from fedprivacy.questions.conditions import ChosenRows, Level, as_levels
+from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.lattice import STEPS, interval
 from fedprivacy.questions.question import Question, Totals
 
 MOST_BINS = 4096
 OTHER = "other"
-"""Records whose cell says something, and none of the levels."""
+"""Name of the bin of records whose cell is not empty and none of the levels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Count(Question):
-    """How many records there are. A record's vector is a one."""
+    """Number of records. A record's vector is a one."""
 
     kind = "count"
 
@@ -33,38 +33,38 @@ class Count(Question):
     per_count = 1.0 / STEPS
     words = "number of records"
 
-    def summed(self, rows: Rows) -> Totals:
-        """How many there are."""
+    def summed(self, rows: ChosenRows) -> Totals:
+        """Return the number of records, in steps."""
         return np.array([STEPS * len(rows)], dtype=np.int64)
 
     def records(self, noisy: Noisy) -> float:
-        """The noisy count."""
+        """Return the noisy count."""
         return float(noisy.totals[0]) / STEPS
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """The noisy count."""
-        return [Figure.of("count", self.records(noisy), self.per_count * noisy.deviation)]
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return the noisy count."""
+        return [Estimate.of("count", self.records(noisy), self.per_count * noisy.deviation)]
 
 
 class Bins(Question):
-    """Records by bin. A record's vector is a one in its bin, and zeros; one whose cell is empty is in no bin."""
+    """Numbers of records by bin. A record's vector is a one in its bin, and zeros; an empty cell is in no bin."""
 
     squared_sensitivity = STEPS**2
     per_count = 1.0 / STEPS
 
     @property
     def bins(self) -> Iterator[str]:
-        """The bins' names."""
+        """Names of the bins."""
         raise NotImplementedError
 
     def records(self, noisy: Noisy) -> float:
-        """All bins together."""
+        """Return the sum of all bins."""
         return float(noisy.totals.sum()) / STEPS
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """A noisy count for each bin."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return a noisy count for each bin."""
         counts = zip(self.bins, (noisy.totals / STEPS).tolist(), strict=True)
-        return [Figure.of(name, count, self.per_count * noisy.deviation) for name, count in counts]
+        return [Estimate.of(name, count, self.per_count * noisy.deviation) for name, count in counts]
 
 
 def _counted(places: Totals, width: int) -> Totals:
@@ -72,22 +72,23 @@ def _counted(places: Totals, width: int) -> Totals:
 
 
 def counted_with_others(codes: Totals, empty: NDArray[np.bool_], width: int) -> Totals:
-    """Records in each place, and in the last one those that are in none (-1) and whose cell is not empty."""
+    """Count records in each place, and in the last one those in none (-1) whose cell is not empty."""
     counts = _counted(codes[codes >= 0], width)
     counts[-1] = STEPS * np.count_nonzero((codes < 0) & ~empty)
     return counts
 
 
 def standing_out(width: int) -> float:
-    """Deviations of the noise that the largest of so many counts exceeds by chance in less than one of 1000 answers.
+    """Return how many deviations of noise the largest of `width` counts exceeds by chance in less than 1 of 1000
+    answers.
 
-    Each of them does with a probability of at most exp(-t^2 / 2) / 2.
+    Each of them exceeds t deviations with a probability of at most exp(-t^2 / 2) / 2.
     """
     return math.sqrt(2.0 * math.log(1000.0 * width))
 
 
 def _told_apart(edges: Sequence[float]) -> list[str]:
-    """Numbers as texts, in as many digits as it takes, and no less than six."""
+    """Write numbers as texts with as many digits as it takes to distinguish them, at least six."""
     texts: list[str] = []
     for digits in range(6, 18):
         texts = [f"{edge:.{digits}g}" for edge in edges]
@@ -98,7 +99,7 @@ def _told_apart(edges: Sequence[float]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Categories(Bins):
-    """How many records there are of each public level of a column, and of none of them."""
+    """Number of records of each public level of a column, and of none of them."""
 
     kind = "categories"
     column: str
@@ -116,31 +117,31 @@ class Categories(Bins):
 
     @property
     def width(self) -> int:
-        """The levels, and none of them."""
+        """Number of levels, plus one for none of them."""
         return len(self.levels) + 1
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"records by {self.column}"
 
     @property
     def bins(self) -> Iterator[str]:
-        """The levels, and none of them."""
+        """The levels, and "other" for none of them."""
         yield from map(str, self.levels)
         yield OTHER
 
-    def summed(self, rows: Rows) -> Totals:
-        """Records of each level, and in the last place of none of them."""
+    def summed(self, rows: ChosenRows) -> Totals:
+        """Count records of each level, and in the last place those of none of them."""
         return counted_with_others(rows.codes(self.column, self.levels), rows.empty(self.column), self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeavyHitters(Categories):
-    """The levels of a declared domain that most records have: report noisy max, with the noisy counts.
+    """Most frequent levels of a declared domain: report noisy max, with the noisy counts.
 
     Attributes:
-        most: how many to report; none whose count the noise may have made.
+        most: maximum number of levels to report; counts that may be noise are left out.
     """
 
     kind = "heavy-hitters"
@@ -152,11 +153,11 @@ class HeavyHitters(Categories):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"most frequent {self.column}"
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """The largest noisy counts, the largest first, as far as they stand out of the noise of all of them."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return the largest noisy counts, the largest first, as far as they stand out of the noise of all of them."""
         threshold = self.per_count * noisy.deviation * standing_out(self.width)
         found = sorted(super().figures(noisy)[:-1], key=lambda figure: -(figure.value or 0.0))
         return [figure for figure in found[: self.most] if (figure.value or 0.0) > threshold]
@@ -164,11 +165,11 @@ class HeavyHitters(Categories):
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(Bins):
-    """How many records there are in each of equally wide intervals of a number; those beyond the bounds in the outer.
+    """Number of records in each of equally wide intervals; numbers beyond the bounds count in the outer intervals.
 
     Attributes:
-        low, high: where the first interval begins and the last one ends.
-        intervals: how many there are.
+        low, high: beginning of the first interval and end of the last one.
+        intervals: number of intervals.
     """
 
     kind = "histogram"
@@ -190,20 +191,20 @@ class Histogram(Bins):
 
     @property
     def width(self) -> int:
-        """The intervals."""
+        """Number of intervals."""
         return self.intervals
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"distribution of {self.column}"
 
     @property
     def bins(self) -> Iterator[str]:
-        """The intervals' bounds."""
+        """Bounds of the intervals."""
         edges = np.linspace(self.low, self.high, self.intervals + 1).tolist()
         return (f"{low} to {high}" for low, high in pairwise(_told_apart(edges)))
 
-    def summed(self, rows: Rows) -> Totals:
-        """Records in each interval; those whose cell is no number are in none."""
+    def summed(self, rows: ChosenRows) -> Totals:
+        """Count records in each interval; a cell that is no number is in none."""
         return _counted(interval(rows.numbers(self.column), self.low, self.high, self.intervals), self.intervals)

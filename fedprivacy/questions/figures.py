@@ -1,4 +1,4 @@
-"""What an answer says: figures, each with how far the noise may have moved it. All of it is post-processing."""
+"""Figures of an answer, each with the error that the noise may cause. All of it is post-processing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 1.959963984540054
-"""Standard errors on both sides of a value that a 95 % confidence interval reaches."""
+"""Number of standard errors from a value to the ends of its 95 % confidence interval."""
 
 ENOUGH = 3.0
-"""Standard errors that a noisy number of records must be above zero for a mean or a quantile."""
+"""Number of standard errors that a noisy count must be above zero for a mean or a quantile."""
 
 ENOUGH_FOR_SQUARES = 5.0
-"""The same for standard deviations, covariances and correlations.
+"""Number of standard errors that a noisy count must be above zero for deviations, covariances and correlations.
 
-Their intervals are approximate: where the count is just so high, 7 of 100 releases state one that does not hold what is
-there without noise, and of 10 deviations on 5 or 6 do."""
+Their intervals are approximate: at a count just above this limit, 7 of 100 releases state an interval without the
+noiseless value, and from 10 deviations on 5 or 6 do.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +29,23 @@ class Noisy:
     """Noisy totals of one question and one group, of one client or the sum of several.
 
     Attributes:
-        totals: in whole lattice steps, shape [width].
-        deviation: standard deviation of the noise in each, in lattice steps.
+        totals: noisy totals in whole lattice steps, shape [width].
+        deviation: standard deviation of the noise in each total, in lattice steps.
     """
 
     totals: NDArray[np.float64]
     deviation: float
 
 
-class Figure(NamedTuple):
+class Estimate(NamedTuple):
     """One number of an answer.
 
     Attributes:
-        name: what it is.
-        value: the estimate; None: the noise leaves nothing to be said.
-        error: standard error that the noise gives it; None where there is no value. That of the sample is not in it.
-        low, high: 95 % confidence interval for what would be there without noise.
-        group: of the records that it is about; "": all of them.
+        name: name of the number.
+        value: the estimate; None: it is lost in the noise.
+        error: standard error by the noise, without that of the sample; None if there is no value.
+        low, high: 95 % confidence interval of the value without noise.
+        group: group of records that it describes; "": all of them.
     """
 
     name: str
@@ -54,56 +55,57 @@ class Figure(NamedTuple):
     high: float | None = None
     group: str = ""
 
-    def within(self, least: float, most: float) -> Figure:
-        """The same of what can only be from `least` to `most`; its error stays."""
+    def within(self, least: float, most: float) -> Estimate:
+        """Clip value and interval to a range of possible values; the error stays."""
         if self.value is None or self.low is None or self.high is None:
             return self
         value, low, high = (min(max(end, least), most) for end in (self.value, self.low, self.high))
         return self._replace(value=value, low=low, high=high)
 
-    def mapped(self, rising: Callable[[float], float]) -> Figure:
-        """A rising function of this figure and of its interval; its error is that of a move by one error."""
+    def mapped(self, rising: Callable[[float], float]) -> Estimate:
+        """Apply a rising function to value and interval; the new error is the change by one error."""
         if self.value is None or self.error is None or self.low is None or self.high is None:
             return self
         error = (rising(self.value + self.error) - rising(self.value - self.error)) / 2.0
         return self._replace(value=rising(self.value), error=error, low=rising(self.low), high=rising(self.high))
 
     @classmethod
-    def of(cls, name: str, value: float, error: float) -> Figure:
-        """A figure whose interval is as wide on both sides."""
+    def of(cls, name: str, value: float, error: float) -> Estimate:
+        """Make an estimate with a symmetric interval."""
         if not (math.isfinite(value) and math.isfinite(error)):
             return cls(name)
         return cls(name, value, error, value - CONFIDENCE * error, value + CONFIDENCE * error)
 
 
 Estimator = Callable[..., float]
-"""From some totals, in the order of their places."""
+"""Function of some totals, in the order of their places, that returns a number."""
 
 
-def ratio(name: str, over: float, under: float, deviation: float) -> Figure:
-    """A mean of numbers from -1 to 1: one noisy total over another, each with the same deviation.
+def ratio(name: str, numerator: float, denominator: float, deviation: float) -> Estimate:
+    """Estimate a mean of numbers from -1 to 1 as a ratio of two noisy totals with the same deviation.
 
-    The interval is Fieller's (1954): all ratios r for which over - r under is not farther from zero than its own noise
-    explains. It is exact however few records there are, as long as `under` is surely above zero (`ENOUGH`).
+    The interval is Fieller's (1954): all ratios r for which numerator - r denominator is not farther from zero than its
+    own noise explains. It is exact however few records there are, as long as the denominator is surely above zero
+    (`ENOUGH`).
     """
-    value, squared = over / under, (CONFIDENCE * deviation) ** 2
-    middle, rest = over * under, under**2 - squared
-    reach = math.sqrt(squared * (over**2 + rest))
-    error = deviation * math.hypot(1.0, min(abs(value), 1.0)) / under
-    return Figure(name, value, error, (middle - reach) / rest, (middle + reach) / rest).within(-1.0, 1.0)
+    value, squared = numerator / denominator, (CONFIDENCE * deviation) ** 2
+    middle, rest = numerator * denominator, denominator**2 - squared
+    reach = math.sqrt(squared * (numerator**2 + rest))
+    error = deviation * math.hypot(1.0, min(abs(value), 1.0)) / denominator
+    return Estimate(name, value, error, (middle - reach) / rest, (middle + reach) / rest).within(-1.0, 1.0)
 
 
-def estimated(name: str, estimator: Estimator, noisy: Noisy, places: Sequence[int]) -> Figure:
-    """A figure that is a smooth function of noisy totals, its error by the delta method.
+def estimated(name: str, estimator: Estimator, noisy: Noisy, places: Sequence[int]) -> Estimate:
+    """Estimate a smooth function of noisy totals, with its error by the delta method.
 
-    Slopes are taken over one standard deviation of the noise to each side: what the noise can do. The function must go
-    beyond what can be (a variance below zero), so that what can be is in the interval as often as it says.
+    Slopes are taken over one standard deviation of the noise to each side. The function must extend beyond possible
+    values (a variance below zero), so that the interval holds the noiseless value as often as it states.
 
     Args:
-        name: of the figure.
-        estimator: of totals.
+        name: name of the estimate.
+        estimator: function of some totals.
         noisy: all totals.
-        places: of those that the estimator takes.
+        places: places of the totals that the estimator takes.
     """
     totals = noisy.totals[list(places)].tolist()
     halves = []
@@ -111,4 +113,4 @@ def estimated(name: str, estimator: Estimator, noisy: Noisy, places: Sequence[in
         before, after = totals[:place], totals[place + 1 :]
         up, down = (estimator(*before, total + sign * noisy.deviation, *after) for sign in (1.0, -1.0))
         halves.append((up - down) / 2.0)
-    return Figure.of(name, estimator(*totals), math.hypot(*halves))
+    return Estimate.of(name, estimator(*totals), math.hypot(*halves))

@@ -1,4 +1,4 @@
-"""Questions as people type them: `mean age 0 120 where sex=f by ward=a,b`; several are separated by semicolons.
+"""Grammar of typed questions: `mean age 0 120 where sex=f by ward=a,b`; several are separated by semicolons.
 
 | question | what follows |
 |---|---|
@@ -23,22 +23,22 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import Level
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.question import Question
 
 _CLAUSES = ("where", "by")
 
 
 def typed(text: str) -> tuple[Question, ...]:
-    """The questions of a text.
+    """Parse the questions of a text.
 
     >>> [question.words for question in typed("count; mean age 0 120 where sex=f")]
     ['number of records', 'mean of age']
 
     Raises:
-        QuestionError: says what cannot be read.
+        QuestionError: a part cannot be read; the error names it.
     """
     found = [question for part in _parts(text) for question in _typed(part)]
     if not found:
@@ -47,7 +47,7 @@ def typed(text: str) -> tuple[Question, ...]:
 
 
 def _parts(text: str) -> list[list[str]]:
-    """The words of each question."""
+    """Return the words of each question."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";")
     lexer.whitespace_split, lexer.commenters = True, ""
     parts: list[list[str]] = [[]]
@@ -77,7 +77,7 @@ def _typed(words: list[str]) -> Sequence[Question]:
 
 
 def _clauses(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """The words before any clause, and what each clause says."""
+    """Split words into those before any clause, and each clause's parsed value."""
     parts: dict[str, list[str]] = {"": []}
     clause = ""
     for word in words:
@@ -98,7 +98,7 @@ def _clauses(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _by_column(words: Sequence[str]) -> dict[str, Any]:
-    """What words say of columns, each of which is named once."""
+    """Parse words about columns, each of which is named once."""
     return _once([_named(word) for word in words])
 
 
@@ -112,7 +112,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _named(word: str) -> tuple[str, Any]:
-    """column=level,level or column=least:below."""
+    """Parse column=level,level or column=least:below."""
     column, equals, value = word.partition("=")
     if not equals:
         raise QuestionError(f"'{word}' names no value; write column=level,level or column=least:below.")

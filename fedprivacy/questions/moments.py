@@ -17,27 +17,27 @@ from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 
-from fedprivacy.questions.conditions import Rows
-from fedprivacy.questions.errors import QuestionError, as_bounds, as_tuple, check_name, settle
-from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, Figure, Noisy, estimated, ratio
+from fedprivacy.questions.arguments import QuestionError, as_bounds, as_tuple, check_name, settle
+from fedprivacy.questions.conditions import ChosenRows
+from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, Estimate, Noisy, estimated, ratio
 from fedprivacy.questions.lattice import STEPS, Values, centred, in_steps
 from fedprivacy.questions.question import Question, Totals
 
 MOST_COLUMNS = 256
 
 _NAMED = 4
-"""Columns that a question's words name."""
+"""Maximum number of columns that a question's description names."""
 
 LEAST_COUNT = 0.085
-"""Share of a sum's squared sensitivity that its count has at least: it adds 4.5 % to the sum's error at most."""
+"""Minimum share of a sum's squared sensitivity that its count has: it adds at most 4.5 % to the sum's error."""
 
 LEAST_SUM = 1e-4
-"""What a sum's share is at least, before all shares are made to sum to 1: its steps stay fine."""
+"""Minimum share of a sum, before all shares are scaled to sum to 1, so that its steps stay fine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """A column of numbers, with public bounds to which each is moved that is beyond."""
+    """A column of numbers, with public bounds to which numbers beyond are moved."""
 
     column: str
     low: float
@@ -50,21 +50,21 @@ class Bounded:
 
     @property
     def middle(self) -> float:
-        """Between the bounds."""
+        """Middle between the bounds."""
         return self.low / 2.0 + self.high / 2.0
 
     @property
     def half(self) -> float:
-        """From the middle to either bound."""
+        """Distance from the middle to either bound."""
         return self.high / 2.0 - self.low / 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Moments(Question):
-    """What is estimated from a count and sums of bounded numbers.
+    """Base of questions estimated from a count and sums of bounded numbers.
 
     Attributes:
-        of: the columns; a record counts where all of them are numbers.
+        of: columns; a record counts if all of them are numbers.
     """
 
     of: tuple[Bounded, ...]
@@ -86,17 +86,17 @@ class _Moments(Question):
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """The most that each entry of a record's vector can be, in whole steps; the count has it of every record."""
+        """Largest absolute value of each entry of a record's vector, in whole steps; the count always has it."""
         return (STEPS,) * self.width
 
     @property
     def squared_sensitivity(self) -> int:
-        """That of a record at the bounds of every column."""
+        """Squared norm of a record at the bounds of every column."""
         return sum(weight**2 for weight in self.weights)
 
     @property
     def per_count(self) -> float:
-        """A count is in as many whole steps as its weight."""
+        """Inverse of the count's weight: a count is in as many whole steps as its weight."""
         return 1.0 / self.weights[0]
 
     @property
@@ -104,8 +104,8 @@ class _Moments(Question):
         first = ", ".join(self.reads[:_NAMED])
         return first if len(self.of) <= _NAMED else f"{first} and {len(self.of) - _NAMED} more"
 
-    def summed(self, rows: Rows) -> Totals:
-        """Count, sums of z, and whatever else this kind sums."""
+    def summed(self, rows: ChosenRows) -> Totals:
+        """Sum the count, z, and the additional products of this kind."""
         scaled = [centred(rows.numbers(each.column), each.low, each.high) for each in self.of]
         known = np.logical_and.reduce([~np.isnan(values) for values in scaled])
         z = [values[known] for values in scaled]
@@ -116,39 +116,41 @@ class _Moments(Question):
 
     @abstractmethod
     def _products(self, z: list[Values]) -> Iterator[Values]:
-        """What is summed beside z: each in [-1, 1], shape [records]."""
+        """Yield the products to sum besides z: each in [-1, 1], shape [records]."""
 
     def records(self, noisy: Noisy) -> float:
-        """The noisy count."""
+        """Return the noisy count."""
         return float(noisy.totals[0]) * self.per_count
 
     def _enough(self, noisy: Noisy, errors: float = ENOUGH) -> bool:
-        """Whether there is something to divide by."""
+        """Return whether the noisy count is large enough to divide by."""
         return float(noisy.totals[0]) > errors * noisy.deviation
 
-    def _count(self, noisy: Noisy) -> Figure:
-        return Figure.of("count", self.records(noisy), self.per_count * noisy.deviation)
+    def _count(self, noisy: Noisy) -> Estimate:
+        return Estimate.of("count", self.records(noisy), self.per_count * noisy.deviation)
 
-    def _mean(self, place: int, noisy: Noisy) -> Figure:
+    def _mean(self, place: int, noisy: Noisy) -> Estimate:
         of, name = self.of[place], f"mean of {self.of[place].column}"
         if not self._enough(noisy):
-            return Figure(name)
+            return Estimate(name)
         count, own = float(noisy.totals[0]), float(noisy.totals[1 + place])
         return ratio(name, own, count, noisy.deviation).mapped(lambda z: of.middle + of.half * z)
 
 
 def _covariance(count: float, one: float, other: float, product: float) -> float:
-    """From a count and sums of z, in units of the columns' halves."""
+    """Compute a covariance from a count and sums of z, in units of the columns' halves."""
     return product / count - (one / count) * (other / count)
 
 
 def _variance(count: float, one: float, polynomial: float) -> float:
-    """From a count and sums of z and 2 z^2 - 1, in units of the column's half, squared."""
+    """Compute a variance from a count and sums of z and 2 z^2 - 1, in units of the column's half, squared."""
     return _covariance(count, one, one, (polynomial + count) / 2.0)
 
 
 def _correlation(*totals: float) -> float:
-    """From a count, and sums of z, of the other z, and of their polynomials and product; NaN without variances."""
+    """Compute a correlation from a count, and sums of both z, their polynomials and their product; NaN without
+    variances.
+    """
     count, one, other, polynomial, other_polynomial, product = totals
     variances = _variance(count, one, polynomial), _variance(count, other, other_polynomial)
     if min(variances) <= 0.0:
@@ -164,19 +166,19 @@ class Mean(_Moments):
 
     @property
     def width(self) -> int:
-        """A count, and a sum for each column."""
+        """One count, and a sum for each column."""
         return 1 + len(self.of)
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"mean of {self._named}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
         yield from ()
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """Count, and means."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return the count and the means."""
         return [self._count(noisy), *(self._mean(place, noisy) for place in range(len(self.of)))]
 
 
@@ -184,17 +186,17 @@ class Mean(_Moments):
 class Sum(Mean):
     """Count and sums of bounded numbers.
 
-    A sum is middle n + half (sum of z). How much of the sensitivity the count n has, and how much each sum of z, is
-    what makes the sum of the squared errors least, each in units of the largest number that its bounds allow. With one
-    column the error is then that of the sum alone, as if no count were released, but where the bounds lie around zero
-    and the count would have next to nothing (`LEAST_COUNT`).
+    A sum is middle n + half (sum of z). The sensitivity is divided between the count n and each sum of z so that the
+    sum of the squared errors is minimal, each error in units of the largest number that its bounds allow. With one
+    column the error is then that of the sum alone, as if no count were released, except where the bounds lie around
+    zero and the count would get almost nothing (`LEAST_COUNT`).
     """
 
     kind = "sum"
 
     @property
     def weights(self) -> tuple[int, ...]:
-        """In the least of A^2 + sum B_i^2 times sum (u_i^2 / A^2 + v_i^2 / B_i^2), A^2 : B_i^2 = |u| : v_i."""
+        """Weights that minimise A^2 + sum B_i^2 times sum (u_i^2 / A^2 + v_i^2 / B_i^2): A^2 : B_i^2 = |u| : v_i."""
         largest = [max(abs(each.low), abs(each.high)) for each in self.of]
         sums = [max(each.half / most, LEAST_SUM) for each, most in zip(self.of, largest, strict=True)]
         count = math.hypot(*(each.middle / most for each, most in zip(self.of, largest, strict=True)))
@@ -204,89 +206,89 @@ class Sum(Mean):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"sum of {self._named}"
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """Count, and sums: each a linear function of noisy totals."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return count and sums: each a linear function of noisy totals."""
         count, *sums = (noisy.totals / self.weights).tolist()
         per_count, *per_sum = (noisy.deviation / weight for weight in self.weights)
         found = [self._count(noisy)]
         for each, total, per_one in zip(self.of, sums, per_sum, strict=True):
             error = math.hypot(each.middle * per_count, each.half * per_one)
-            found.append(Figure.of(f"sum of {each.column}", each.middle * count + each.half * total, error))
+            found.append(Estimate.of(f"sum of {each.column}", each.middle * count + each.half * total, error))
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread(_Moments):
-    """Count, mean and standard deviation of bounded numbers: what inputs are standardised by."""
+    """Count, mean and standard deviation of bounded numbers, by which inputs can be standardised."""
 
     kind = "spread"
 
     @property
     def width(self) -> int:
-        """A count, and two sums for each column."""
+        """One count, and two sums for each column."""
         return 1 + 2 * len(self.of)
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"mean and standard deviation of {self._named}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
         yield from (2.0 * values * values - 1.0 for values in z)
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """Count; mean and standard deviation of each column."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return the count, and mean and standard deviation of each column."""
         found = [self._count(noisy)]
         for place in range(len(self.of)):
             found += [self._mean(place, noisy), self._deviation(place, noisy)]
         return found
 
-    def _deviation(self, place: int, noisy: Noisy) -> Figure:
+    def _deviation(self, place: int, noisy: Noisy) -> Estimate:
         of, name = self.of[place], f"standard deviation of {self.of[place].column}"
         if not self._enough(noisy, ENOUGH_FOR_SQUARES):
-            return Figure(name)
+            return Estimate(name)
         squared = estimated(name, _variance, noisy, (0, 1 + place, 1 + len(self.of) + place)).within(0.0, 1.0)
         return squared.mapped(lambda variance: of.half * math.sqrt(max(variance, 0.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Covariance(_Moments):
-    """Means, covariances and correlations of bounded numbers: what principal components are computed from."""
+    """Means, covariances and correlations of bounded numbers, the input of principal component analysis."""
 
     kind = "covariance"
 
     @property
     def width(self) -> int:
-        """A count, a sum for each column, and one for each pair of columns, equal ones included."""
+        """One count, a sum for each column, and one for each pair of columns, equal ones included."""
         columns = len(self.of)
         return 1 + columns + columns * (columns + 1) // 2
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"covariance of {self._named}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
         yield from (2.0 * values * values - 1.0 for values in z)
         yield from (z[one] * z[other] for one, other in combinations(range(len(self.of)), 2))
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """Count, means, covariances of all pairs, and correlations of those of different columns."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return count, means, covariances of all pairs, and correlations of those of different columns."""
         columns = range(len(self.of))
         found = [self._count(noisy), *(self._mean(place, noisy) for place in columns)]
         found += [self._of_pair("covariance", *pair, noisy) for pair in combinations_with_replacement(columns, 2)]
         return found + [self._of_pair("correlation", *pair, noisy) for pair in combinations(columns, 2)]
 
-    def _of_pair(self, what: str, one: int, other: int, noisy: Noisy) -> Figure:
+    def _of_pair(self, statistic: str, one: int, other: int, noisy: Noisy) -> Estimate:
         first, second = self.of[one], self.of[other]
-        name = f"{what} of {first.column} and {second.column}"
+        name = f"{statistic} of {first.column} and {second.column}"
         if not self._enough(noisy, ENOUGH_FOR_SQUARES):
-            return Figure(name)
+            return Estimate(name)
         own, product, others = (self._place(*pair) for pair in ((one, one), (one, other), (other, other)))
-        if what == "correlation":
+        if statistic == "correlation":
             places = (0, 1 + one, 1 + other, own, others, product)
             return estimated(name, _correlation, noisy, places).within(-1.0, 1.0)
         if one == other:
@@ -296,7 +298,7 @@ class Covariance(_Moments):
         return found.mapped(lambda z: first.half * second.half * z)
 
     def _place(self, one: int, other: int) -> int:
-        """Where the sum of the products of two columns is, the first one before the other or the same."""
+        """Return the place of the sum of the products of two columns, the first one before the other or the same."""
         columns = len(self.of)
         if one == other:
             return 1 + columns + one

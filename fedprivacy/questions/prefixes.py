@@ -1,4 +1,4 @@
-"""How many records' texts begin in which way: a histogram over public beginnings, of texts that nobody need list."""
+"""Histogram of texts over public prefixes and whole texts; the domain of texts need not be listed."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedprivacy.questions.conditions import LONGEST_LEVEL, Rows
+from fedprivacy.questions.arguments import QuestionError, as_tuple, check_name, is_writable, settle, shown
+from fedprivacy.questions.conditions import LONGEST_LEVEL, ChosenRows
 from fedprivacy.questions.counts import OTHER, Bins, counted_with_others
-from fedprivacy.questions.errors import QuestionError, as_tuple, check_name, is_writable, settle, shown
 from fedprivacy.questions.question import Totals
 
 MOST_PREFIXES = 2**15
-"""Prefixes and whole texts of one question together."""
+"""Maximum number of prefixes and whole texts of one question together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prefixes(Bins):
-    """How many records' texts begin with each public prefix, are each public whole text, and are none of these.
+    """Number of texts that begin with each public prefix, that are each public whole text, and that are none of these.
 
-    A record's vector is a one at the whole text that its text is; else at the prefix that it begins with; else at
-    "other". A cell's text is as `Table.texts` has it, without blanks around; capitals and accents count as they are
-    written. An empty cell is nowhere.
+    A record's vector is a one at the whole text that equals its text; else at the prefix that its text begins with;
+    else at "other". A cell's text is that of `Table.texts`, without surrounding blanks; capitals and accents count. An
+    empty cell is in no bin.
 
     Attributes:
-        column: of texts.
-        prefixes: none begins with another one, or with a blank: no text does.
-        whole: texts that are counted for themselves, apart from what begins with them and goes on.
+        column: name of the column of texts.
+        prefixes: public prefixes; none begins with another one, or with a blank, as no text does.
+        whole: public texts that are counted separately from longer texts that begin with them.
     """
 
     kind = "prefixes"
@@ -46,7 +46,7 @@ class Prefixes(Bins):
             _check_text(f"a whole text of {self.column}", text, str.strip)
         if len(set(self.whole)) < len(self.whole):
             raise QuestionError(f"two whole texts of {self.column} are the same; name each once.")
-        for one, other in pairwise(sorted(self.prefixes)):  # what begins with a text follows it at once
+        for one, other in pairwise(sorted(self.prefixes)):  # sorted, extensions of a text directly follow it
             if other.startswith(one):
                 raise QuestionError(f"of {self.column}, {shown(other)} begins with {shown(one)}; name one of the two.")
 
@@ -57,29 +57,33 @@ class Prefixes(Bins):
 
     @property
     def width(self) -> int:
-        """The prefixes, the whole texts, and none of them."""
+        """Number of prefixes and whole texts, plus one for none of them."""
         return len(self.prefixes) + len(self.whole) + 1
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"records by how {self.column} begins"
 
     @property
     def bins(self) -> Iterator[str]:
-        """The prefixes, with dots for how they go on, the whole texts, and none of them."""
+        """The prefixes, followed by dots, the whole texts, and "other" for none of them."""
         yield from (f"{prefix}..." for prefix in self.prefixes)
         yield from self.whole
         yield OTHER
 
-    def summed(self, rows: Rows) -> Totals:
-        """Records of each prefix and each whole text, and in the last place of none of them."""
+    def summed(self, rows: ChosenRows) -> Totals:
+        """Count records of each prefix and each whole text, and in the last place those of none of them."""
         codes = rows.beginnings(self.column, self.prefixes, self.whole)
         return counted_with_others(codes, rows.empty(self.column), self.width)
 
 
-def _check_text(what: str, text: object, stripped: Callable[[str], str]) -> None:
+def _check_text(argument: str, text: object, stripped: Callable[[str], str]) -> None:
     if not isinstance(text, str) or not text or stripped(text) != text:
-        raise QuestionError(f"{what} is {shown(text)}; give a text as a cell's is, from which blanks around are taken.")
+        raise QuestionError(
+            f"{argument} is {shown(text)}; give a text as a cell's is, from which blanks around are taken."
+        )
     if len(text) > LONGEST_LEVEL or not is_writable(text):
-        raise QuestionError(f"{what} is {shown(text)}; give at most {LONGEST_LEVEL} characters that can be written.")
+        raise QuestionError(
+            f"{argument} is {shown(text)}; give at most {LONGEST_LEVEL} characters that can be written."
+        )

@@ -1,16 +1,16 @@
 """Quantiles of a bounded number, by the matrix mechanism for running counts.
 
 The number of records below each of n equally spaced points is a running sum of n bin counts. Noise on the bins would
-add up along it, and noise on the running counts would have to cover that a record is in all later ones. In between lies
+add up along it, and noise on the running counts would have to cover that a record is in all later ones. A compromise is
 a factorisation: running sums are A = C C with C the Toeplitz matrix of the coefficients of (1 - x)^(-1/2), that is 1,
-1/2, 3/8, 5/16 ... A record's vector is its bin's column of C, what is released is C times the bin counts, and the other
-C makes running counts of it. The error of each grows with log n, by a factor that no factorisation improves on by more
+1/2, 3/8, 5/16 ... A record's vector is its bin's column of C, the release is C times the bin counts, and the other C
+turns it into running counts. The error of each grows with log n, by a factor that no factorisation improves on by more
 than a constant (Fichtenberger, Henzinger, Upadhyay 2023, arXiv 2202.11205); half of that of a binary tree with all its
-levels averaged (Honaker 2015). Here C's coefficients are whole numbers, so that sensitivity is exact, and what makes
-running counts of it is the exact inverse.
+levels averaged (Honaker 2015). Here C's coefficients are whole numbers, so that sensitivity is exact, and the exact
+inverse computes the running counts.
 
-For one quantile of one client alone, an exponential mechanism errs a third as much at equal privacy. Its answers do not
-add up over clients, and tell of no other quantile: of sixty, each errs more than here.
+For one quantile of one client alone, an exponential mechanism errs a third as much at equal privacy. But its answers do
+not add up over clients, and serve one quantile only: with sixty quantiles, each errs more than here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.questions.conditions import Rows
-from fedprivacy.questions.errors import (
+from fedprivacy.questions.arguments import (
     QuestionError,
     as_bounds,
     as_probability,
@@ -32,21 +31,22 @@ from fedprivacy.questions.errors import (
     check_name,
     settle,
 )
-from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Figure, Noisy
+from fedprivacy.questions.conditions import ChosenRows
+from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Estimate, Noisy
 from fedprivacy.questions.lattice import interval
 from fedprivacy.questions.question import Question, Totals
 
 MOST_POINTS = 4096
 MOST_QUANTILES = 99
 UNIT = 2**12
-"""The first coefficient of C, in whole steps."""
+"""First coefficient of C, in whole steps."""
 
-_kept = lru_cache(maxsize=32)  # whoever asks chooses how many points, and which quantiles
+_kept = lru_cache(maxsize=32)  # bounded, because the caller chooses the points and quantiles
 
 
 @_kept
 def coefficients(count: int) -> Totals:
-    """The first coefficients of C in whole steps, shape [count]: falling, and positive."""
+    """Return the first coefficients of C in whole steps, shape [count]: falling, and positive."""
     places = np.arange(1, count)
     exact = np.concatenate([[1.0], np.cumprod((2.0 * places - 1.0) / (2.0 * places))])
     return np.asarray(np.rint(UNIT * exact), dtype=np.int64)
@@ -54,9 +54,9 @@ def coefficients(count: int) -> Totals:
 
 @_kept
 def decoder(count: int) -> NDArray[np.float64]:
-    """The coefficients r of which running counts are made, shape [count]: F_j = sum of r_k y_(j - k).
+    """Return the coefficients r that compute running counts, shape [count]: F_j = sum of r_k y_(j - k).
 
-    They are those of the power series 1 / ((1 - x) c(x)), with c(x) that of the whole coefficients.
+    They are those of the power series 1 / ((1 - x) c(x)), where c(x) is the series of the whole coefficients.
     """
     c, inverse = coefficients(count).astype(np.float64), np.zeros(count)
     inverse[0] = 1.0 / c[0]
@@ -67,12 +67,12 @@ def decoder(count: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantiles(Question):
-    """Quantiles of a number, among them the median.
+    """Quantiles of a number, such as the median.
 
     Attributes:
-        low, high: public bounds, to which each number is moved that is beyond.
-        at: the probabilities, each above 0 and below 1; the least first, and each once.
-        points: among how many equally wide intervals a quantile is looked for; inside of one it is interpolated.
+        low, high: public bounds to which numbers beyond are moved.
+        at: probabilities, each above 0 and below 1; ascending, and each once.
+        points: number of equally wide intervals in which a quantile is located; within one it is interpolated.
     """
 
     kind = "quantiles"
@@ -99,63 +99,65 @@ class Quantiles(Question):
 
     @property
     def width(self) -> int:
-        """The intervals."""
+        """Number of intervals."""
         return self.points
 
     @property
     def squared_sensitivity(self) -> int:
-        """That of a record in the first interval, whose vector is longest."""
+        """Squared norm of a record in the first interval, whose vector is longest."""
         return int((coefficients(self.points) ** 2).sum())
 
     @property
     def per_count(self) -> float:
-        """That of the last running count."""
+        """Standard error of the last running count, in deviations of the noise."""
         return math.sqrt(float((decoder(self.points) ** 2).sum()))
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The question for people."""
         return f"{', '.join(map(_name, self.at))} of {self.column}"
 
-    def summed(self, rows: Rows) -> Totals:
-        """C times the number of records in each interval, in whole numbers."""
+    def summed(self, rows: ChosenRows) -> Totals:
+        """Sum C times the number of records in each interval, in whole numbers."""
         places = interval(rows.numbers(self.column), self.low, self.high, self.points)
         counts = np.bincount(places, minlength=self.points).astype(np.int64)
         return np.convolve(counts, coefficients(self.points))[: self.points]
 
     def records(self, noisy: Noisy) -> float:
-        """The last running count."""
+        """Return the last running count."""
         return float(self._running(noisy)[-1])
 
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """Each quantile, with an interval in which it is with 95 % confidence."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return each quantile, with a 95 % confidence interval."""
         running = self._running(noisy)
         last = self.per_count * noisy.deviation
-        count = Figure.of("count", float(running[-1]), last)
+        count = Estimate.of("count", float(running[-1]), last)
         enough = running[-1] > ENOUGH * last
-        return [count] + [self._quantile(p, running, noisy) if enough else Figure(self._named(p)) for p in self.at]
+        return [count] + [self._quantile(p, running, noisy) if enough else Estimate(self._named(p)) for p in self.at]
 
     def _named(self, probability: float) -> str:
         return f"{_name(probability)} of {self.column}"
 
     def _running(self, noisy: Noisy) -> NDArray[np.float64]:
-        """Noisy numbers of records up to the end of each interval, shape [points]."""
+        """Compute noisy numbers of records up to the end of each interval, shape [points]."""
         return np.convolve(noisy.totals, decoder(self.points))[: self.points]
 
-    def _quantile(self, probability: float, running: NDArray[np.float64], noisy: Noisy) -> Figure:
-        """Where the noisy distribution function crosses a probability, and where it may.
+    def _quantile(self, probability: float, running: NDArray[np.float64], noisy: Noisy) -> Estimate:
+        """Find where the noisy distribution function crosses a probability, and where it may cross it.
 
-        How far F is from p F_n is a linear function of the noisy totals, so the deviation of its noise is known at
-        every half interval: the confidence interval ends where F is surely below, and surely above.
+        F - p F_n is a linear function of the noisy totals, so the deviation of its noise is known at every half
+        interval: the confidence interval ends where F is surely below, and surely above.
         """
         excess = _with_middles(np.concatenate([[0.0], running])) - probability * running[-1]
         doubt = CONFIDENCE * noisy.deviation * spread(self.points, probability)
         value, *ends = (self._crossing(_rising(excess + sign * doubt)) for sign in (0.0, 1.0, -1.0))
         low, high = min(value, *ends), max(value, *ends)
-        return Figure(self._named(probability), value, (high - low) / (2.0 * CONFIDENCE), low, high)
+        return Estimate(self._named(probability), value, (high - low) / (2.0 * CONFIDENCE), low, high)
 
     def _crossing(self, rising: NDArray[np.float64]) -> float:
-        """Where a rising function, known at every half interval, crosses zero, interpolated; else a bound."""
+        """Find where a rising function, known at every half interval, crosses zero (interpolated), or return a
+        bound.
+        """
         ends = np.linspace(self.low, self.high, len(rising))
         after = int(np.searchsorted(rising, 0.0, side="left"))
         if after in (0, len(rising)):
@@ -165,9 +167,9 @@ class Quantiles(Question):
 
 
 def spread(count: int, probability: float) -> NDArray[np.float64]:
-    """The deviation of F - p F_n at every half interval, in deviations of the noise, shape [2 * count + 1].
+    """Return the deviation of F - p F_n at every half interval, in deviations of the noise, shape [2 * count + 1].
 
-    In the middle of an interval F is interpolated, and its noise less than at either end.
+    In the middle of an interval F is interpolated, and its noise is smaller than at either end.
     """
     own, shared, steps = _products(count)
     squared = _with_middles(own - 2.0 * probability * shared + probability**2 * own[-1])
@@ -177,9 +179,9 @@ def spread(count: int, probability: float) -> NDArray[np.float64]:
 
 @_kept
 def _products(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """The variance of F_j, its covariance with F_n, both for each j from 0 on, and the variance of F_(j + 1) - F_j.
+    """Return the variance of F_j, its covariance with F_n, both for each j >= 0, and the variance of F_(j + 1) - F_j.
 
-    All are sums over the same noise: of y_i, F_j holds r_(j - i), and F_n holds r_(n - i).
+    All are sums over the same noise y: F_j holds r_(j - i) y_i, and F_n holds r_(n - i) y_i.
     """
     r = decoder(count)
     own = np.concatenate([[0.0], np.cumsum(r**2)])
@@ -188,14 +190,14 @@ def _products(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDA
 
 
 def _with_middles(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values with the mean of each and the next between them, shape [2 * values - 1]."""
+    """Insert the mean of each value and the next between them, shape [2 * values - 1]."""
     found = np.repeat(values, 2)[:-1]
     found[1::2] = (values[:-1] + values[1:]) / 2.0
     return found
 
 
 def _rising(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest function that never falls, in least squares: a distribution function does not."""
+    """Return the nearest function that never falls, in least squares, because a distribution function does not."""
     from scipy.optimize import isotonic_regression
 
     return np.asarray(isotonic_regression(values).x)

@@ -1,4 +1,4 @@
-"""What a question is: from a client's records to a vector of whole numbers, and from the noisy vector to figures."""
+"""Base of questions: from a client's records to a vector of whole numbers, and from the noisy vector to figures."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.questions.conditions import Condition, OneOf, Rows, as_conditions, groups_of, some_text
-from fedprivacy.questions.errors import QuestionError, settle
-from fedprivacy.questions.figures import Figure, Noisy
+from fedprivacy.questions.arguments import QuestionError, settle
+from fedprivacy.questions.conditions import ChosenRows, Condition, OneOf, as_conditions, groups_of, some_text
+from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.tasks.columns import Table
 
 Totals = NDArray[np.int64]
@@ -22,19 +22,19 @@ Totals = NDArray[np.int64]
 class Question(ABC):
     """One question about a client's records.
 
-    Formal guarantee. What a subclass makes of some records is a sum over them of one vector of whole numbers each. The
-    vector depends on the record and on the question alone, and its squared Euclidean norm is at most
-    `squared_sensitivity`. A record is in one group at most. So the totals of two tables, of which one has one record
-    more, differ by a vector of at most that squared norm; and so they do where a null record, of which every cell is
-    empty, takes a record's place: its vector is zero, but for that of a count of all records, which has it of every
-    record. All of it is computed in whole numbers, so this holds exactly.
+    Formal guarantee. A subclass sums one vector of whole numbers over records. The vector depends on the record and on
+    the question alone, and its squared Euclidean norm is at most `squared_sensitivity`. A record is in at most one
+    group. So the totals of two tables, of which one has one record more, differ by a vector of at most that squared
+    norm. The same holds if a null record, whose cells are all empty, replaces a record: it contributes zero, except to
+    an unconditional count, which counts every record alike. All of it is computed in whole numbers, so this holds
+    exactly.
 
-    Two questions that ask the same are equal: numbers, levels and conditions are kept in one form, and conditions in
-    one order. The order of columns, of levels and of groups is that of the figures.
+    Questions with the same meaning are equal: numbers, levels and conditions have a canonical form, and conditions a
+    canonical order. The order of columns, of levels and of groups is that of the figures.
 
     Attributes:
         where: conditions, all of which a record must meet.
-        by: groups, each of which is answered for itself; None: all records together.
+        by: groups that are answered separately; None: all records together.
     """
 
     kind: ClassVar[str]
@@ -49,12 +49,12 @@ class Question(ABC):
     @property
     @abstractmethod
     def reads(self) -> tuple[str, ...]:
-        """The columns whose cells enter the vectors."""
+        """Columns whose cells enter the vectors."""
 
     @property
     @abstractmethod
     def width(self) -> int:
-        """Numbers in the vector of one group."""
+        """Length of the vector of one group."""
 
     @property
     @abstractmethod
@@ -62,12 +62,12 @@ class Question(ABC):
         """Largest squared norm of one record's vector, in squared lattice steps."""
 
     @abstractmethod
-    def summed(self, rows: Rows) -> Totals:
-        """The sum of the vectors of some records, shape [width]."""
+    def summed(self, rows: ChosenRows) -> Totals:
+        """Sum the vectors of some records, shape [width]."""
 
     @abstractmethod
     def records(self, noisy: Noisy) -> float:
-        """Estimate of how many records were summed."""
+        """Estimate the number of records that were summed."""
 
     @property
     @abstractmethod
@@ -75,17 +75,17 @@ class Question(ABC):
         """Standard error of a number of records in the figures, in deviations of the noise."""
 
     @abstractmethod
-    def figures(self, noisy: Noisy) -> list[Figure]:
-        """What noisy totals say."""
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Compute the figures of noisy totals."""
 
     @property
     @abstractmethod
     def words(self) -> str:
-        """The question, for people: "mean of age"."""
+        """The question for people: "mean of age"."""
 
     @property
     def sentence(self) -> str:
-        """The same with whose records it is about: "mean of age, where sex is f, by ward (a, b)"."""
+        """The question with the records that it is about: "mean of age, where sex is f, by ward (a, b)"."""
         parts = [self.words]
         if self.where:
             parts.append(f"where {' and '.join(condition.words for condition in self.where)}")
@@ -95,17 +95,17 @@ class Question(ABC):
 
     @property
     def columns(self) -> frozenset[str]:
-        """Every column that it looks at, its conditions and groups included."""
+        """Every column that the question reads, its conditions and groups included."""
         looked_at = [condition.column for condition in (*self.where, *([self.by] if self.by else []))]
         return frozenset((*self.reads, *looked_at))
 
     @property
     def groups(self) -> Sequence[str]:
-        """The groups' names; one empty name where there are none."""
+        """Names of the groups; one empty name if there are none."""
         return [str(level) for level in self.by.levels] if self.by else [""]
 
     def totals(self, table: Table) -> Totals:
-        """The sum of all records' vectors, shape [groups, width].
+        """Sum all records' vectors, shape [groups, width].
 
         Raises:
             TableError: the table lacks a column.

@@ -1,4 +1,4 @@
-"""Questions that are asked together, and share the privacy loss of one release."""
+"""Questionnaire: questions that are asked together, and share the privacy loss of one release."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import math
 from dataclasses import dataclass
 
 from fedprivacy.questions import codec
-from fedprivacy.questions.errors import QuestionError, as_number, as_tuple, settle
+from fedprivacy.questions.arguments import QuestionError, as_number, as_tuple, settle
 from fedprivacy.questions.question import Question
 
 MOST_QUESTIONS = 256
 MOST_TOTALS = 2**20
-"""Whole numbers that all questions of one questionnaire may release."""
+"""Maximum number of totals that all questions of one questionnaire may release."""
 
 ROUNDED_UP = 1.0 + 1e-12
-"""Covers the rounding of square roots and shares: the noise is never less than what is charged for."""
+"""Factor that covers the rounding of square roots and shares: the noise is never below the charged noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questionnaire:
     """Questions that share the privacy loss of one Gaussian release.
 
-    The share of a question is that of the sum of squared signal-to-noise ratios, which is what Gaussian mechanisms
-    compose by: with shares w that sum to 1 and a noise multiplier sigma of the whole, question i has the noise
-    multiplier sigma / sqrt(w_i), and 1 / sigma^2 is the sum of theirs.
+    A question has a share of the sum of squared signal-to-noise ratios, by which Gaussian mechanisms compose: with
+    shares w that sum to 1 and a noise multiplier sigma of the whole, question i has the noise multiplier sigma /
+    sqrt(w_i), and 1 / sigma^2 is the sum of the questions' values.
 
     Attributes:
-        questions: at least one.
-        shares: one positive number for each, in any unit; equal ones by default.
+        questions: questions, at least one.
+        shares: one positive number for each question, in any unit; equal by default.
 
     Raises:
-        QuestionError: there are none or too many, or a share is no positive number.
+        QuestionError: there are no questions or too many, or a share is no positive number.
     """
 
     questions: tuple[Question, ...]
@@ -48,29 +48,29 @@ class Questionnaire:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Every column that a question looks at."""
+        """Every column that a question reads."""
         return frozenset().union(*(question.columns for question in self.questions))
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of all questions."""
+        """Kinds of all questions."""
         return frozenset(question.kind for question in self.questions)
 
     def noise_multipliers(self, sigma: float) -> list[float]:
-        """That of each question, where all of them together have `sigma`."""
+        """Return the noise multiplier of each question, if all of them together have `sigma`."""
         whole = sum(self.shares)
         return [sigma * math.sqrt(whole / share) * ROUNDED_UP for share in self.shares]
 
     def as_text(self) -> str:
-        """All of it, as JSON."""
+        """Write the questionnaire as JSON."""
         return json.dumps([[codec.as_text(q), s] for q, s in zip(self.questions, self.shares, strict=True)])
 
     @classmethod
     def of_text(cls, text: str) -> Questionnaire:
-        """What `as_text` wrote, whoever says so.
+        """Return the questionnaire that `as_text` wrote; the text may come from anybody and is checked.
 
         Raises:
-            QuestionError: it is none, or one that cannot be asked.
+            QuestionError: the text is no questionnaire, or one that cannot be asked.
         """
         if len(text) > codec.LONGEST_TEXT:
             raise QuestionError(f"the questions have {len(text)} characters; {codec.LONGEST_TEXT} is the most.")

@@ -21,13 +21,13 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 @dataclass(frozen=True, slots=True)
 class NoisyTotals:
-    """What one client releases of one question.
+    """One client's release for one question.
 
     Formal guarantee: see `GaussianAnswers`. Nothing else in this object depends on records.
 
     Attributes:
-        totals: in whole lattice steps, shape [groups, width]; zero where a group is not told.
-        told: whether each group is, shape [groups].
+        totals: noisy totals in whole lattice steps, shape [groups, width]; zero where a group is not told.
+        told: mask of the groups that are told, shape [groups].
     """
 
     totals: Totals
@@ -35,18 +35,20 @@ class NoisyTotals:
 
     @property
     def rows(self) -> Totals:
-        """As it crosses and is kept: each group's totals after 1 if it is told, else after 0; [groups, 1 + width]."""
+        """Totals as they are sent and stored: each group's totals after 1 if it is told, else after 0; [groups, 1 +
+        width].
+        """
         return np.column_stack([self.told.astype(np.int64), self.totals])
 
     @classmethod
     def of_rows(cls, rows: Totals) -> NoisyTotals:
-        """The inverse of `rows`; a group that is not told has totals of zero, whatever the row says."""
+        """Invert `rows`; a group that is not told gets totals of zero, whatever the row says."""
         told = rows[:, 0] != 0
         return cls(np.where(told[:, np.newaxis], rows[:, 1:], 0), told)
 
 
 def deviation(question: Question, noise_multiplier: float) -> float:
-    """Standard deviation of the noise in each total, in whole lattice steps."""
+    """Return the standard deviation of the noise in each total, in whole lattice steps."""
     return noise_multiplier * math.sqrt(question.squared_sensitivity) * ROUNDED_UP
 
 
@@ -58,11 +60,11 @@ class GaussianAnswers:
     its noise. Tables that differ by one record, or by a null record in its place, differ there by at most
     sqrt(w_i) / sigma (`Question`), so that all questions together differ by at most 1 / sigma. Totals are whole
     numbers, and the noise is normal noise rounded to whole numbers: a post-processing of the Gaussian mechanism
-    (`add_lattice_noise`). Which groups are told is decided by noisy totals alone.
+    (`add_lattice_noise`). Noisy totals alone decide which groups are told.
 
     Attributes:
-        event: what is charged; it is not sampled.
-        smallest_cohort: a group whose noisy number of records is less is not told; 0: every one is.
+        event: event that is charged; it is not sampled.
+        smallest_cohort: noisy number of records below which a group is not told; 0: every group is told.
 
     Raises:
         ValueError: the event samples records.
@@ -84,8 +86,8 @@ class GaussianAnswers:
             asked: the questions.
             table: the client's records.
             keystream: the client's randomness.
-            position: round and step of the first question's noise, the next one's is a step later; never the same twice
-                under one secret key.
+            position: round and step of the first question's noise; each further question is a step later. Never the
+                same twice under one secret key.
 
         Raises:
             TableError: the table lacks a column. No record has been read.
@@ -108,12 +110,12 @@ class GaussianAnswers:
 
 
 def combined(question: Question, sigmas: Sequence[float], answers: Sequence[NoisyTotals]) -> list[Noisy | None]:
-    """The sum of several clients' noisy totals, or those of one, by group: a post-processing.
+    """Add up the noisy totals of one or more clients, by group: a post-processing.
 
     Args:
-        question: that they answer.
-        sigmas: its noise multiplier, for each.
-        answers: at least one.
+        question: the question that they answer.
+        sigmas: noise multiplier of the question for each answer.
+        answers: answers, at least one.
 
     Returns:
         For each group, the sum over the clients that tell of it; None: no client does.

@@ -1,24 +1,26 @@
-"""Standardising inputs by a private answer: from a question of means and deviations to what a model's inputs become."""
+"""Standardising inputs by a private answer to a question of means and deviations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedprivacy.questions.errors import QuestionError
-from fedprivacy.questions.figures import Figure
+from fedprivacy.questions.arguments import QuestionError
+from fedprivacy.questions.figures import Estimate
 from fedprivacy.questions.moments import Spread
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.standardising import Standardise
 
 _LEAST_SCALE = 1e-3
-"""Of half of the distance between the bounds: a smaller deviation is noise, and would make numbers huge."""
+"""Smallest scale as a share of half the distance between the bounds: below it, a deviation is noise and inputs get
+huge.
+"""
 
 
 def standardise_question(task: Task) -> Spread | None:
-    """The question by whose answer a task standardises its inputs; None: it does not.
+    """Return the question by whose answer a task standardises its inputs; None: it does not.
 
     Raises:
-        QuestionError: it is another question, of groups, or none.
+        QuestionError: the attribute is no question, another question, or one with groups.
     """
     question = getattr(task, "standardise", None)
     if question is None:
@@ -30,13 +32,13 @@ def standardise_question(task: Task) -> Spread | None:
     return question
 
 
-def standardiser(question: Spread, figures: Sequence[Figure] = ()) -> Standardise:
-    """What inputs become, by the figures of an answer; where the noise leaves nothing to be said, by the bounds."""
+def standardiser(question: Spread, figures: Sequence[Estimate] = ()) -> Standardise:
+    """Make the standardiser from the figures of an answer, or from the bounds where a figure is lost in the noise."""
     known: Mapping[str, float] = {figure.name: figure.value for figure in figures if figure.value is not None}
     means, scales = [], []
-    for of in question.of:
-        mean = known.get(f"mean of {of.column}", of.middle)
-        deviation = known.get(f"standard deviation of {of.column}", of.half)
+    for bounded in question.of:
+        mean = known.get(f"mean of {bounded.column}", bounded.middle)
+        deviation = known.get(f"standard deviation of {bounded.column}", bounded.half)
         means.append(mean)
-        scales.append(deviation if deviation > _LEAST_SCALE * of.half else of.half)
-    return Standardise([of.low for of in question.of], [of.high for of in question.of], means, scales)
+        scales.append(deviation if deviation > _LEAST_SCALE * bounded.half else bounded.half)
+    return Standardise([each.low for each in question.of], [each.high for each in question.of], means, scales)

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedprivacy._support.settings import ConfigError, kind_of, names_in
 from fedprivacy.figures import save_png
-from fedprivacy.figures.sweep import EpsilonLine, Spread, spread_of, sweep_figure
+from fedprivacy.figures.sweep import EpsilonLine, SeedSpread, spread_of, sweep_figure
 from fedprivacy.runs.comparison import final_of
 from fedprivacy.runs.folder import has_terms_of, read_history
 from fedprivacy.runs.plan import TrainingPlan
@@ -207,7 +207,7 @@ class SweepResults:
         """
         return Rows(row for combination in self.grid.combinations if (row := self._combination(combination)))
 
-    def spread(self, combination: Combination) -> Spread | None:
+    def spread(self, combination: Combination) -> SeedSpread | None:
         """The metric of a combination over its seeds; None: no run has measured it."""
         rows = [row for row in self.runs if _is_of(row, combination) and row[self.metric] is not None]
         return spread_of([row[self.metric] for row in rows]) if rows else None
@@ -215,7 +215,7 @@ class SweepResults:
     def lines(self) -> list[EpsilonLine]:
         """What each choice of the other settings reached within each budget; the best first."""
         others = [key for key in self.grid.swept if key != "epsilon"]
-        choices: dict[tuple[Value, ...], list[tuple[float, Spread]]] = {}
+        choices: dict[tuple[Value, ...], list[tuple[float, SeedSpread]]] = {}
         for combination in self.grid.combinations:
             found = self.spread(combination) if "privacy" not in combination else None
             if found and math.isfinite(epsilon := float(combination.get("epsilon", math.inf))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedprivacy.questions.errors import QuestionError
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plan import QuestionPlan

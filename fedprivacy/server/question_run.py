@@ -14,7 +14,7 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.ledger import LedgerError
-from fedprivacy.questions.figures import Figure
+from fedprivacy.questions.figures import Estimate
 from fedprivacy.runs.plan import QuestionPlan
 from fedprivacy.runs.question_plan import question_plan, questions_in
 from fedprivacy.runs.settings.configuration import OF_ASKING, RUNS, Value
@@ -55,7 +55,7 @@ def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | 
         flower_log.info("%s%s: %s +- %s", row["figure"], group, row["value"], row["error"])
 
 
-def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Figure] | None = None) -> None:
+def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Estimate] | None = None) -> None:
     """Put what was asked into the run store, where pages find it: a run of one round, whose metrics are the answers.
 
     It is for people: where it cannot be written, the answers stand all the same.
@@ -90,6 +90,6 @@ def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Figure] | None
         log.warning("The run store cannot be written; the answers are kept. %s", error)
 
 
-def _metric(figure: Figure) -> str:
+def _metric(figure: Estimate) -> str:
     """A figure's name among metrics."""
     return f"{figure.name} ({figure.group})" if figure.group else figure.name

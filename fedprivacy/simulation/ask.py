@@ -14,9 +14,9 @@ from fedprivacy.flower.server.ask_clients import AskResult, InTurn, ask_clients
 from fedprivacy.flower.simulated import engine as simulator
 from fedprivacy.flower.simulated.trial import try_table
 from fedprivacy.ledger.database import check_folder
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import Where, conditions
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.frequent import Frequent, Search, frequent
 from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.question import Question

@@ -10,7 +10,7 @@ from functools import cached_property
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.series import RoundPoint, Spread
+from fedprivacy.values.series import EpsilonSpread, RoundPoint
 from fedprivacy.values.spent import ClientSpent, ClientStanding
 from fedprivacy.values.user_level import UserLevelSpent
 
@@ -66,7 +66,7 @@ class RoundResult:
         return RoundPoint(
             round=self.round,
             metrics=self.metrics,
-            epsilons=Spread.of(self.population.epsilons),
+            epsilons=EpsilonSpread.of(self.population.epsilons),
             clients=len(self.spent),
             participants=len(self.participants),
             failed=len(self.failures),

@@ -30,7 +30,7 @@ MOST_COLUMNS = 60  # maximum number of columns of a cost map: more would be too 
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class EpsilonSpread:
     """Quantiles of the clients' epsilons after a round; infinite where no bound is known."""
 
     least: float
@@ -130,7 +130,7 @@ class RoundPoint:
 
     round: int  # counted from 1; 0 is the state before the first round
     metrics: Mapping[str, float]  # of the global model on the server's public records
-    epsilons: Spread  # of all clients, over all rounds and runs
+    epsilons: EpsilonSpread  # of all clients, over all rounds and runs
     clients: int  # number of enrolled clients
     participants: int  # number of averaged updates
     failed: int  # number of updates asked for and not used

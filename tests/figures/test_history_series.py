@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, Spread
+from fedprivacy.values.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, EpsilonSpread
 from tests.runs.histories import alike, run_history, unlike
 
 
@@ -23,7 +23,7 @@ def test_rounds_become_points():
     first, end = series.points
     assert (first.round, first.clients, first.participants, first.failed, first.exhausted) == (1, 3, 2, 1, 0)
     assert (end.round, end.participants, end.exhausted, end.unreconciled) == (2, 3, 3, 1)
-    assert end.epsilons == Spread.of([0.996 * 3.0] * 3)
+    assert end.epsilons == EpsilonSpread.of([0.996 * 3.0] * 3)
     assert end.metrics == last.metrics
     assert series.worst == (last.max_epsilon, 3.0) and series.budgets == (3.0,)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.codec import KINDS, LONGEST_TEXT, as_text, of_text
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.questionnaire import Questionnaire
 from tests.questions.kinds import all_questions, every_question
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprivacy as fp
-from fedprivacy.questions.conditions import LONGEST_LEVEL, MOST_LEVELS, OneOf, Rows, Within, as_levels, groups_of
+from fedprivacy.questions.arguments import QuestionError
+from fedprivacy.questions.conditions import LONGEST_LEVEL, MOST_LEVELS, ChosenRows, OneOf, Within, as_levels, groups_of
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 
 TABLE = fp.Table({"age": [39.9, 40, 59.9, 60, None, "?", " 50 "], "sex": ["f", "m", "f", "m", "f", "f", "x"]})
 
@@ -37,7 +37,7 @@ def test_groups_hold_those_who_meet_the_conditions_in_the_order_of_the_levels():
 
 
 def test_rows_are_read_from_the_whole_table_and_only_theirs():
-    rows = Rows(TABLE, np.array([1, 4, 6]))
+    rows = ChosenRows(TABLE, np.array([1, 4, 6]))
     assert np.array_equal(rows.numbers("age"), [40, np.nan, 50], equal_nan=True)
     assert rows.codes("sex", ("f", "m")).tolist() == [1, 0, -1] and rows.empty("age").tolist() == [False, True, False]
 

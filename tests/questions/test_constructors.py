@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.questions.arguments import QuestionError, shown
 from fedprivacy.questions.codec import as_text, of_text
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Categories
-from fedprivacy.questions.errors import QuestionError, shown
-from fedprivacy.questions.figures import Figure, Noisy
+from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.moments import Bounded, Spread
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers, deviation
@@ -89,7 +89,7 @@ def test_answers_about_any_records_are_finite_or_none_and_within_their_intervals
 
 def check(figures):
     for figure in figures:
-        assert isinstance(figure, Figure) and figure.name
+        assert isinstance(figure, Estimate) and figure.name
         numbers = figure[1:5]
         assert all(number is None for number in numbers) or all(map(math.isfinite, numbers))
         if figure.value is not None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fedprivacy as fp
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.figures import CONFIDENCE, Noisy
 from fedprivacy.questions.lattice import STEPS
 

@@ -19,7 +19,7 @@ from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
 from fedprivacy.questions import codec
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.figures import CONFIDENCE, Figure, Noisy, estimated, ratio
+from fedprivacy.questions.figures import CONFIDENCE, Estimate, Noisy, estimated, ratio
 from fedprivacy.questions.release import deviation
 
 MANY, SOME = 4000, 2000
@@ -203,7 +203,7 @@ def test_a_ratio_s_interval_is_every_ratio_that_its_noise_does_not_exclude():
 
 def test_what_is_beyond_its_range_is_moved_to_it_and_its_error_stays():
     assert ratio("r", 12.0, 10.0, 1.0)[1:3] == (1.0, math.hypot(1.0, 1.0) / 10.0)
-    figure = Figure.of("r", 1.5, 0.1).within(-1.0, 1.0)
+    figure = Estimate.of("r", 1.5, 0.1).within(-1.0, 1.0)
     assert figure.value == figure.low == figure.high == 1.0 and figure.error == 0.1
 
 
@@ -216,8 +216,8 @@ def test_an_estimate_takes_the_totals_of_its_places_and_the_error_of_each():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_not_told(value):
-    nothing = Figure("e")
-    assert Figure.of("e", value, 1.0) == Figure.of("e", 1.0, value) == nothing
+    nothing = Estimate("e")
+    assert Estimate.of("e", value, 1.0) == Estimate.of("e", 1.0, value) == nothing
     assert nothing.within(0.0, 1.0) == nothing.mapped(math.sqrt) == nothing
     assert estimated("e", lambda _: value, Noisy(np.zeros(1), 1.0), (0,)) == nothing
 

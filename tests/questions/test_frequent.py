@@ -13,8 +13,8 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.questions.answers import Answers, Told
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import conditions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.frequent import Depth, Search, frequent
 from fedprivacy.questions.prefixes import MOST_PREFIXES
 from fedprivacy.questions.questionnaire import Questionnaire

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.codec import KINDS, as_text, of_text
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.grammar import typed
 
 ask = Questions

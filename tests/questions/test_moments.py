@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprivacy as fp
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.lattice import STEPS
 from fedprivacy.questions.moments import MOST_COLUMNS, Bounded, Mean

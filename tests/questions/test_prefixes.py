@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedprivacy as fp
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.lattice import STEPS
 from fedprivacy.questions.prefixes import MOST_PREFIXES

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprivacy as fp
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.quantiles import MOST_POINTS, MOST_QUANTILES, UNIT, coefficients, decoder, spread
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy.questions import codec
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import OneOf, Within
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Count
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.tasks.columns import TableError
 from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, table_of
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.questionnaire import MOST_QUESTIONS, Questionnaire
 
 COUNT, MEAN = Questions.count(where={"sex": "f"}), Questions.mean("age", 0, 120, by={"ward": ["a"]})

@@ -20,7 +20,7 @@ import fedprivacy as fp
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.figures import Figure, Noisy
+from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combined, deviation
@@ -61,7 +61,7 @@ class Marks(Question):
         return float(noisy.totals[0]) / self.mark
 
     def figures(self, noisy):
-        return [Figure("marks")]
+        return [Estimate("marks")]
 
 
 def event(sigma):

@@ -22,7 +22,7 @@ from fedprivacy.server.recorder import Recorder, StoreFeed
 from fedprivacy.trackers import Tracker
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
-from fedprivacy.values.series import Spread
+from fedprivacy.values.series import EpsilonSpread
 from tests.runs.store.made_up import facts, growing
 
 SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
@@ -191,8 +191,10 @@ def test_what_waits_is_written_in_one_transaction(url):
 def test_a_round_is_put_into_few_numbers_once_and_not_by_the_training_unless_it_is_tracked(
     url, tmp_path, monkeypatch, tracked
 ):
-    counted, by = Spread.of, []
-    monkeypatch.setattr(Spread, "of", lambda epsilons: (by.append(threading.current_thread()), counted(epsilons))[1])
+    counted, by = EpsilonSpread.of, []
+    monkeypatch.setattr(
+        EpsilonSpread, "of", lambda epsilons: (by.append(threading.current_thread()), counted(epsilons))[1]
+    )
     tracker = Mock(spec=Tracker)
     plan = TrainingPlan.of(SMALL | {"out": str(tmp_path / "run")})
     trackers = {"mock": tracker} if tracked else {}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fedprivacy.trackers import TRACKERS, Feed, build_trackers
-from fedprivacy.values.series import RoundPoint, RunFacts, Spread
+from fedprivacy.values.series import EpsilonSpread, RoundPoint, RunFacts
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -42,7 +42,7 @@ def point(number, *, loss=0.5):
     return RoundPoint(
         round=number,
         metrics={"accuracy": 0.1 * number, "loss": loss, "f1@top 5%": 0.25},
-        epsilons=Spread(0.0, number / 8, number / 4, number / 2, float(number) if number < 3 else math.inf),
+        epsilons=EpsilonSpread(0.0, number / 8, number / 4, number / 2, float(number) if number < 3 else math.inf),
         clients=4,
         participants=3 if number else 0,
         failed=number % 2,

@@ -42,8 +42,8 @@ from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.codec import KINDS
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardise_question, standardiser

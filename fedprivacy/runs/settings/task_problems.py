@@ -42,7 +42,7 @@ def of_task(task: Task) -> list[str]:
 
 def of_question(task: Task, given: Settings, wrong: Collection[str]) -> list[str]:
     """What is wrong with the question that a task standardises by, or with a spend for none."""
-    from fedprivacy.questions.errors import QuestionError
+    from fedprivacy.questions.arguments import QuestionError
     from fedprivacy.questions.standardise import standardise_question
     from fedprivacy.tasks.loader import offers_table
 

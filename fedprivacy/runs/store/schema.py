@@ -33,7 +33,7 @@ from fedprivacy.ledger.schema import metadata
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import Phase, RoundResult, Stage
 from fedprivacy.values.runs import AuditResult, RunStanding, RunStatus
-from fedprivacy.values.series import RoundPoint, RunFacts, Spread
+from fedprivacy.values.series import EpsilonSpread, RoundPoint, RunFacts
 from fedprivacy.values.spent import ClientSpent, ClientStanding, ClientState
 
 Row = dict[str, Any]
@@ -183,7 +183,7 @@ def round_row(run_id: str, point: RoundPoint, at: float) -> Row:
 
 def point_of(row: RowMapping) -> RoundPoint:
     """A finished round."""
-    spread = Spread(*np.frombuffer(row["epsilons"], dtype=EPSILONS).tolist())
+    spread = EpsilonSpread(*np.frombuffer(row["epsilons"], dtype=EPSILONS).tolist())
     unpacked = {"metrics": measured(json.loads(row["metrics"])), "epsilons": spread}
     return RoundPoint(**_fields(RoundPoint, row) | unpacked)
 

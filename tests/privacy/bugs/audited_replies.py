@@ -200,8 +200,8 @@ BUGS = (
     Bug(
         meaning="a record is in every group",
         place="fedprivacy.questions.conditions:groups_of",
-        old="yield Rows(table, order[first:after])",
-        new="yield Rows(table, np.arange(len(table)))",
+        old="yield ChosenRows(table, order[first:after])",
+        new="yield ChosenRows(table, np.arange(len(table)))",
         breaks=guarantees.TOTALS,
         gates=("answers",),
     ),

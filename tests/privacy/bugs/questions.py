@@ -26,7 +26,7 @@ BUGS = (
     ),
     Bug(
         meaning="a column's name begins a line of the client's log",
-        place="fedprivacy.questions.errors:check_name",
+        place="fedprivacy.questions.arguments:check_name",
         old="name.isprintable()",
         new="is_writable(name)",
         breaks=guarantees.BOUNDS,

@@ -1,6 +1,6 @@
-"""What is wrong with a question: said from its public arguments alone, before anything is spent.
+"""Checks of a question's public arguments, before anything is spent.
 
-What is right is returned in its one form, so that two questions that ask the same are the same text.
+Valid arguments are returned in canonical form, so that equal questions have equal texts.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import numpy as np
 
 LONGEST_NAME = 256
 LARGEST_NUMBER = 1e100
-"""Of a bound: far beyond any measurement, and far from where float64 overflows."""
+"""Largest absolute value of a bound: far beyond any measurement, and far from where float64 overflows."""
 
 LEAST_WIDTH = 1e-100
-"""Between two bounds: far from where half of it is zero."""
+"""Smallest distance between two bounds: far from where half of it is zero."""
 
 
 class QuestionError(ValueError):
-    """A question that cannot be asked; names the argument, its value and the remedy, and no record."""
+    """A question cannot be asked; the error names the argument, its value and the remedy, and no record."""
 
 
-def settle(made: object, **fields: object) -> None:
-    """Give fields of a frozen dataclass their one form, while it is made."""
+def settle(instance: object, **fields: object) -> None:
+    """Replace fields of a frozen dataclass by their canonical form, while it is constructed."""
     for name, value in fields.items():
-        object.__setattr__(made, name, value)
+        object.__setattr__(instance, name, value)
 
 
 def shown(value: Any) -> str:
-    """A value in a message: short, whatever it is."""
+    """Format a value for a message: short, whatever it is."""
     if isinstance(value, str):
         return f"{value[:60]!r}"
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40):
@@ -37,7 +37,7 @@ def shown(value: Any) -> str:
 
 
 def check_name(argument: str, name: object) -> None:
-    """Refuse what cannot be a column's name: it stands in logs, where no name may begin a line of its own."""
+    """Refuse an invalid column name: it appears in logs, where no name may begin a line of its own."""
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise QuestionError(
             f"{argument} is {shown(name)}; name a column, in at most {LONGEST_NAME} printable characters."
@@ -45,12 +45,12 @@ def check_name(argument: str, name: object) -> None:
 
 
 def is_writable(text: str) -> bool:
-    """Whether a text can be written at all: half of a surrogate pair cannot."""
+    """Return whether a text can be encoded: half of a surrogate pair cannot."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def as_number(argument: str, value: object) -> float:
-    """A number as a float, zero without a sign; refuse what is none, or too large for one that people measure."""
+    """Return a number as a float, zero without a sign; refuse other types, and numbers too large for a measurement."""
     number = value.item() if isinstance(value, np.generic) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise QuestionError(f"{argument} is a {type(value).__name__}; give a number.")
@@ -60,7 +60,7 @@ def as_number(argument: str, value: object) -> float:
 
 
 def as_bounds(column: str, low: object, high: object) -> tuple[float, float]:
-    """Bounds as floats; refuse those between which there is nothing."""
+    """Return bounds as floats; refuse bounds without an interval between them."""
     least, most = as_number(f"low of {column}", low), as_number(f"high of {column}", high)
     if not most - least > max(1e-12 * max(abs(least), abs(most)), LEAST_WIDTH):
         raise QuestionError(f"{column} is bounded by {least} and {most}; give two numbers, the larger one last.")
@@ -68,14 +68,14 @@ def as_bounds(column: str, low: object, high: object) -> tuple[float, float]:
 
 
 def as_whole(argument: str, value: object, least: int, most: int) -> int:
-    """A whole number; refuse what is none from `least` to `most`."""
+    """Return a whole number; refuse anything else, or a number outside `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
         raise QuestionError(f"{argument} is {shown(value)}; give a whole number from {least} to {most}.")
     return int(value)
 
 
 def as_probability(argument: str, value: object) -> float:
-    """A probability; refuse what is none above 0 and below 1."""
+    """Return a probability; refuse anything that is not above 0 and below 1."""
     probability = as_number(argument, value)
     if not 0.0 < probability < 1.0:
         raise QuestionError(f"{argument} is {probability}; give a number between 0 and 1.")
@@ -83,7 +83,7 @@ def as_probability(argument: str, value: object) -> float:
 
 
 def as_tuple(argument: str, values: object) -> tuple[Any, ...]:
-    """Several values; refuse what is one."""
+    """Return several values as a tuple; refuse a single one."""
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise QuestionError(f"{argument} is a {type(values).__name__}; give a list.")
     return tuple(values)
