@@ -1,4 +1,4 @@
-"""Questions as a certificate states them: each that a dataset was asked, and what it would have cost alone."""
+"""Questions as a certificate states them: each question to a dataset, with its cost alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedprivacy.values.nulls import finite_or_none
 
 
 def questions_by_attempt(replay: Replay) -> dict[Attempt, list[QuestionKey]]:
-    """What was asked in each attempt, in its order."""
+    """List the questions of each attempt, in order."""
     found: dict[Attempt, list[QuestionKey]] = {}
     for key in sorted(replay.questions):
         found.setdefault(Attempt(key.run_id, key.round, key.attempt), []).append(key)
@@ -28,17 +28,17 @@ def asked_of(
     replay: Replay,
     delta: float,
 ) -> Iterator[dict[str, Any]]:
-    """The questions that a dataset's charges were for.
+    """Yield the questions that a dataset's charges were for.
 
     Args:
-        charges: of the dataset, those that count.
-        questions: what was asked in each attempt.
-        replay: what the journal adds up to.
-        delta: of the dataset's budget.
+        charges: charges of the dataset that count.
+        questions: questions of each attempt.
+        replay: state after all entries of the journal.
+        delta: delta of the dataset's budget.
 
     Yields:
-        `question`, `at`, `event` and `epsilon`. Without an answer the last two are None: the journal knows what all
-        that was asked together cost, and not this question's share.
+        `question`, `at`, `event` and `epsilon`. Without an answer the last two are None: the journal holds the cost of
+        all questions asked together, but not this question's share.
     """
     for charged, charge in charges.items():
         for key in questions.get(charged.of, ()):
@@ -49,11 +49,11 @@ def asked_of(
 
 
 def _alone(answer: WrittenAnswer, charge: Charge) -> PoissonSampledGaussian:
-    """What a question would have been charged for by itself: Gaussian noise on all records."""
+    """Return the event of a question by itself: Gaussian noise on all records."""
     return PoissonSampledGaussian(1.0, answer.noise_multiplier, NeighbouringRelation(charge.relation))
 
 
 @lru_cache(maxsize=1024)
 def _epsilon(event: PoissonSampledGaussian, delta: float) -> float:
-    """Most datasets are asked the same, with the same noise."""
+    """Compute the epsilon of one execution, cached: most datasets are asked the same, with the same noise."""
     return pld.epsilon({event: 1}, delta)

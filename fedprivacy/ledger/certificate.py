@@ -1,7 +1,7 @@
-"""A certificate: what one dataset has spent, as a ledger that was verified proves it, signed, for whoever must know.
+"""Certificates: signed statements of what one dataset has spent, as a verified ledger proves it.
 
-It holds what the server knows already: names, budgets, public events, counts of charges. A machine reads the JSON, a
-person the page (`fedprivacy.commands.certificate_page`), which shows the same fields and nothing else.
+A certificate holds only facts that the server knows: names, budgets, public events, counts of charges. A machine reads
+the JSON, a person the page (`fedprivacy.commands.certificate_page`), which shows the same fields and nothing else.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 
-_VERSION = 2  # 1 knew of no questions
-_TOLERANCE = 1e-9  # of an epsilon that another machine computed
+_VERSION = 2  # version 1 had no questions
+_TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
 class CertificateError(ValueError):
-    """A certificate that is not as it was signed, or says what its own history does not."""
+    """A certificate's signature is wrong, or its figures do not follow from its history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What one dataset has spent over all runs, and who verified that.
+    """Statement of what one dataset has spent over all runs, and of the verified ledger behind it.
 
     Attributes:
-        dataset_id: whose.
-        issued: when, in ISO 8601, UTC.
+        dataset_id: the dataset.
+        issued: time of issue, in ISO 8601, UTC.
         epsilon: composed over `history` by PLD, at `delta`, for the server's view, in nats; None: no bound is known.
-        delta: of the budget.
-        budget: epsilon of the budget over all runs; None: it was only measured.
-        filter: name of what keeps the budget.
-        expires: the day on which the budget expires, in ISO 8601; None: never.
-        relation: which datasets are neighbours; None: nothing was charged.
+        delta: delta of the budget.
+        budget: epsilon of the budget over all runs; None: losses are only measured.
+        filter: name of the filter that keeps the budget.
+        expires: day on which the budget expires, in ISO 8601; None: never.
+        relation: neighbouring relation; None: nothing was charged.
         history: every event with its `steps`, as `fedprivacy.values.event_codec` writes it.
-        runs, rounds: of training, in which it was charged.
-        charges: how many count.
-        receipts: charges that the client confirmed with a signed receipt.
-        unanswered: charges without any confirmation; they count.
-        last_steps: steps of the last run that trained on it; None: none did.
-        runs_left: how many more runs like that the budget allows; None: nobody can say.
-        entries, head: how many entries the ledger's journal had, all of them verified, and the hash of the last.
-        signed: how many of them signed heads cover.
-        public_key: of whom signs this, Ed25519, in hexadecimal.
-        version: of these fields.
-        questions: every `question` that it was asked, in canonical JSON, when (`at`), and what it would have cost
-            alone, as an `event` and as `epsilon` at `delta`; without an answer, both are None.
-        question_steps: of `steps`, those that were charged for questions.
+        runs, rounds: numbers of training runs and rounds in which it was charged.
+        charges: number of charges that count.
+        receipts: number of charges that the client confirmed with a signed receipt.
+        unanswered: number of charges without any confirmation; they count.
+        last_steps: number of steps of the last run that trained on it; None: no run did.
+        runs_left: number of further runs like the last that the budget allows; None: unknown.
+        entries, head: number of entries in the ledger's journal, all of them verified, and the hash of the last.
+        signed: number of entries that signed heads cover.
+        public_key: public key of the signer, Ed25519, in hexadecimal.
+        version: version of these fields.
+        questions: every `question` to the dataset, in canonical JSON, its time (`at`), and its cost alone, as an
+            `event` and as `epsilon` at `delta`; without an answer, both are None.
+        question_steps: number of `steps` that were charged for questions.
     """
 
     dataset_id: str
@@ -95,24 +95,24 @@ class Certificate:
 
     @property
     def steps(self) -> int:
-        """Of all events."""
+        """Number of steps of all events."""
         return sum(event["steps"] for event in self.history)
 
     def signed_with(self, key: Ed25519PrivateKey) -> str:
-        """The certificate as JSON, with the signature of the key that it names."""
+        """Write the certificate as JSON, with the signature of the key that it names."""
         fields = asdict(self)
         return json.dumps(fields | {"signature": signing.sign(key, signing.CERTIFICATE, _signed(fields))}, indent=2)
 
     @classmethod
     def read(cls, text: str, signers: Collection[str] = ()) -> Self:
-        """A certificate that is as it was signed, and whose epsilons are what its history and its questions cost.
+        """Read a certificate and check its signature, and that its epsilons follow from its history and questions.
 
         Args:
-            text: what `signed_with` returned.
-            signers: public keys, in hexadecimal, of those who may sign; none: anybody.
+            text: text that `signed_with` returned.
+            signers: public keys, in hexadecimal, of accepted signers; empty: any.
 
         Raises:
-            CertificateError: says what is wrong with it.
+            CertificateError: the certificate is invalid; the error names the problem.
         """
         try:
             fields = json.loads(text)
@@ -140,17 +140,17 @@ class Certificate:
 def certify(
     ledger: Ledger, dataset_ids: Collection[str], public_key: str, signers: Collection[str] = ()
 ) -> list[Certificate]:
-    """Verify a ledger, all of it, and state what datasets have spent.
+    """Verify a whole ledger, and state what datasets have spent.
 
     Args:
         ledger: the ledger.
-        dataset_ids: whose certificates; empty: of all that have a budget.
-        public_key: of whom will sign them.
-        signers: whose signed heads the ledger must bear; none: anybody's.
+        dataset_ids: datasets to certify; empty: all that have a budget.
+        public_key: public key of the future signer.
+        signers: public keys of accepted signers of the ledger's heads; empty: any.
 
     Raises:
-        BrokenJournalError: something in the ledger is not as it was written; nothing is certified.
-        LedgerError: it knows no such dataset.
+        BrokenJournalError: a part of the ledger was changed since it was written; nothing is certified.
+        LedgerError: the ledger does not know a dataset.
     """
     verified = verify_ledger(ledger, signers=signers)
     budgets = verified.replay.budgets
@@ -180,7 +180,7 @@ def _stated(
     receipts: int,
     public_key: str,
 ) -> Certificate:
-    """What the verified journal says of a dataset; nothing that came after it."""
+    """State what the verified journal holds of a dataset, ignoring anything later."""
     allowance = _allowance(verified.replay.budgets[dataset_id])
     counted: Counter[PoissonSampledGaussian] = Counter()
     for charge in charges.values():
@@ -219,7 +219,7 @@ def _stated(
 def _what_is_left(
     allowance: Allowance, history: History, charges: Mapping[ChargeKey, Charge]
 ) -> tuple[int | None, int | None]:
-    """Steps of the last run, and how many more like it the budget allows."""
+    """Return the steps of the last run, and the number of further runs like it that the budget allows."""
     if not charges:
         return None, None
     newest = max(charges, key=lambda key: charges[key].entry)
@@ -231,7 +231,7 @@ def _what_is_left(
 
 
 def _step(charge: Charge) -> PoissonSampledGaussian:
-    """One step of what was charged."""
+    """Return the event of one step of a charge."""
     relation = NeighbouringRelation(charge.relation)
     return PoissonSampledGaussian(charge.sampling_rate, charge.noise_multiplier, relation)
 
@@ -243,7 +243,7 @@ def _allowance(written: WrittenAllowance) -> Allowance:
 
 
 def _counted(verified: Verified) -> dict[str, dict[ChargeKey, Charge]]:
-    """The charges that count, by dataset."""
+    """Group the charges that count by dataset."""
     found: dict[str, dict[ChargeKey, Charge]] = {}
     for key, charge in verified.replay.charges.items():
         if charge.state is not ChargeState.VOID:
@@ -252,7 +252,7 @@ def _counted(verified: Verified) -> dict[str, dict[ChargeKey, Charge]]:
 
 
 def _receipts(ledger: Ledger, last: int) -> Counter[str]:
-    """How many signed receipts the journal holds up to an entry, by dataset; `verify_ledger` has checked each."""
+    """Count the signed receipts in the journal up to an entry, by dataset; `verify_ledger` has checked each."""
     found: Counter[str] = Counter()
     with ledger.database.reading() as connection:
         for entry in read_entries(connection):

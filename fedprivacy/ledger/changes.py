@@ -1,8 +1,8 @@
-"""What the ledger has written about since somebody last looked: the journal says it, whoever wrote.
+"""Changed accounts: the datasets that the ledger has written about since an earlier reading, by the journal.
 
-Whatever changes an account or a budget appends an entry that names the datasets, in the transaction that makes the
-change. So who knows an account as it was at one entry, and reads the entries after it, knows which accounts to read
-again; all others are what they were.
+Every change of an account or a budget appends an entry that names the datasets, in the same transaction. So a reader
+that knows an account as of one entry, and reads the later entries, knows which accounts to read again; all others are
+unchanged.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedprivacy.ledger.schema import journal
 from fedprivacy.values.budget import Allowance
 
 
-class Reading(NamedTuple):
-    """What the ledger held of some datasets.
+class ChangedAccounts(NamedTuple):
+    """Accounts and budgets of some datasets at one moment.
 
     Attributes:
-        head: where the journal ended.
-        dataset_ids: whose accounts were read.
-        accounts: what they were charged; those that were charged nothing are missing.
-        allowances: the budgets in force.
+        head: newest entry of the journal.
+        dataset_ids: datasets whose accounts were read.
+        accounts: accounts by dataset; datasets that were charged nothing are missing.
+        allowances: budgets in force.
     """
 
     head: Head
@@ -35,29 +35,29 @@ class Reading(NamedTuple):
     allowances: Mapping[str, Allowance]
 
 
-def read_changed(connection: Connection, known: Set[str], since: Head, unread: Set[str]) -> Reading:
+def read_changed(connection: Connection, known: Set[str], since: Head, unread: Set[str]) -> ChangedAccounts:
     """Read the accounts of those datasets that were written about since another reading.
 
     Args:
-        connection: in a transaction that sees one state of the ledger.
-        known: datasets that are of interest.
-        since: where the journal ended at the other reading.
-        unread: of these datasets, those that are read in any case.
+        connection: connection in a transaction that sees one state of the ledger.
+        known: datasets of interest.
+        since: newest entry of the journal at the other reading.
+        unread: datasets among them that are read in any case.
     """
     now = head(connection)
     changed = unread if now == since else _named_since(connection, since)
     wanted = known if changed is None else (changed & known) | unread
     if not wanted:
-        return Reading(now, (), {}, {})
-    return Reading(now, wanted, accounts_of(connection, wanted), allowances_of(connection, wanted))
+        return ChangedAccounts(now, (), {}, {})
+    return ChangedAccounts(now, wanted, accounts_of(connection, wanted), allowances_of(connection, wanted))
 
 
 def _named_since(connection: Connection, since: Head) -> set[str] | None:
-    """Datasets whose accounts or budgets the entries after one speak of; None: the journal does not hold that one."""
+    """Return the datasets whose accounts or budgets later entries change; None: the journal does not hold `since`."""
     if since == Head():
         return None
     held = connection.scalar(select(journal.c.hash).where(journal.c.number == since.number))
-    if held != since.hash:  # an older copy was put back
+    if held != since.hash:  # an older copy was restored
         return None
     named: set[str] = set()
     for entry in connection.scalars(select(journal.c.entry).where(journal.c.number > since.number)):
@@ -75,4 +75,4 @@ _NAMED: Mapping[str, Callable[[Mapping[str, Any]], Iterable[str]]] = {
     "settlement": lambda entry: entry["receipts"],
     "reconciliation": lambda entry: (entry["dataset_id"],),
 }
-"""By kind of entry, see `fedprivacy.ledger.replay`: whose account or budget it changes."""
+"""Functions, by kind of entry, that return the datasets whose account or budget the entry changes; see `replay`."""

@@ -1,6 +1,6 @@
 """Charges and budgets in the ledger's tables, and the balances that charges add up to.
 
-Functions that write want a transaction that has the ledger to itself.
+Functions that write need a transaction with exclusive access to the ledger.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fedprivacy.values.event_codec import ROW, as_row
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
 SERVER_VIEW = "server"
-"""Whose eyes a charge is for: the server sees each client's update in every round that the client joins."""
+"""View of a charge: the server sees each client's update in every round that the client joins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a dataset was charged over all runs: how often each event, and in how many charges.
+    """Account of a dataset over all runs: the number of executions of each event, and the number of charges.
 
     RESERVED charges count, VOID ones do not.
     """
@@ -40,28 +40,28 @@ class Account:
 
 
 MOST_STEPS = 2**31 - 1
-"""That a dataset can be charged: far beyond any budget, and as many as the accountants compose."""
+"""Maximum number of steps charged to a dataset: far beyond any budget, and as many as the accountants compose."""
 
 NOTHING_SPENT = Account({}, 0)
 
 Allowed = Callable[[str, History, Allowance], int]
-"""(dataset_id, its history, its budget) -> how many more steps the budget allows."""
+"""(dataset_id, its history, its budget) -> number of further steps that the budget allows."""
 
 
 def accounts_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
-    """What each dataset was charged; those that were charged nothing are missing."""
+    """Read each dataset's account; datasets that were charged nothing are missing."""
     mine = among(connection.dialect, balances.c.dataset_id, dataset_ids)
     return _accounts(connection.execute(select(balances).where(mine, balances.c.charges > 0)).all())
 
 
 def accounts_in_run(connection: Connection, run_id: str, dataset_ids: Collection[str]) -> dict[str, Account]:
-    """What each dataset was charged in one run; those that were charged nothing are missing."""
+    """Read each dataset's account in one run; datasets that were charged nothing are missing."""
     mine = charges.c.run_id == run_id, among(connection.dialect, charges.c.dataset_id, dataset_ids)
     return _accounts(connection.execute(_summed().where(*mine)).all())
 
 
 def _accounts(rows: Iterable[Sequence[Any]]) -> dict[str, Account]:
-    """Accounts from rows like those of the balances."""
+    """Make accounts from rows like those of the balances."""
     histories: dict[str, dict[Event, int]] = {}
     rounds: dict[str, int] = {}
     for dataset_id, q, sigma, relation, steps, count in rows:
@@ -71,11 +71,11 @@ def _accounts(rows: Iterable[Sequence[Any]]) -> dict[str, Account]:
 
 
 _event = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
-"""Most datasets are charged for the same events."""
+"""Cached event: most datasets are charged for the same events."""
 
 
 def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
-    """The budgets in force; datasets without one are missing."""
+    """Read the budgets in force; datasets without one are missing."""
     rows = connection.execute(select(budgets).where(among(connection.dialect, budgets.c.dataset_id, dataset_ids)))
     return {dataset_id: _allowance(*row) for dataset_id, *row in rows.all()}
 
@@ -84,20 +84,20 @@ def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[
 def _allowance(
     epsilon: float | None, delta: float, filter: str, expires: datetime.datetime | None, deliberate: bool
 ) -> Allowance:
-    """A budget from its row; most datasets have the same."""
+    """Make a budget from its row, cached: most datasets have the same."""
     budget = PrivacyBudget(math.inf if epsilon is None else epsilon, delta)
     return Allowance(budget, filter, in_utc(expires), deliberate)
 
 
 def in_utc(instant: datetime.datetime | None) -> datetime.datetime | None:
-    """An instant as the ledger writes it; SQLite keeps no time zone, and PostgreSQL may give it in another."""
+    """Convert an instant to UTC; SQLite has no time zones, and PostgreSQL may return another."""
     if instant is None:
         return None
     return instant.replace(tzinfo=datetime.UTC) if instant.tzinfo is None else instant.astimezone(datetime.UTC)
 
 
 def budget_row(dataset_id: str, allowance: Allowance) -> dict[str, Any]:
-    """A budget as it stands in its table."""
+    """Return a budget as a row of its table."""
     return {
         "dataset_id": dataset_id,
         "epsilon": allowance.budget.epsilon if allowance.budget.enforced else None,
@@ -109,13 +109,13 @@ def budget_row(dataset_id: str, allowance: Allowance) -> dict[str, Any]:
 
 
 def written(allowance: Allowance) -> list[Any]:
-    """A budget as it stands in the journal."""
+    """Return a budget as the journal writes it."""
     epsilon = allowance.budget.epsilon if allowance.budget.enforced else None
     return [epsilon, allowance.budget.delta, allowance.filter, allowance.expires and allowance.expires.isoformat()]
 
 
 def within_budget(connection: Connection, wanted: Mapping[str, int], allowed: Allowed) -> dict[str, int]:
-    """The smaller of wanted and allowed steps, by dataset; who has nothing left is missing."""
+    """Return the smaller of wanted and allowed steps, by dataset; datasets with nothing left are missing."""
     accounts = accounts_of(connection, wanted.keys())
     in_force = allowances_of(connection, wanted.keys())
     granted = {
@@ -149,7 +149,7 @@ def charge(connection: Connection, attempt: Attempt, granted: Mapping[str, tuple
 def charge_difference(
     connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian, *, claimed: int, held: int
 ) -> None:
-    """Enter what a client claims to have spent more in a run than the ledger holds, as a charge of round 0."""
+    """Enter the steps that a client claims to have spent in a run beyond the ledger's count, as a charge of round 0."""
     own = charges.c.dataset_id == dataset_id, charges.c.run_id == run_id, charges.c.round == 0
     before = connection.scalar(select(func.count()).select_from(charges).where(*own)) or 0
     attempt = Attempt(run_id, 0, int(before) + 1)
@@ -171,7 +171,7 @@ def charge_difference(
 def settle_charges(
     connection: Connection, attempt: Attempt, receipts: Mapping[str, Evidence | None], state: ChargeState
 ) -> None:
-    """Enter what became of charges, where that is news, with the receipts by dataset; None: not signed."""
+    """Change the state of charges where the change is new, with the receipts by dataset; None: not signed."""
     news = *_charged(connection, attempt, receipts.keys()), charges.c.state.in_(SETTLES[state])
     changing = connection.execute(select(charges).where(*news)).mappings().all()
     if not changing:
@@ -179,7 +179,7 @@ def settle_charges(
     settled = {row["dataset_id"]: receipts[row["dataset_id"]] for row in changing}
     journal.append(connection, "settlement", **attempt._asdict(), state=state, receipts=settled)
     connection.execute(update(charges).where(*news).values(state=state))
-    for was_void, sign in ((False, -1), (True, 1)):  # what becomes void is taken off, what was void is put back
+    for was_void, sign in ((False, -1), (True, 1)):  # subtract charges that become void, add those that were void
         if was_void or state is ChargeState.VOID:
             _count(connection, [dict(row) for row in changing if (row["state"] is ChargeState.VOID) is was_void], sign)
 
@@ -190,7 +190,7 @@ def _insert(connection: Connection, rows: list[dict[str, Any]]) -> None:
 
 
 def _count(connection: Connection, rows: Iterable[Mapping[str, Any]], sign: int) -> None:
-    """Add charges to the balances, or take them off."""
+    """Add charges to the balances, or subtract them."""
     key = [column.name for column in balances.primary_key]
     signed = [{name: row[name] for name in key} | {"steps": sign * row["steps"], "charges": sign} for row in rows]
     put_rows(connection, balances, signed, sums=("steps", "charges"))
@@ -201,19 +201,19 @@ def _columns(event: PoissonSampledGaussian) -> dict[str, Any]:
 
 
 def charged_for(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
-    """Which charges are for an attempt."""
+    """Return the condition of the charges for an attempt."""
     return tuple(charges.c[name] == value for name, value in attempt._asdict().items())
 
 
 def _charged(connection: Connection, attempt: Attempt, dataset_ids: Collection[str]) -> tuple[ColumnElement[bool], ...]:
-    """Which charges are for an attempt and one of these datasets."""
+    """Return the condition of the charges for an attempt and one of these datasets."""
     return *charged_for(attempt), among(connection.dialect, charges.c.dataset_id, dataset_ids)
 
 
 def charged_steps(
     connection: Connection, attempt: Attempt, events: Mapping[str, PoissonSampledGaussian]
 ) -> dict[str, int]:
-    """What an attempt was charged already, by dataset; 0 where the charge is void, or for another event than given."""
+    """Return the steps charged for an attempt, by dataset; 0 if the charge is void or for another event than given."""
     mine = _charged(connection, attempt, events.keys())
     columns = ("dataset_id", "state", "steps", *ROW)
     rows = connection.execute(select(*(charges.c[name] for name in columns)).where(*mine))
@@ -224,7 +224,7 @@ def charged_steps(
 
 
 def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian) -> int:
-    """Steps that a dataset was charged in one run for one event."""
+    """Return the steps that a dataset was charged in one run for one event."""
     mine = select(func.sum(charges.c.steps)).where(
         charges.c.dataset_id == dataset_id,
         charges.c.run_id == run_id,
@@ -235,14 +235,14 @@ def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: Po
 
 
 def balanced(connection: Connection) -> bool:
-    """Whether the balances are what the charges add up to."""
+    """Return whether the balances equal the sums of the charges."""
     summed = _summed()
     kept = select(balances).where(or_(balances.c.charges != 0, balances.c.steps != 0))
     return not any(connection.execute(one.except_(other)).first() for one, other in ((summed, kept), (kept, summed)))
 
 
 def _summed() -> Select[Any]:
-    """What charges add up to, in rows like those of the balances."""
+    """Sum the charges, in rows like those of the balances."""
     mechanism = [charges.c[column.name] for column in balances.primary_key]
     counted = select(*mechanism, func.sum(charges.c.steps), func.count())
     return counted.where(charges.c.state != ChargeState.VOID).group_by(*mechanism)

@@ -2,8 +2,8 @@
 
 Durability: a transaction that returned is on the disk (SQLite: write-ahead log with `synchronous = FULL`; PostgreSQL:
 `synchronous_commit = on`, whatever the server's default is). Isolation: a transaction that writes has the ledger to
-itself (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so what it read stays true until it ends. Where the two
-say the same thing in different words, it is said here.
+itself (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so what it read stays true until it ends. Differences
+between the two databases are handled here.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger("fedprivacy.ledger")
 T = TypeVar("T")
 
 PATIENCE = 60.0
-"""Seconds for which a ledger that is locked, full or gone is tried again."""
+"""Seconds for which a locked, full or unreachable ledger is retried."""
 
 _LONGEST_PAUSE = 2.0
 
@@ -58,27 +58,27 @@ _SECRETS = ("password", "sslpassword")
 _POSTGRESQL = "postgresql+psycopg"
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+]+:", re.IGNORECASE)
-"""How a URL begins; all else is a path."""
+"""Pattern of the beginning of a URL; all else is a path."""
 
 
 class Database:
-    """One ledger's database; its tables are made, or brought up to date, when it is opened.
+    """The database of one ledger; its tables are created, or migrated, when it is opened.
 
     Args:
         url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
-        patience: seconds to wait for a database that is locked, full or gone.
-        upgrade: whether the tables may be made, or brought up to date.
-        durable: whether a transaction that returned outlasts a loss of power; a copy of what lies elsewhere need not.
+        patience: seconds to wait for a database that is locked, full or unreachable.
+        upgrade: whether tables may be created or migrated.
+        durable: whether a transaction that returned survives a loss of power; a copy of another ledger need not.
 
     Raises:
-        LedgerError: no such URL or place, tables that a newer version made, or old ones that may not be changed.
+        LedgerError: the URL or place is invalid, the tables are from a newer version, or old and may not be migrated.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True, durable: bool = True) -> None:
         self.name = shown(url)
         self._patience = patience
         self._engine = _engine(url, patience, durable)
-        # Two programs that make one file's tables at once wait for each other; a place that is not there is a mistake.
+        # Two programs that create one file's tables at once wait for each other; a missing folder is a mistake.
         if self._repeat(self._snapshot, lambda connection: is_newest(connection, self.name), _locked):
             return
         if not upgrade:
@@ -90,7 +90,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one state of the ledger, and changes nothing.
+        """Open a transaction that sees one state of the ledger, and changes nothing.
 
         Raises:
             LedgerError: the database cannot be used.
@@ -102,20 +102,20 @@ class Database:
             raise self._unusable(error) from error
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Look at one state of the ledger; after an outage again, while patience lasts.
+        """Read one state of the ledger; after an outage retry, for `patience` seconds.
 
         Raises:
-            LedgerError: the database cannot be used, or not for so long.
+            LedgerError: the database cannot be used, or not within `patience`.
         """
         return self._repeat(self._snapshot, work, _passes)
 
     def write(self, work: Callable[[Connection, bool], T]) -> T:
-        """Do something in a transaction that has the ledger to itself; after an outage again, while patience lasts.
+        """Write in a transaction with exclusive access to the ledger; after an outage retry, for `patience` seconds.
 
         Args:
-            work: takes the connection, and whether an earlier try got as far as its commit. It may then have been
-                written although it failed: a connection can break after the commit and before its answer. Another try
-                must find that out.
+            work: function of the connection, and of whether an earlier try reached its commit. That try may have
+                succeeded although it raised an error: a connection can break between the commit and its confirmation.
+                Another try must check this.
 
         Raises:
             LedgerError: the database cannot be used, or not for so long.
@@ -132,7 +132,7 @@ class Database:
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
-        """A transaction that sees one state throughout: SQLite's always do."""
+        """Open a transaction that sees one state throughout: SQLite's always do."""
         with self._engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execution_options(isolation_level="REPEATABLE READ")
@@ -141,7 +141,7 @@ class Database:
 
     @contextmanager
     def _alone(self) -> Iterator[Connection]:
-        """A transaction during which nobody else writes to the ledger."""
+        """Open a transaction during which nobody else writes to the ledger."""
         with self._engine.connect() as connection, connection.execution_options(**{_ALONE: True}).begin():
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -153,7 +153,7 @@ class Database:
         work: Callable[[Connection], T],
         passes: Callable[[DBAPIError], bool],
     ) -> T:
-        """Try until it works, it is no outage that passes, or patience ends."""
+        """Retry until it works, the error is permanent, or patience ends."""
         deadline, pause = time.monotonic() + self._patience, 0.05
         while True:
             try:
@@ -173,20 +173,20 @@ class Database:
         )
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close every connection."""
         self._engine.dispose()
 
 
 def default_url() -> str:
-    """The ledger of deployments: one for all runs of this user."""
+    """Return the ledger of deployments: one for all runs of this user."""
     return f"sqlite:///{Path.home() / '.fedprivacy' / 'ledger.db'}"
 
 
 def ledger_url(named: str) -> str:
-    """The URL of a ledger that is named by its URL or by its SQLite file: the same from wherever it is opened.
+    """Return the URL of a ledger that is named by its URL or by its SQLite file, independent of the working directory.
 
     Raises:
-        LedgerError: there can be none, see `database_file`.
+        LedgerError: the name is invalid, see `database_file`.
     """
     file = database_file(url := named if _SCHEME.match(named) else f"sqlite:///{named}")
     if file is None:
@@ -197,20 +197,20 @@ def ledger_url(named: str) -> str:
 
 
 def check_folder(url: str) -> None:
-    """Refuse a ledger that somebody named in a folder that is not there: it was misspelt, or a disk is missing.
+    """Refuse a ledger in a folder that does not exist: it is misspelt, or a disk is missing.
 
     Raises:
-        LedgerError: there is none.
+        LedgerError: the folder does not exist.
     """
     if (file := database_file(url)) and (problem := without_folder("ledger", file)):
         raise LedgerError(problem)
 
 
 def database_file(url: str) -> Path | None:
-    """The file of an SQLite ledger's URL; None for PostgreSQL.
+    """Return the file of an SQLite ledger's URL; None for PostgreSQL.
 
     Raises:
-        LedgerError: it is no URL, of another database, or of one in memory: such a ledger forgets.
+        LedgerError: the text is no URL, or names another database, or one in memory, which would lose charges.
     """
     parsed = _parsed(url)
     if parsed.password is not None or parsed.query.keys() & _SECRETS:
@@ -230,10 +230,10 @@ def database_file(url: str) -> Path | None:
 
 
 def shown(url: str) -> str:
-    """A ledger's URL as it may stand in a message: without its password.
+    """Format a ledger's URL for a message: without its password.
 
     Raises:
-        LedgerError: it is no URL.
+        LedgerError: the text is no URL.
     """
     return _parsed(url).difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
@@ -289,7 +289,7 @@ def _configure_postgresql(patience: float, durable: bool, connection: Any, _: ob
 
 
 _ALONE = "fedprivacy_alone"
-_LOCK = 0x66656470726976  # any number that nobody else in this database takes
+_LOCK = 0x66656470726976  # arbitrary, and used by nothing else in this database
 
 _SQLITE_PASSING = frozenset(
     {
@@ -302,11 +302,11 @@ _SQLITE_PASSING = frozenset(
     }
 )
 _POSTGRESQL_PASSING = ("08", "40", "53", "55P03", "57")
-"""Classes of SQLSTATE: connection lost, conflict of transactions, out of resources, locked, shut down."""
+"""Classes of SQLSTATE that may pass: connection lost, conflict of transactions, out of resources, locked, shut down."""
 
 
 def _passes(error: DBAPIError) -> bool:
-    """Whether what went wrong may be over in a moment."""
+    """Return whether an error may pass in a moment."""
     if isinstance(error.orig, sqlite3.Error):
         return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_PASSING
     state = getattr(error.orig, "sqlstate", None)
@@ -314,7 +314,7 @@ def _passes(error: DBAPIError) -> bool:
 
 
 def _locked(error: DBAPIError) -> bool:
-    """Whether somebody else has the database to himself for a moment."""
+    """Return whether another process has locked the database for a moment."""
     return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
@@ -323,16 +323,16 @@ def _reason(error: DBAPIError) -> str:
 
 
 def among(dialect: Dialect, column: Column[str], values: Collection[str]) -> ColumnElement[bool]:
-    """Whether a column is one of the values; one parameter, because databases take no more than some thousand."""
+    """Test whether a column is one of the values, by one parameter: databases limit parameters to some thousands."""
     if dialect.name == "postgresql":
-        # A join: `= ANY (array)` is compared one by one once PostgreSQL plans for arrays of any length.
+        # A join, because PostgreSQL compares `= ANY (array)` one by one when it plans for arrays of any length.
         given = bindparam(None, list(values), type_=ARRAY(String))
         return column.in_(select(func.unnest(given)))
     return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows that name the same columns."""
+    """Insert rows that have the same columns."""
     if connection.dialect.name == "postgresql":
         connection.execute(_from_arrays(table, rows))
     else:
@@ -342,13 +342,13 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
 def put_rows(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], sums: Collection[str] = ()
 ) -> None:
-    """Insert rows that name the same columns, each in place of the one with its primary key, if there is one.
+    """Insert rows that have the same columns, each replacing the row with its primary key, if there is one.
 
     Args:
-        connection: in a transaction.
-        table: where to.
-        rows: no key stands twice.
-        sums: columns that are added to what is there.
+        connection: connection in a transaction.
+        table: target table.
+        rows: rows with distinct keys.
+        sums: columns whose values are added to existing ones.
     """
     if not rows:
         return
@@ -361,7 +361,7 @@ def put_rows(
 
 
 def _from_arrays(table: Table, rows: Sequence[Mapping[str, Any]]) -> postgresql.Insert:
-    """One statement for any number of rows, with an array for each column: psycopg would send one for each row."""
+    """Make one statement for any number of rows, with an array for each column: psycopg would send one for each row."""
     names, arrays = list(rows[0]), []
     for name in names:
         kind: TypeEngine[Any] = table.c[name].type

@@ -2,8 +2,8 @@
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be opened, or holds something that contradicts what is asked, with the remedy."""
+    """The ledger cannot be opened, or contradicts a request; the error gives the remedy."""
 
 
 class AccountError(LedgerError):
-    """One client's account contradicts what is asked; the others are not concerned."""
+    """One client's account contradicts a request; other clients are not affected."""

@@ -1,10 +1,10 @@
-"""A ledger as a file: its journal, its signed heads and the answers to questions, one JSON line each.
+"""Export of a ledger as a file: its journal, its signed heads and the answers to questions, one JSON line each.
 
-The text of an entry stands in its line as it stands in the journal, so that the chain of hashes is the same. A line
-that is not exactly what this module writes is damage; the last line holds a hash of all lines before it. An export is
-brought back into an empty database to move to PostgreSQL, or to make damaged tables anew.
+A line holds an entry's text exactly as in the journal, so that the chain of hashes is the same. A line that is not
+exactly as this module writes it is damage; the last line holds a hash of all lines before it. An export is imported
+into an empty database to move to PostgreSQL, or to rebuild damaged tables.
 
-The first line names the format's version: 2 if there are answers, else 1, which programs read that know of none.
+The first line names the format's version: 2 if there are answers, else 1, which older programs can read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _FIRST = {
 }
 
 _AT_ONCE = 10_000
-"""Rows that are held in memory."""
+"""Maximum number of rows held in memory."""
 
 
 class KeptTotals(NamedTuple):
-    """Whose answer to which question, and its totals as `fedprivacy.ledger.kept_answers.packed` stores them."""
+    """The key of an answer, and its totals as `fedprivacy.ledger.kept_answers.packed` stores them."""
 
     key: AnswerKey
     stored: bytes
@@ -52,7 +52,7 @@ def write_export(connection: Connection, out: IO[str]) -> int:
     """Write a ledger's journal, signed heads and answers.
 
     Returns:
-        How many entries.
+        Number of entries.
     """
     hashed, count = hashlib.sha256(), 0
     answered = connection.execute(select(schema.answers.c.number).limit(1)).first() is not None
@@ -68,7 +68,7 @@ def write_export(connection: Connection, out: IO[str]) -> int:
 
 
 def _read_totals(connection: Connection) -> Iterator[KeptTotals]:
-    """Every answer, in an order that no database's way to compare names changes."""
+    """Read every answer, in an order that does not depend on a database's collation."""
     table = schema.answers.c
     wanted = select(*(table[name] for name in AnswerKey._fields), table.entry, table.totals)
     rows = connection.execution_options(yield_per=1000).execute(wanted.order_by(table.entry, table.number))
@@ -92,7 +92,7 @@ def read_export(lines: Iterable[bytes]) -> Iterator[Part]:
     """Read an export back, strictly.
 
     Raises:
-        BrokenJournalError: names the first line or entry that is not as it was written, or that the end is missing.
+        BrokenJournalError: a line or entry was changed, or the end is missing; the error names the first problem.
     """
     hashed, count, rest = hashlib.sha256(), 0, iter(lines)
     first, answered = b"", False
@@ -122,7 +122,7 @@ def _begins_export(line: bytes) -> bool:
 
 
 def _parsed(raw: bytes, line: int, entries: int) -> Part | None:
-    """What a line holds; None: it is the last."""
+    """Parse a line; None: it is the last."""
     where = f"line {line}, after entry {entries},"
     part: Part
     try:
@@ -147,10 +147,10 @@ def _parsed(raw: bytes, line: int, entries: int) -> Part | None:
 
 
 def _parsed_totals(fields: Mapping[str, Any]) -> KeptTotals:
-    """An answer from JSON, strictly: each has one text alone.
+    """Parse an answer from JSON, strictly: each answer has only one text.
 
     Raises:
-        ValueError: a field is none of an answer; and so TypeError and KeyError.
+        ValueError, TypeError, KeyError: a field is invalid.
     """
     key = AnswerKey(*(fields[name] for name in AnswerKey._fields))
     if [type(value) for value in key] != [str, str, int, int, int]:
@@ -159,10 +159,10 @@ def _parsed_totals(fields: Mapping[str, Any]) -> KeptTotals:
 
 
 def check_export(file: Path) -> None:
-    """Refuse a file that is something else than an exported ledger, damaged or whole; a pipe can only be read once.
+    """Refuse a file that is no exported ledger, damaged or whole; a pipe is not checked, as it can be read only once.
 
     Raises:
-        LedgerError: it does not begin as an exported ledger does.
+        LedgerError: it does not begin like an exported ledger.
         OSError: it cannot be read.
     """
     if file.is_fifo():
@@ -176,7 +176,7 @@ def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Itera
     """Verify an exported ledger; see `fedprivacy.ledger.verify.verify_ledger`.
 
     Raises:
-        BrokenJournalError: names the first entry, signed head or line that is not as it was written.
+        BrokenJournalError: an entry, signed head or line was changed; the error names the first.
         OSError: the file cannot be read.
     """
     digests: list[tuple[AnswerKey, str]] = []
@@ -187,7 +187,7 @@ def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Itera
 
 
 def _without_totals(parts: Iterable[Part], digests: list[tuple[AnswerKey, str]]) -> Iterator[Entry | SignedHead]:
-    """All but the answers, of which digests are set aside."""
+    """Yield all parts except the answers, whose digests are collected."""
     for part in parts:
         if isinstance(part, KeptTotals):
             digests.append((part.key, digest(part.stored)))
@@ -196,7 +196,7 @@ def _without_totals(parts: Iterable[Part], digests: list[tuple[AnswerKey, str]])
 
 
 def import_ledger(file: Path, ledger: Ledger) -> Verified:
-    """Write an export into an empty ledger, entry by entry as it was, once it is verified.
+    """Verify an export and write it into an empty ledger, entry by entry.
 
     Raises:
         BrokenJournalError: the export is damaged. Nothing is written.
@@ -225,7 +225,7 @@ def import_ledger(file: Path, ledger: Ledger) -> Verified:
 
 
 def _write_tables(connection: Connection, replay: Replay) -> None:
-    """What the journal adds up to."""
+    """Write the tables that the journal adds up to."""
     _insert(connection, schema.runs, ({"run_id": r, **run._asdict()} for r, run in replay.runs.items()))
     _insert(connection, schema.keys, ({"client_id": client, "key_hash": key} for client, key in replay.keys.items()))
     _insert(connection, schema.budgets, ({"dataset_id": d, **_row(budget)} for d, budget in replay.budgets.items()))

@@ -1,12 +1,12 @@
-"""The journal: entries that are appended, each chained to the one before, and never changed; and its signed heads.
+"""The journal: append-only entries, each chained to the one before; and its signed heads.
 
-Integrity: entry n's hash covers its text and the hash of entry n - 1 (Haber, Stornetta 1991; SHA-256). Whoever changes,
-drops, inserts or reorders an entry has to change every hash after it, and so contradicts every head that was signed
+Integrity: entry n's hash covers its text and the hash of entry n - 1 (Haber, Stornetta 1991; SHA-256). Changing,
+dropping, inserting or reordering an entry changes every later hash, and so contradicts every head that was signed
 since.
 
-A signed head says "entry n had this hash at that time", signed with the server's Ed25519 key (RFC 8032). Whoever can
-write the database and does not hold the key cannot change an entry that it covers. Whoever does hold it still
-contradicts one that was kept elsewhere: give copies to those who must be able to rely on the ledger.
+A signed head states "entry n had this hash at that time", signed with the server's Ed25519 key (RFC 8032). A person who
+can write to the database but does not hold the key cannot change an entry that it covers. A person who holds the key
+would still contradict a head that is kept elsewhere: give copies to those who must rely on the ledger.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.schema import heads, journal
 
 FIRST_HASH = "0" * 64
-"""What the first entry is chained to."""
+"""Hash to which the first entry is chained."""
 
 
 class Head(NamedTuple):
-    """The newest entry: how many there are, and its hash in hexadecimal."""
+    """The newest entry: the number of entries, and its hash in hexadecimal."""
 
     number: int = 0
     hash: str = FIRST_HASH
 
 
 class Entry(NamedTuple):
-    """An entry as it is kept: counted from 1, as canonical JSON, with its hash in hexadecimal."""
+    """An entry as stored: its number from 1, its canonical JSON, its hash in hexadecimal."""
 
     number: int
     text: str
@@ -48,11 +48,11 @@ class SignedHead(NamedTuple):
     """A signed statement about the journal.
 
     Attributes:
-        number: the last entry that it covers.
-        hash: of that entry, in hexadecimal.
-        at: when it was signed, ISO 8601.
-        public_key: who signed, in hexadecimal.
-        signature: of the three before, in hexadecimal.
+        number: number of the last entry that it covers.
+        hash: hash of that entry, in hexadecimal.
+        at: time of signing, ISO 8601.
+        public_key: public key of the signer, in hexadecimal.
+        signature: signature of the first three fields, in hexadecimal.
     """
 
     number: int
@@ -63,7 +63,7 @@ class SignedHead(NamedTuple):
 
     @property
     def genuine(self) -> bool:
-        """Whether the holder of the key signed this."""
+        """True if the holder of the key signed this."""
         message = _message(self.number, self.hash, self.at)
         return signed_by_server(self.public_key, LEDGER_HEAD, message, self.signature)
 
@@ -73,7 +73,7 @@ def _message(number: int, hash: str, at: str) -> bytes:
 
 
 def canonical(entry: Mapping[str, Any]) -> str:
-    """The one text of an entry: JSON in ASCII, with sorted keys and without spaces.
+    """Write an entry as its only text: JSON in ASCII, with sorted keys and without spaces.
 
     >>> canonical({"kind": "run", "at": "2026-11-21T08:00:00+00:00"})
     '{"at":"2026-11-21T08:00:00+00:00","kind":"run"}'
@@ -82,29 +82,29 @@ def canonical(entry: Mapping[str, Any]) -> str:
 
 
 def chained(previous_hash: str, text: str) -> str:
-    """The hash of an entry."""
+    """Compute the hash of an entry."""
     return hashlib.sha256(f"{previous_hash}{text}".encode()).hexdigest()
 
 
 def now() -> datetime.datetime:
-    """The time, for people: no balance and no order depends on it."""
+    """Return the time, for people: no balance and no order depends on it."""
     return datetime.datetime.now(datetime.UTC)
 
 
 def head(connection: Connection) -> Head:
-    """Where the journal ends."""
+    """Return the newest entry of the journal."""
     newest = select(journal.c.number, journal.c.hash).order_by(journal.c.number.desc()).limit(1)
     row = connection.execute(newest).first()
     return Head(*row) if row else Head()
 
 
 def append(connection: Connection, kind: str, **facts: Any) -> int:
-    """Add an entry; the transaction must have the journal to itself.
+    """Append an entry; the transaction must have exclusive access to the journal.
 
     Args:
-        connection: in a transaction.
-        kind: what the entry records, see `fedprivacy.ledger.replay`.
-        facts: JSON values.
+        connection: connection in a transaction.
+        kind: kind of the entry, see `fedprivacy.ledger.replay`.
+        facts: fields of the entry, JSON values.
 
     Returns:
         The entry's number.
@@ -116,28 +116,28 @@ def append(connection: Connection, kind: str, **facts: Any) -> int:
 
 
 def read_entries(connection: Connection) -> Iterator[Entry]:
-    """Every entry, in order."""
+    """Read every entry, in order."""
     rows = select(journal.c.number, journal.c.entry, journal.c.hash).order_by(journal.c.number)
     for row in connection.execution_options(yield_per=1000).execute(rows):
         yield Entry(*row)
 
 
 def read_heads(connection: Connection) -> list[SignedHead]:
-    """Every signed head, in the order of the entries that they cover."""
+    """Read every signed head, in the order of the entries that they cover."""
     newest_last = select(heads).order_by(heads.c.number, heads.c.public_key)
     return [SignedHead(*row) for row in connection.execute(newest_last)]
 
 
 def sign_head(database: Database, key: Ed25519PrivateKey, after: SignedHead | None = None) -> SignedHead | None:
-    """Sign where the journal ends, and keep that in the ledger; None if there is no entry yet.
+    """Sign the newest entry, and store the signed head in the ledger; None if there is no entry yet.
 
     Args:
-        database: the ledger's.
-        key: who signs.
-        after: what the signer knows of the ledger: whoever signs on, signs for what came before.
+        database: database of the ledger.
+        key: key of the signer.
+        after: a signed head that the signer knows; a new signature vouches for all earlier entries.
 
     Raises:
-        LedgerError: the journal no longer holds what `after` says, or what this key signed at last.
+        LedgerError: the journal contradicts `after`, or the last head signed with this key.
     """
     public_key = server_public_key(key)
     mine = select(heads).where(heads.c.public_key == public_key).order_by(heads.c.number.desc()).limit(1)
@@ -159,10 +159,10 @@ def sign_head(database: Database, key: Ed25519PrivateKey, after: SignedHead | No
 
 
 def check_ancestor(connection: Connection, name: str, known: SignedHead | None) -> None:
-    """Refuse a ledger whose journal does not hold what a signed head says.
+    """Refuse a ledger whose journal contradicts a signed head.
 
     Raises:
-        LedgerError: it was rewritten since, or an older copy was put back.
+        LedgerError: the journal was rewritten since, or an older copy was restored.
     """
     if known is None:
         return
@@ -176,11 +176,11 @@ def check_ancestor(connection: Connection, name: str, known: SignedHead | None) 
 
 
 def parsed_head(fields: Mapping[str, Any]) -> SignedHead:
-    """A signed head from JSON, strictly: each has one text alone.
+    """Parse a signed head from JSON, strictly: each head has only one text.
 
     Raises:
-        ValueError: a field has not the form that `sign_head` gives it.
-        TypeError: it lacks a field, or has one more.
+        ValueError: a field does not have the form that `sign_head` gives it.
+        TypeError: a field is missing or superfluous.
     """
     head = SignedHead(**fields)
     number, *texts = head

@@ -1,10 +1,10 @@
-"""Answers to questions, kept: an answer that was paid for is free to reread, by any later run on the same ledger.
+"""Stored answers to questions: an answer that was paid for can be reread by any later run on the same ledger.
 
 A client answers a question with noisy totals, whole numbers of lattice steps. An entry of the journal holds each
-question once, and for each dataset SHA-256 digests of its totals; the table `answers` holds the totals. Nothing that
-is read here is believed before its digest was found in its entry.
+question once, and for each dataset SHA-256 digests of its totals; the table `answers` holds the totals. An answer that
+is read here is checked against the digest in its entry.
 
-Functions that write want a transaction that has the ledger to itself.
+Functions that write need a transaction with exclusive access to the ledger.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 
 class Answer(NamedTuple):
-    """What a client answered to one question, to be kept.
+    """One client's answer to one question, to be stored.
 
     Attributes:
-        dataset_id: whose records were asked.
-        number: place of the question within what was asked together.
-        question: of this question alone, the text that `fedprivacy.ledger.journal.canonical` gives its fields.
-        noise_multiplier: of this question alone: standard deviation of its noise over its sensitivity.
-        totals: noisy, in whole lattice steps; each fits into 64 bits.
+        dataset_id: dataset whose records were asked.
+        number: place of the question among those asked together.
+        question: canonical text of this question's fields, see `fedprivacy.ledger.journal.canonical`.
+        noise_multiplier: standard deviation of this question's noise over its sensitivity.
+        totals: noisy totals in whole lattice steps; each fits into 64 bits.
     """
 
     dataset_id: str
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 
 class StoredAnswer(NamedTuple):
-    """An `Answer` as the ledger keeps it: for which attempt, and since when, in ISO 8601."""
+    """An `Answer` as the ledger stores it, with its attempt and the time of storing, in ISO 8601."""
 
     dataset_id: str
     attempt: Attempt
@@ -63,16 +63,16 @@ class StoredAnswer(NamedTuple):
 
 
 class AskedQuestion(NamedTuple):
-    """A question that was asked, whoever answered it.
+    """A question that was asked, regardless of the client that answered.
 
     Attributes:
-        attempt: what it was charged for, with the questions that were asked together with it.
+        attempt: attempt that was charged for it, together with other questions.
         number: its place among them.
         question: canonical JSON.
-        at: when its first answer was kept, ISO 8601.
-        noise_multiplier: the least of its answers: of this question alone; None: there is none.
-        charged: how many datasets were charged each event for all that was asked together.
-        answered: how many of them have their answer kept.
+        at: time when its first answer was stored, ISO 8601.
+        noise_multiplier: smallest noise multiplier of its answers, for this question alone; None: there is no answer.
+        charged: number of datasets that were charged each event for all questions of the attempt.
+        answered: number of datasets whose answer is stored.
     """
 
     attempt: Attempt
@@ -85,13 +85,13 @@ class AskedQuestion(NamedTuple):
 
 
 def packed(totals: Sequence[int]) -> bytes:
-    """Totals as they are stored, the same on every database and machine: int64, little-endian.
+    """Pack totals for storage, the same on every database and machine: int64, little-endian.
 
     >>> packed((1, -2)).hex()
     '0100000000000000feffffffffffffff'
 
     Raises:
-        ValueError: one is no whole number, or does not fit.
+        ValueError: a total is no whole number, or does not fit.
     """
     try:
         return struct.pack(f"<{len(totals)}q", *totals)
@@ -100,24 +100,24 @@ def packed(totals: Sequence[int]) -> bytes:
 
 
 def unpacked(stored: bytes) -> tuple[int, ...]:
-    """The totals that `packed` stored."""
+    """Return the totals that `packed` stored."""
     return struct.unpack_from(f"<{len(stored) // 8}q", stored)
 
 
 def digest(stored: object) -> str:
-    """SHA-256 of packed totals, in hexadecimal; of what is no bytes, nothing that could be one."""
+    """Return SHA-256 of packed totals, in hexadecimal; for an object that is no bytes, a text that equals no digest."""
     return hashlib.sha256(stored).hexdigest() if isinstance(stored, bytes) else ""
 
 
 def keep(connection: Connection, attempt: Attempt, given: Iterable[Answer]) -> None:
-    """Enter answers to an attempt's questions, where that is news.
+    """Store answers to an attempt's questions, unless they are stored already.
 
-    Only a committed charge has answers: its receipt matched, so that the answer is the client's own, and what is
-    committed is never voided, so that what was paid for stays paid for.
+    Only a committed charge has answers: its receipt matched, so that the answer is the client's own, and a committed
+    charge is never voided, so that a stored answer stays paid for.
 
     Raises:
-        LedgerError: a dataset has no committed charge for the attempt, a question or an answer is another than was
-            kept before, or one is not in the form that is kept.
+        LedgerError: a dataset has no committed charge for the attempt, a question or an answer differs from the stored
+            one, or an answer is invalid.
     """
     wanted = _checked(given)
     datasets = {dataset_id for dataset_id, _ in wanted}
@@ -138,7 +138,7 @@ def keep(connection: Connection, attempt: Attempt, given: Iterable[Answer]) -> N
 
 
 def _checked(given: Iterable[Answer]) -> dict[tuple[str, int], Answer]:
-    """Answers by dataset and number, each once and in the form that is kept."""
+    """Check answers and index them by dataset and number, each once."""
     found: dict[tuple[str, int], Answer] = {}
     for answer in given:
         which = f"the answer of dataset {answer.dataset_id} to question {answer.number}"
@@ -152,10 +152,10 @@ def _checked(given: Iterable[Answer]) -> dict[tuple[str, int], Answer]:
 
 
 def _in_form(answer: Answer) -> Answer:
-    """An answer of plain numbers.
+    """Convert an answer to plain numbers.
 
     Raises:
-        ValueError: a field has a value that cannot be kept.
+        ValueError: a field has a value that cannot be stored.
     """
     if journal.canonical(json.loads(answer.question)) != answer.question:
         raise ValueError(f"its question is not in canonical JSON: {answer.question}")
@@ -166,7 +166,7 @@ def _in_form(answer: Answer) -> Answer:
 
 
 def _check_charged(connection: Connection, attempt: Attempt, datasets: Collection[str]) -> None:
-    """Refuse answers that no committed charge has paid for."""
+    """Refuse answers without a committed charge."""
     mine = *charged_for(attempt), among(connection.dialect, charges.c.dataset_id, datasets)
     rows = connection.execute(select(charges.c.dataset_id, charges.c.state).where(*mine))
     states = {row.dataset_id: row.state for row in rows}
@@ -179,7 +179,7 @@ def _check_charged(connection: Connection, attempt: Attempt, datasets: Collectio
 
 
 def _questions_of(connection: Connection, attempt: Attempt) -> dict[int, str]:
-    """What was asked in an attempt, by number, as far as anybody has answered."""
+    """Read the questions of an attempt that anybody has answered, by number."""
     mine = (questions.c[name] == value for name, value in attempt._asdict().items())
     rows = connection.execute(select(questions.c.number, questions.c.question).where(*mine))
     return {row.number: row.question for row in rows}
@@ -193,14 +193,14 @@ def _as_kept(answer: Answer) -> _AsKept:
 
 
 def _kept_of(connection: Connection, attempt: Attempt, datasets: Collection[str]) -> dict[tuple[str, int], _AsKept]:
-    """The answers of datasets in an attempt, by dataset and number."""
+    """Read the answers of datasets in an attempt, by dataset and number."""
     mine = (answers.c[name] == value for name, value in attempt._asdict().items())
     rows = connection.execute(_KEPT.where(*mine, among(connection.dialect, answers.c.dataset_id, datasets)))
     return {(row.dataset_id, row.number): (row.question, row.noise_multiplier, row.totals) for row in rows}
 
 
 def _enter(connection: Connection, attempt: Attempt, new: Sequence[Answer], known: Collection[int]) -> None:
-    """Enter answers that are news, and the questions whose numbers are not known."""
+    """Store new answers, and the questions whose numbers are not known."""
     asked = sorted({(answer.number, answer.question, answer.noise_multiplier) for answer in new})
     places = {question: place for place, question in enumerate(asked)}
     digests: dict[str, list[tuple[int, str]]] = {}
@@ -221,7 +221,7 @@ def _enter(connection: Connection, attempt: Attempt, new: Sequence[Answer], know
 
 
 def _kept() -> Select[Any]:
-    """Every answer with its question; the totals as the bytes that lie there, whoever wrote them."""
+    """Select every answer with its question; the totals as the stored bytes, even if somebody has changed them."""
     columns = [column for column in answers.c if column is not answers.c.totals]
     totals = type_coerce(answers.c.totals, NULLTYPE).label("totals")
     together = and_(*(answers.c[name] == questions.c[name] for name in QuestionKey._fields))
@@ -232,10 +232,10 @@ _KEPT = _kept()
 
 
 def answers_to(connection: Connection, question: str, dataset_ids: Collection[str]) -> dict[str, list[StoredAnswer]]:
-    """Every answer of datasets to a question, in the order in which they were kept; who has none is missing.
+    """Read every answer of datasets to a question, oldest first; datasets without one are missing.
 
     Raises:
-        LedgerError: one is not what its entry in the journal says.
+        LedgerError: an answer contradicts its entry in the journal.
     """
     mine = questions.c.question == question, among(connection.dialect, answers.c.dataset_id, dataset_ids)
     wanted = _KEPT.where(*mine)
@@ -257,16 +257,16 @@ def answers_to(connection: Connection, question: str, dataset_ids: Collection[st
 
 
 def _says(entry: Mapping[str, Any], attempt: Attempt, row: Row[Any]) -> bool:
-    """Whether an entry of the journal holds the answer of a row."""
+    """Return whether an entry of the journal holds the answer of a row."""
     read = Given(row.number, row.question, row.noise_multiplier, digest(row.totals))
     try:
         return Attempt.named_in(entry) == attempt and read in given_by(row.dataset_id, entry)
-    except (KeyError, ValueError, TypeError, IndexError):  # it is an entry of something else
+    except (KeyError, ValueError, TypeError, IndexError):  # the entry is of another kind
         return False
 
 
 def asked(connection: Connection, dataset_id: str = "") -> list[AskedQuestion]:
-    """Every question that datasets were charged for, or one dataset, in the order of their first answers."""
+    """List every question that datasets (or one dataset) were charged for, in the order of their first answers."""
     charged, answered = _charged_for_questions(connection, dataset_id), _answered(connection, dataset_id)
     found = []
     for row in connection.execute(select(questions).order_by(questions.c.entry, questions.c.number)):
@@ -278,7 +278,7 @@ def asked(connection: Connection, dataset_id: str = "") -> list[AskedQuestion]:
 
 
 def _charged_for_questions(connection: Connection, dataset_id: str) -> dict[Attempt, dict[PoissonSampledGaussian, int]]:
-    """How many datasets were charged each event, by attempts that asked something."""
+    """Count the datasets that were charged each event, by attempts with questions."""
     attempts = select(*(questions.c[name] for name in Attempt._fields)).distinct().subquery()
     asking = and_(*(charges.c[name] == attempts.c[name] for name in Attempt._fields))
     alike = [charges.c[name] for name in (*Attempt._fields, *ROW)]
@@ -290,7 +290,7 @@ def _charged_for_questions(connection: Connection, dataset_id: str) -> dict[Atte
 
 
 def _answered(connection: Connection, dataset_id: str) -> dict[QuestionKey, tuple[int, float]]:
-    """How many answers there are to each question, and the least noise multiplier of them."""
+    """Return the number of answers to each question, and their smallest noise multiplier."""
     key = [answers.c[name] for name in QuestionKey._fields]
     counted = select(*key, func.count(), func.min(answers.c.noise_multiplier)).group_by(*key)
     rows = connection.execute(_of(counted, answers, dataset_id))
@@ -298,5 +298,5 @@ def _answered(connection: Connection, dataset_id: str) -> dict[QuestionKey, tupl
 
 
 def _of(rows: Select[Any], table: Table, dataset_id: str) -> Select[Any]:
-    """Only the rows of one dataset, if one is named."""
+    """Restrict a query to one dataset, if one is named."""
     return rows.where(table.c.dataset_id == dataset_id) if dataset_id else rows

@@ -1,4 +1,4 @@
-"""A client's own figures beside the ledger's: the larger of both counts."""
+"""Reconciliation of a client's own figures with the ledger's: the larger of both counts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedprivacy.values.wording import run_text
 
 
 def read_claims(file: Path) -> Claims:
-    """What a client spent, from the lines of `fedprivacy guard export`.
+    """Read what a client spent, from the lines of `fedprivacy guard export`.
 
     Raises:
-        ValueError: names the line that is not one of a guard.
+        ValueError: a line was not written by a guard; the error names it.
         OSError: the file cannot be read.
     """
     claims: Counter[tuple[str, PoissonSampledGaussian]] = Counter()
@@ -43,7 +43,7 @@ def _event(fields: Mapping[str, Any]) -> PoissonSampledGaussian:
 
 
 def compared(ledger: Ledger, dataset_id: str, claims: Claims) -> Table:
-    """Both figures for each run and event that the client knows, as a table."""
+    """Make a table of both figures for each run and event that the client knows."""
     table = Table(title="Steps, by run", title_justify="left", caption="The larger of both counts.")
     table.add_column("run")
     for column in ("q", "sigma", "client", "ledger", "added"):

@@ -1,6 +1,6 @@
-"""What a journal adds up to: the entries, replayed in memory, with the rules that every entry must keep.
+"""Replay of a journal: its entries, applied in memory, with the rules that every entry must keep.
 
-| kind | says that |
+| kind | meaning |
 |---|---|
 | `run` | a run began |
 | `key` | a client was bound to a public key |
@@ -24,11 +24,11 @@ from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussia
 
 
 class BrokenJournalError(ValueError):
-    """An entry that cannot stand where it stands; says which, and why."""
+    """An entry contradicts the entries before it; the error names it and the reason."""
 
 
 class ChargeKey(NamedTuple):
-    """What names a charge: whose it is, and for which `Attempt`."""
+    """Key of a charge: its dataset, and the fields of its `Attempt`."""
 
     dataset_id: str
     run_id: str
@@ -37,12 +37,12 @@ class ChargeKey(NamedTuple):
 
     @property
     def of(self) -> Attempt:
-        """What it is for."""
+        """The attempt."""
         return Attempt(self.run_id, self.round, self.attempt)
 
 
 class Charge(NamedTuple):
-    """Steps of an event, charged by an entry of the journal for somebody's view, and what is known of them."""
+    """Steps of an event, charged by an entry of the journal for one view, with their state."""
 
     entry: int
     sampling_rate: float
@@ -54,17 +54,17 @@ class Charge(NamedTuple):
 
     @classmethod
     def of(cls, entry: int, event: PoissonSampledGaussian, view: str, steps: int, state: ChargeState) -> Charge:
-        """What an entry charges for an event."""
+        """Make the charge of an entry for an event."""
         return cls(entry, event.sampling_rate, event.noise_multiplier, event.relation, view, steps, state)
 
 
 class Evidence(NamedTuple):
-    """A receipt that its client signed: whoever reads the journal can check it.
+    """A receipt that its client signed; every reader of the journal can check it.
 
     Attributes:
-        receipt: the text that is signed, JSON.
-        signature: in hexadecimal.
-        public_key: of the client, in PEM; the journal holds its hash.
+        receipt: signed text, JSON.
+        signature: signature in hexadecimal.
+        public_key: public key of the client, in PEM; the journal holds its hash.
     """
 
     receipt: str
@@ -73,7 +73,7 @@ class Evidence(NamedTuple):
 
 
 class BegunRun(NamedTuple):
-    """A run that an entry began: on which records, and how they are split."""
+    """A run that an entry began: its records, and their split."""
 
     entry: int
     dataset: str
@@ -81,7 +81,7 @@ class BegunRun(NamedTuple):
 
 
 class WrittenAllowance(NamedTuple):
-    """An `Allowance` as it stands in the journal: no epsilon bounds nothing, and the date is in ISO 8601."""
+    """An `Allowance` as the journal writes it: epsilon None means no bound, and the date is in ISO 8601."""
 
     epsilon: float | None
     delta: float
@@ -91,7 +91,7 @@ class WrittenAllowance(NamedTuple):
 
 
 class Mechanism(NamedTuple):
-    """What a balance is kept of."""
+    """Key of a balance: a dataset and an event."""
 
     dataset_id: str
     sampling_rate: float
@@ -100,7 +100,7 @@ class Mechanism(NamedTuple):
 
 
 class QuestionKey(NamedTuple):
-    """What names a question: the `Attempt` that it was asked in, and its place among those that were asked together."""
+    """Key of a question: the fields of its `Attempt`, and its place among the questions asked together."""
 
     run_id: str
     round: int
@@ -109,7 +109,7 @@ class QuestionKey(NamedTuple):
 
 
 class WrittenQuestion(NamedTuple):
-    """A question, as the entry with the first answer to it says, and when that was, in ISO 8601."""
+    """A question as the entry with its first answer states it, with the time of that entry, in ISO 8601."""
 
     entry: int
     at: str
@@ -117,7 +117,7 @@ class WrittenQuestion(NamedTuple):
 
 
 class AnswerKey(NamedTuple):
-    """What names an answer: whose it is, and to which question."""
+    """Key of an answer: its dataset, and the key of its question."""
 
     dataset_id: str
     run_id: str
@@ -127,7 +127,7 @@ class AnswerKey(NamedTuple):
 
 
 class WrittenAnswer(NamedTuple):
-    """An answer, as an entry holds it: the noise multiplier of the question alone, and the digest of the totals."""
+    """An answer as an entry holds it: the noise multiplier of the question alone, and the digest of the totals."""
 
     entry: int
     noise_multiplier: float
@@ -135,7 +135,7 @@ class WrittenAnswer(NamedTuple):
 
 
 class Given(NamedTuple):
-    """An answer as it stands in its entry, with its question."""
+    """An answer with its question, as its entry holds them."""
 
     number: int
     question: str
@@ -144,11 +144,11 @@ class Given(NamedTuple):
 
 
 def given_by(dataset_id: str, entry: Mapping[str, Any]) -> Iterator[Given]:
-    """The answers of a dataset in an entry of the kind `answer`.
+    """Yield the answers of a dataset in an entry of the kind `answer`.
 
     Raises:
-        KeyError: it holds none.
-        ValueError: what it holds is no answer; and so TypeError and IndexError.
+        KeyError: the entry holds none.
+        ValueError, TypeError, IndexError: the entry is invalid.
     """
     for which, digest in entry["answers"][dataset_id]:
         number, question, noise_multiplier = entry["questions"][which]
@@ -170,7 +170,7 @@ class Replay:
         """Replay one entry.
 
         Raises:
-            BrokenJournalError: it is of no known kind, lacks something, or contradicts the entries before it.
+            BrokenJournalError: its kind is unknown, a field is missing, or it contradicts the entries before it.
         """
         kind = entry.get("kind")
         try:
@@ -181,7 +181,7 @@ class Replay:
             raise BrokenJournalError(f"entry {number} ({kind}): {problem}") from problem
 
     def balances(self) -> dict[Mechanism, tuple[int, int]]:
-        """Steps and number of charges that are not void."""
+        """Return steps and number of charges that are not void, by mechanism."""
         sums: dict[Mechanism, tuple[int, int]] = {}
         for key, charge in self.charges.items():
             if charge.state is not ChargeState.VOID:
@@ -206,7 +206,7 @@ class Replay:
     def _charge(self, number: int, entry: dict[str, Any]) -> None:
         attempt, view = Attempt.named_in(entry), entry["view"]
         events = [from_row(row) for row in entry["events"]]
-        alike: dict[tuple[int, int], Charge] = {}  # most datasets of a round are charged the same
+        alike: dict[tuple[int, int], Charge] = {}  # most datasets of a round have the same charge
         for dataset, (event, steps) in entry["charges"].items():
             if (event, steps) not in alike:
                 alike[event, steps] = Charge.of(number, events[event], view, steps, ChargeState.RESERVED)
@@ -218,7 +218,7 @@ class Replay:
         for dataset in entry["receipts"]:
             key = ChargeKey(dataset, *attempt)
             charge = self.charges[key]
-            if charge is not before:  # mostly it is: see `_charge`
+            if charge is not before:  # mostly it is the same: see `_charge`
                 if charge.state not in SETTLES[state]:
                     raise ValueError(f"a {charge.state} charge of {dataset} cannot become {state}")
                 before, settled = charge, charge._replace(state=state)
@@ -270,8 +270,9 @@ SETTLES = {
     ChargeState.COMMITTED: (ChargeState.RESERVED, ChargeState.VOID),
     ChargeState.VOID: (ChargeState.RESERVED,),
 }
-"""The states from which a settlement may change a charge to each.
+"""States from which a settlement may change a charge to each state.
 
-A receipt that comes after a refusal counts: nothing that was released may be left out, even where the steps were
-granted again meanwhile. What is committed stays so; an answer, which only a committed charge has, is paid for.
+A receipt that arrives after a refusal counts: no release may be left out, even if the steps were granted again
+meanwhile.
+A committed charge never changes; an answer, which only a committed charge has, is paid for.
 """

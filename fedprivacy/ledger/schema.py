@@ -1,8 +1,8 @@
 """Tables of the ledger (SQLAlchemy Core), as the newest migration leaves them.
 
 The journal is the ledger: every act is one entry, appended, chained to the entry before, and never changed. All other
-tables say what the journal adds up to, in a form that a query can read; `fedprivacy ledger verify` replays the journal
-and compares. Of answers to questions the journal holds digests, and the table `answers` what they are digests of.
+tables hold the state after all entries, in a form for queries; `fedprivacy ledger verify` replays the journal and
+compares. The journal holds digests of answers to questions, and the table `answers` the totals behind the digests.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fedprivacy.values.events import NeighbouringRelation
 
 
 class ChargeState(enum.StrEnum):
-    """What is known of a charge. Only a VOID charge costs nothing.
+    """State of a charge. Only a VOID charge costs nothing.
 
-    `RESERVED`: granted, and no receipt yet; it stays so when no reply ever comes. `COMMITTED`: the client's receipt
-    matched the grant. `VOID`: the client said that it refused before it touched a record.
+    `RESERVED`: granted, without a receipt so far; it stays so if no reply ever comes. `COMMITTED`: the client's receipt
+    matched the grant. `VOID`: the client reported that it refused before it touched a record.
     """
 
     RESERVED = "reserved"
@@ -108,7 +108,8 @@ balances = Table(
     Column("steps", BigInteger, nullable=False, comment="of all charges that are not void"),
     Column("charges", Integer, nullable=False, comment="how many"),
 )
-"""Sums of charges, changed in the transaction that changes the charges: a round must not add up all rounds before."""
+"""Sums of charges, updated in the transaction that changes the charges, so that a round need not add up earlier ones.
+"""
 
 _QUESTION = ("run_id", "round", "attempt", "number")
 _CHARGE = ("dataset_id", "run_id", "round", "attempt")

@@ -1,4 +1,4 @@
-"""The ledger: the durable book of what every dataset was charged, over all runs."""
+"""The ledger: the durable account of every dataset's charges, over all runs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from fedprivacy.values.events import Claims, PoissonSampledGaussian
 class Ledger:
     """Charges by (dataset_id, run_id, round, attempt), in an SQL database.
 
-    Every method that writes is one transaction that has the ledger to itself, so two runs that charge the same dataset
-    cannot both read the same balance. Each adds an entry to the journal (`fedprivacy.ledger.journal`), and the same to
-    the tables that queries read (`fedprivacy.ledger.charges`).
+    Every method that writes is one transaction with exclusive access, so two runs that charge the same dataset cannot
+    both read the same balance. Each appends an entry to the journal (`fedprivacy.ledger.journal`), and updates the
+    tables for queries (`fedprivacy.ledger.charges`).
 
-    Guarantee: what `reserve` has returned is on the disk, and counts until a settlement voids it; whatever crashes or
-    is tried again, a charge is neither lost nor counted twice.
+    Guarantee: a charge that `reserve` has returned is on the disk, and counts until a settlement voids it; crashes and
+    retries neither lose it nor count it twice.
 
     Args:
         url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
-        patience: seconds to wait for a database that is locked, full or gone.
-        upgrade: whether an older version's ledger may be brought up to date.
+        patience: seconds to wait for a database that is locked, full or unreachable.
+        upgrade: whether an older version's ledger may be migrated.
 
     Raises:
-        LedgerError: no such URL or place, a newer version's ledger, or an older one's that may not be changed.
+        LedgerError: the URL or place is invalid, the ledger is from a newer version, or older and may not be migrated.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True) -> None:
@@ -46,18 +46,18 @@ class Ledger:
 
     @staticmethod
     def exists(url: str) -> bool:
-        """Whether there is a ledger at `url` already; of a PostgreSQL database, whether it is named."""
+        """Return whether there is a ledger at `url` already; for a PostgreSQL database, whether it is named."""
         return bool(url) and ((file := database_file(url)) is None or file.is_file())
 
     def open_run(self, run_id: str, dataset: str, partition: str) -> int:
         """Enter a run.
 
         Returns:
-            How many runs on the same records the ledger held before.
+            Number of earlier runs on the same records.
 
         Raises:
-            LedgerError: an earlier run on the same records split them in another way. The same record would then count
-                in two datasets and neither would show what it lost. Or the balances contradict the charges.
+            LedgerError: an earlier run split the same records in another way, so that one record would count in two
+                datasets and neither would show its whole loss; or the balances contradict the charges.
         """
 
         def work(connection: Connection, _: bool) -> int:
@@ -80,10 +80,10 @@ class Ledger:
         return self.database.write(work)
 
     def resume_run(self, run_id: str) -> None:
-        """Go on with a run that was entered before.
+        """Resume a run that was entered before.
 
         Raises:
-            LedgerError: the ledger does not hold it, or its balances contradict its charges.
+            LedgerError: the ledger does not hold the run, or its balances contradict its charges.
         """
 
         def work(connection: Connection) -> None:
@@ -104,11 +104,11 @@ class Ledger:
             )
 
     def bind_keys(self, key_hashes: Mapping[str, str]) -> None:
-        """Bind clients to the keys that they first came with.
+        """Bind clients to the keys with which they first connected.
 
         Raises:
-            AccountError: a known client comes with another key, or a known key under another name: an account would be
-                somebody else's, or begin anew.
+            AccountError: a known client has another key, or a known key another name: an account would pass to another
+                client, or start again at zero.
         """
 
         def work(connection: Connection, _: bool) -> None:
@@ -138,10 +138,10 @@ class Ledger:
             )
 
     def rebind_key(self, client_id: str, key_hash: str) -> None:
-        """Let a client's account go on under a new key.
+        """Continue a client's account under a new key.
 
         Raises:
-            LedgerError: the ledger does not know the client, or knows the key as another client's.
+            LedgerError: the ledger does not know the client, or the key belongs to another client.
         """
 
         def work(connection: Connection, _: bool) -> None:
@@ -161,7 +161,7 @@ class Ledger:
         """Enter each dataset's budget, once for all runs.
 
         Returns:
-            The budgets in force: one that was set by an explicit act rules over the one that is asked for.
+            The budgets in force: one that was set by an explicit act overrides the requested one.
 
         Raises:
             AccountError: a dataset already has another budget or filter from an earlier run.
@@ -187,13 +187,13 @@ class Ledger:
     def set_budget(
         self, dataset_id: str, budget: PrivacyBudget, expires: datetime.datetime | None, reason: str
     ) -> None:
-        """Change a dataset's budget by an explicit act. What was charged stays charged: privacy loss does not expire.
+        """Change a dataset's budget by an explicit act. Earlier charges remain: privacy loss does not expire.
 
         Args:
-            dataset_id: whose.
-            budget: over all runs, past ones included.
-            expires: nothing is granted from then on; None: never.
-            reason: why, for whoever reads the journal.
+            dataset_id: the dataset.
+            budget: budget over all runs, past ones included.
+            expires: time from which nothing is granted; None: never.
+            reason: reason, for readers of the journal.
 
         Raises:
             LedgerError: the ledger does not know the dataset.
@@ -215,29 +215,29 @@ class Ledger:
         raise LedgerError(f"ledger {self.name} knows no dataset '{dataset_id}'; 'fedprivacy ledger show' lists them.")
 
     def accounts(self, dataset_ids: Collection[str]) -> dict[str, Account]:
-        """What each dataset has been charged, over all runs."""
+        """Read each dataset's account over all runs."""
         return self.database.read(lambda connection: charges.accounts_of(connection, dataset_ids))
 
     def accounts_in_run(self, run_id: str, dataset_ids: Collection[str]) -> dict[str, Account]:
-        """What each dataset has been charged in one run."""
+        """Read each dataset's account in one run."""
         return self.database.read(lambda connection: charges.accounts_in_run(connection, run_id, dataset_ids))
 
     def allowances(self, dataset_ids: Collection[str]) -> dict[str, Allowance]:
-        """The budgets in force."""
+        """Read the budgets in force."""
         return self.database.read(lambda connection: charges.allowances_of(connection, dataset_ids))
 
     def read_changed(self, known: Set[str], since: journal.Head, unread: Set[str]) -> changes.Reading:
-        """The accounts and budgets of those datasets that somebody has written about since another reading.
+        """Read the accounts and budgets of those datasets that were written about since another reading.
 
         Args:
-            known: datasets that are of interest.
-            since: the `head` of the other reading; one that the journal does not hold: all of them are read.
-            unread: of these datasets, those that are read in any case.
+            known: datasets of interest.
+            since: `head` of the other reading; if the journal does not hold it, all datasets are read.
+            unread: datasets among them that are read in any case.
         """
         return self.database.read(lambda connection: changes.read_changed(connection, known, since, unread))
 
     def dataset_ids(self) -> list[str]:
-        """Every dataset that has a budget, sorted."""
+        """List every dataset that has a budget, sorted."""
         every = select(budgets.c.dataset_id).order_by(budgets.c.dataset_id)
         return self.database.read(lambda connection: list(connection.scalars(every)))
 
@@ -253,15 +253,15 @@ class Ledger:
         """Charge steps before they are executed.
 
         Args:
-            attempt: what the steps are for.
-            event: what each step costs: one event for all, or one by dataset.
-            wanted: steps by dataset.
-            allowed: how many more steps a budget allows.
-            resumed: whether the run may have charged this attempt before it was stopped. What it charged is then
-                handed out again, and not charged again; a dataset that was charged for another event gets nothing.
+            attempt: attempt that the steps are for.
+            event: event of each step: one for all datasets, or one by dataset.
+            wanted: wanted numbers of steps by dataset.
+            allowed: function that returns how many more steps a budget allows.
+            resumed: whether the run may have charged this attempt before it was stopped. Its charges are then returned
+                again, and not charged again; a dataset that was charged for another event gets nothing.
 
         Returns:
-            Steps reserved by dataset: the smaller of wanted and allowed; datasets with nothing left are missing.
+            Reserved steps by dataset: the smaller of wanted and allowed; datasets with nothing left are missing.
 
         Raises:
             LedgerError: this attempt was charged before, or the database cannot be used.
@@ -284,13 +284,13 @@ class Ledger:
     def settle(
         self, attempt: Attempt, receipts: Mapping[str, Evidence | None] | Collection[str], state: ChargeState
     ) -> None:
-        """Say what became of an attempt's charges.
+        """Record the outcome of an attempt's charges.
 
-        A reserved charge becomes `state`. A void one becomes committed if its receipt comes after all. Charges in any
-        other state stay as they are, so that nothing changes when the same is said twice.
+        A reserved charge becomes `state`. A void one becomes committed if its receipt arrives after all. Charges in any
+        other state do not change, so that repeated calls have no effect.
 
         Args:
-            attempt: what was charged.
+            attempt: attempt that was charged.
             receipts: dataset_ids, each with the signed receipt of its client, if there is one.
             state: COMMITTED or VOID.
         """
@@ -300,18 +300,18 @@ class Ledger:
             self.database.write(lambda connection, _: charges.settle_charges(connection, attempt, evidence, state))
 
     def keep_answers(self, attempt: Attempt, given: Iterable[Answer]) -> None:
-        """Keep what clients answered to an attempt's questions, all of it or nothing.
+        """Store clients' answers to an attempt's questions, all of them or none.
 
-        Nothing changes when the same is kept twice. To be called after `settle`: only what a receipt has confirmed is
-        kept, and such a charge is never voided. A server that died between the two settles and keeps again.
+        Repeated calls have no effect. Call it after `settle`: only answers that a receipt has confirmed are stored, and
+        such a charge is never voided. A server that died between the two calls both again.
 
         Args:
-            attempt: what the questions were charged for.
-            given: answers of any datasets to any of them.
+            attempt: attempt that the questions were charged for.
+            given: answers of any datasets to any of these questions.
 
         Raises:
-            LedgerError: a dataset has no committed charge for the attempt, has answered the same otherwise before, or
-                an answer is not in the form that is kept.
+            LedgerError: a dataset has no committed charge for the attempt, has given another answer before, or an
+                answer is invalid.
         """
         each = list(given)
         reach("ledger.before-keep")
@@ -320,33 +320,34 @@ class Ledger:
         reach("ledger.answers-kept")
 
     def answers(self, question: str, dataset_ids: Collection[str]) -> dict[str, list[StoredAnswer]]:
-        """Every answer of datasets to a question, over all runs, the newest last; who has none is missing.
+        """Read every answer of datasets to a question, over all runs, newest last; datasets without one are missing.
 
         Args:
-            question: canonical JSON, as it was kept.
-            dataset_ids: whose.
+            question: canonical JSON, as it was stored.
+            dataset_ids: the datasets.
 
         Raises:
-            LedgerError: one is not what the journal says: it was changed behind the ledger's back.
+            LedgerError: an answer contradicts the journal: it was changed in the database.
         """
         return self.database.read(lambda connection: kept_answers.answers_to(connection, question, dataset_ids))
 
     def asked(self, dataset_id: str = "") -> list[AskedQuestion]:
-        """Every question that somebody was charged for and anybody has answered, the newest last.
+        """List every question that was charged and that anybody has answered, newest last.
 
         Args:
-            dataset_id: only what this dataset was charged for; empty: all.
+            dataset_id: dataset that was charged; empty: any.
         """
         return self.database.read(lambda connection: kept_answers.asked(connection, dataset_id))
 
     def reconcile(self, dataset_id: str, claims: Claims) -> int:
-        """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.
+        """Charge the steps that a client claims beyond the ledger's count: the larger of both figures counts.
 
         Returns:
-            Steps that were added.
+            Number of added steps.
 
         Raises:
-            AccountError: it is more than an account holds, or of another neighbouring relation. Nothing is added.
+            AccountError: the claim exceeds the limit of an account, or has another neighbouring relation. Nothing is
+                added.
             LedgerError: the ledger does not know the dataset.
         """
 
@@ -371,7 +372,7 @@ class Ledger:
         return self.database.write(work) if claims else 0
 
     def last_attempt(self, run_id: str, round: int) -> Attempt | None:
-        """The last time that a round of a run was tried; None: never."""
+        """Return the last attempt at a round of a run; None: there was none."""
         mine = select(func.max(charge_table.c.attempt)).where(
             charge_table.c.run_id == run_id, charge_table.c.round == round
         )
@@ -379,13 +380,13 @@ class Ledger:
         return Attempt(run_id, round, last) if last else None
 
     def charged(self, attempt: Attempt) -> set[str]:
-        """Datasets that an attempt was charged to, unless the charge is void."""
+        """Return the datasets that an attempt was charged to, unless the charge is void."""
         counts = *charges.charged_for(attempt), charge_table.c.state != ChargeState.VOID
         counted = select(charge_table.c.dataset_id).where(*counts)
         return self.database.read(lambda connection: set(connection.scalars(counted)))
 
     def reserved(self, run_id: str) -> dict[Attempt, set[str]]:
-        """Datasets with a charge of a run that no receipt has confirmed, by what was charged."""
+        """Return the datasets with a charge of a run that no receipt has confirmed, by attempt."""
         mine = charge_table.c.run_id == run_id, charge_table.c.state == ChargeState.RESERVED
         wanted = select(*(charge_table.c[name] for name in (*Attempt._fields, "dataset_id"))).where(*mine)
 
@@ -398,7 +399,7 @@ class Ledger:
         return self.database.read(work)
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close every connection."""
         self.database.close()
 
 

@@ -1,10 +1,10 @@
-"""Proves that a ledger, or an export of one, is what was written: nothing changed, left out, added or reordered.
+"""Verification that a ledger, or an export of one, is as written: nothing changed, left out, added or reordered.
 
-Six things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
-stands. The receipts: each is signed with its client's key, so that nobody else could have given it, and says what was
-charged. The signed heads: each bears its signature, and says of its entry what the chain says. The tables: they hold
-exactly what the journal adds up to, and so do the balances that grants are decided on. The answers: each that the
-journal has a digest of is there, is what was digested, and no other is.
+Six things are checked. The chain: every entry has its number and its hash. The journal: every entry is allowed at its
+place. The receipts: each is signed with its client's key, so that nobody else could have issued it, and agrees with its
+charge. The signed heads: each has a valid signature, and agrees with the chain. The tables: they hold exactly the sums
+of the journal, as do the balances by which grants are decided. The answers: those stored are exactly those whose
+digests the journal holds.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from fedprivacy.values.event_codec import ROW
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A ledger that is as it was written: where its journal ends, what that adds up to, its signed heads in order."""
+    """A verified ledger: its newest entry, the state after all entries, its signed heads in order."""
 
     head: Head
     replay: Replay = field(repr=False)
@@ -54,7 +54,7 @@ class Verified:
 
     @property
     def signed(self) -> int:
-        """How many entries the newest signed head covers."""
+        """Number of entries that the newest signed head covers."""
         return max((head.number for head in self.heads), default=0)
 
 
@@ -63,11 +63,11 @@ def verify_ledger(ledger: Ledger, *, signers: Collection[str] = (), witnesses: I
 
     Args:
         ledger: the ledger.
-        signers: public keys, in hexadecimal, of those who may sign heads; one of them must have. None: anybody.
+        signers: public keys, in hexadecimal, of accepted signers of heads; one of them must have signed. Empty: any.
         witnesses: signed heads that were kept elsewhere.
 
     Raises:
-        BrokenJournalError: names the first entry, signed head or row that is not as it was written.
+        BrokenJournalError: an entry, signed head or row was changed; the error names the first.
     """
     with ledger.database.reading() as connection:
         parts: Iterator[Entry | SignedHead] = chain(read_entries(connection), read_heads(connection))
@@ -77,10 +77,10 @@ def verify_ledger(ledger: Ledger, *, signers: Collection[str] = (), witnesses: I
 
 
 def read_witness(file: Path) -> SignedHead:
-    """A signed head that was kept in a file of its own, as JSON.
+    """Read a signed head from a file of its own, as JSON.
 
     Raises:
-        BrokenJournalError: the file holds none.
+        BrokenJournalError: the file holds no signed head.
         OSError: the file cannot be read.
     """
     try:
@@ -108,7 +108,7 @@ def verify_parts(
                 replay.enter(part.number, entry)
                 if entry["kind"] == "settlement":
                     _check_receipts(part.number, entry, replay)
-    if signers and not {made.public_key for made in found} & set(signers):  # else all could have been written anew
+    if signers and not {made.public_key for made in found} & set(signers):  # otherwise all could have been rewritten
         raise BrokenJournalError(f"no signed head bears the signature of {', '.join(signers)}")
     for witness in witnesses:
         _check_head(witness, hashes, signers)
@@ -117,7 +117,7 @@ def verify_parts(
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A replay only adds, and the collector would walk through millions of charges again and again to find nothing."""
+    """Switch off garbage collection: a replay only adds, and the collector would scan millions of charges in vain."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -197,10 +197,10 @@ _OF_ANSWER = ("entry", "noise_multiplier", "totals")
 
 
 def compare_digests(found: Iterable[tuple[AnswerKey, str]], replay: Replay) -> None:
-    """Compare answers that lie elsewhere, by their digests, with what the journal says of them.
+    """Compare answers stored elsewhere, by their digests, with the journal.
 
     Raises:
-        BrokenJournalError: one is missing, changed, or not in the journal.
+        BrokenJournalError: an answer is missing, changed, or not in the journal.
     """
     _compare("answer", found, {key: answer.digest for key, answer in replay.answers.items()}, _PUT_BACK)
 
@@ -208,9 +208,9 @@ def compare_digests(found: Iterable[tuple[AnswerKey, str]], replay: Replay) -> N
 def _rows(
     connection: Connection, table: Table, key_length: int, names: Collection[str] = ()
 ) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The rows of a table as (key, rest); a key of one column is that column. Words stay texts: enums equal them.
+    """Yield the rows of a table as (key, rest); a key of one column is that column. Texts stay texts: enums equal them.
 
-    Bytes stay what lies there: somebody may have written a text over them.
+    Bytes are returned as stored: somebody may have replaced them by a text.
     """
     columns = [table.c[name] for name in names or table.c.keys()]
     plain = [type_coerce(column, _AS_IT_LIES.get(type(column.type), column.type)) for column in columns]
@@ -232,13 +232,13 @@ _REBUILD = "'fedprivacy ledger export' and 'import' make the tables anew from th
 _PUT_BACK = "the journal holds its digest alone, so put back a copy that verifies"
 
 
-def _compare(what: str, rows: Iterable[tuple[Any, Any]], expected: Mapping[Any, Any], remedy: str = _REBUILD) -> None:
+def _compare(noun: str, rows: Iterable[tuple[Any, Any]], expected: Mapping[Any, Any], remedy: str = _REBUILD) -> None:
     remaining = dict(expected)
     for key, value in rows:
         if remaining.pop(key, None) != value:
-            raise BrokenJournalError(f"the {what} of {_words(key)} is not what the journal says; {remedy}")
+            raise BrokenJournalError(f"the {noun} of {_words(key)} is not what the journal says; {remedy}")
     for key in remaining:
-        raise BrokenJournalError(f"the {what} of {_words(key)} is missing; {remedy}")
+        raise BrokenJournalError(f"the {noun} of {_words(key)} is missing; {remedy}")
 
 
 def _words(key: Any) -> str:

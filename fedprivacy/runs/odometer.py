@@ -16,7 +16,7 @@ import numpy as np
 
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, Ledger
-from fedprivacy.ledger.changes import Reading
+from fedprivacy.ledger.changes import ChangedAccounts
 from fedprivacy.ledger.journal import Head
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.population import PopulationSpent
@@ -74,7 +74,7 @@ class Odometer:
         self._head, self._unread = reading.head, set()
         return self._spent
 
-    def _spent_by(self, reading: Reading) -> dict[str, ClientSpent]:
+    def _spent_by(self, reading: ChangedAccounts) -> dict[str, ClientSpent]:
         """The privacy loss of the clients that were read, by client_id."""
         changed = {}
         for dataset, epsilon in self._epsilons(reading).items():
@@ -107,7 +107,7 @@ class Odometer:
             expired.add(heapq.heappop(self._expiring)[1])
         return expired
 
-    def _epsilons(self, reading: Reading) -> Mapping[str, float]:
+    def _epsilons(self, reading: ChangedAccounts) -> Mapping[str, float]:
         """The privacy loss of every dataset that was read; only those whose history has changed are computed."""
         if not reading.dataset_ids:
             return {}

@@ -10,19 +10,19 @@ from sqlalchemy import Connection, inspect, text
 from fedprivacy.ledger.errors import LedgerError
 
 NEWEST = "0005"
-"""The revision that this program works with."""
+"""Revision that this program uses."""
 
 _BEFORE_MIGRATIONS = "0001"
 
 _ONE_AT_A_TIME = threading.Lock()
-"""Alembic keeps what it migrates in a global variable, so that two threads would migrate each other's ledgers."""
+"""Lock: Alembic keeps the connection in a global variable, so that two threads would migrate each other's ledgers."""
 
 
 def is_newest(connection: Connection, name: str) -> bool:
-    """Whether the tables are those that this program works with.
+    """Return whether the tables have the revision that this program uses.
 
     Raises:
-        LedgerError: a newer version of this program made them.
+        LedgerError: they are from a newer version of this program.
     """
     revision = _revision(connection)
     if revision is not None and revision > NEWEST:
@@ -33,7 +33,7 @@ def is_newest(connection: Connection, name: str) -> bool:
 
 
 def bring_up_to_date(connection: Connection) -> None:
-    """Apply what is missing, in the caller's transaction, which has the ledger to itself."""
+    """Apply missing migrations, in the caller's transaction, which has exclusive access to the ledger."""
     revision = _revision(connection)
     if revision == NEWEST:
         return  # another process was first

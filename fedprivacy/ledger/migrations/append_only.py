@@ -1,4 +1,4 @@
-"""Tables of which the database itself refuses to change or delete a row: what it does not stop, the hashes show."""
+"""Append-only tables: the database refuses to change or delete a row; other changes show in the hashes."""
 
 from __future__ import annotations
 

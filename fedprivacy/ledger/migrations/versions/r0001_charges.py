@@ -1,4 +1,4 @@
-"""Runs, keys, budgets, charges and balances: what a ledger held before it had migrations."""
+"""Tables for runs, keys, budgets, charges and balances, as before migrations."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     op.create_table(
         "runs",
         sa.Column("run_id", sa.String, primary_key=True),
@@ -49,5 +49,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Refuse: a ledger forgets nothing."""
+    """Refuse: a ledger must not lose charges."""
     raise NotImplementedError("A ledger is not taken back to an older version: it would forget charges.")

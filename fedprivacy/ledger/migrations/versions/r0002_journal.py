@@ -1,4 +1,4 @@
-"""The journal: every act from now on is an entry; what the ledger held before is entered first."""
+"""Tables for the journal: every act from now on is an entry; the ledger's earlier contents are entered first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Refuse: a ledger forgets nothing."""
+    """Refuse: a ledger must not lose charges."""
     raise NotImplementedError("A ledger is not taken back to an older version: it would forget charges.")
 
 
@@ -103,7 +103,7 @@ def _mechanism(*, primary_key: bool) -> list[sa.Column[Any]]:
 
 
 def _adopt(connection: sa.Connection, old: dict[str, list[dict[str, Any]]]) -> None:
-    """Enter what the old tables held, in the order in which it must have happened, with the time when it did."""
+    """Enter the contents of the old tables, in the order in which they must have happened, with their times."""
     for run in old["runs"]:
         facts = {name: run[name] for name in ("run_id", "dataset", "partition")}
         number = journal.append(connection, "run", **facts, since=str(run["started_at"]))
@@ -131,7 +131,7 @@ def _adopt(connection: sa.Connection, old: dict[str, list[dict[str, Any]]]) -> N
 
 
 def _adopt_charges(connection: sa.Connection, key: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    """Enter the charges of one attempt at one round, then what became of them."""
+    """Enter the charges of one attempt at one round, then their outcome."""
     events = sorted({tuple(row[name] for name in _CHARGE) for row in rows})
     steps = {row["dataset_id"]: [events.index(tuple(row[n] for n in _CHARGE)), row["steps"]] for row in rows}
     facts = {"events": [list(e) for e in events], "charges": steps, "since": str(rows[0]["charged_at"])}

@@ -1,4 +1,4 @@
-"""The run store: finished rounds, for whoever watches a run. It is no part of the ledger, and proves nothing."""
+"""Tables of the run store: finished rounds, for monitoring. They are no part of the ledger, and prove nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Make its tables, empty: what earlier runs recorded lies in their folders."""
+    """Create its tables, empty: records of earlier runs are in their folders."""
     _create_runs()
     _create_clients()
     op.create_table(
@@ -57,7 +57,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Refuse, as all of the ledger's migrations do."""
+    """Refuse: a ledger must not lose charges."""
     raise NotImplementedError("A ledger is not taken back to an older version: it would forget charges.")
 
 

@@ -1,4 +1,4 @@
-"""Answers to questions: kept, so that an answer that was paid for is free to reread."""
+"""Tables for answers to questions, so that an answer that was paid for can be reread for free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHARGE = ("dataset_id", "run_id", "round", "attempt")
 
 
 def upgrade() -> None:
-    """Make the tables, empty: no question was asked before."""
+    """Create the tables, empty: no question was asked before."""
     op.create_table(
         "questions",
         *_question_key(),
@@ -39,7 +39,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Refuse, as all of the ledger's migrations do."""
+    """Refuse: a ledger must not lose charges."""
     raise NotImplementedError("A ledger is not taken back to an older version: it would forget charges.")
 
 

@@ -1,4 +1,4 @@
-"""Clients with noise multipliers of their own: the run store knows each one's, and the range of a run."""
+"""Columns for clients' own noise multipliers in the run store, and for the range of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Say of each client that is recorded that it had the noise multiplier of its run: until now all of one had."""
+    """Give each recorded client the noise multiplier of its run, which all clients had until now."""
     op.add_column("recorded_runs", _number("largest_noise_multiplier"))
     op.add_column("recorded_clients", _number("noise_multiplier"))
     op.execute("UPDATE recorded_runs SET largest_noise_multiplier = noise_multiplier")
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Refuse, as all of the ledger's migrations do."""
+    """Refuse: a ledger must not lose charges."""
     raise NotImplementedError("A ledger is not taken back to an older version: it would forget charges.")
 
 
