@@ -1,7 +1,7 @@
-"""The client's own account of what its shard has spent, in one file that no crash makes forget.
+"""The client's own account of what its shard has spent, in one file that survives crashes.
 
-`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `tally` (what they mean and add up to) and `seals`
-(updates kept to be sent again).
+A client uses `Guard`. It builds on `log` (durable bytes), `tally` (their meaning and sums) and `seals` (updates kept to
+be sent again).
 """
 
 from typing import TYPE_CHECKING

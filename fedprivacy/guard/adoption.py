@@ -1,4 +1,4 @@
-"""The guard of an earlier version, an SQLite file: what it counted must not be forgotten."""
+"""Import of the guard of an earlier version, an SQLite file, whose charges must not be lost."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _CHARGES = (
 """A charge without a budget counts like any other."""
 
 _ATTEMPTS = 2**32
-"""Attempts of one data set in an old guard: more than any run has made."""
+"""Number of attempts reserved for one data set of an old guard: more than any run has made."""
 
 _NO_DELTA = 1e-5
-"""Stands beside a charge for which the old guard recorded no budget: nothing is held against it."""
+"""Delta of a charge for which the old guard recorded no budget: it limits nothing."""
 
 
 def adopt(old: Path, file: Path) -> int:
-    """Bring the charges of an old guard into a log, then put the old one aside.
+    """Bring the charges of an old guard into a log, then rename the old guard.
 
-    In a log that an account is kept in already, they are kept by its filter: an import changes no promise. Each gets an
-    attempt of its own, told from all others by the old file and the data set, so that none takes another's place.
+    In a log with an account, the account's filter applies to them: an import changes no promise. Each charge gets its
+    own attempt, derived from the old file and the data set, so that none replaces another.
 
-    Whatever interrupts it, it can be done again: the old guard keeps its name until all of it is in the log, and
-    nothing may be charged until then.
+    After an interruption it can be repeated: the old guard keeps its name until all of it is in the log, and nothing
+    may be charged until then.
 
     Returns:
-        How many charges were brought over. The log is made if it is not there.
+        Number of imported charges. The log is created if it does not exist.
 
     Raises:
-        RelationChangedError: the charges are for another neighbouring relation than the log's, or for several.
+        RelationChangedError: the charges have another neighbouring relation than the log, or several.
         LogError: the log is busy, damaged or not writable.
-        sqlite3.Error: the old file is no guard.
+        sqlite3.Error: the old file is not a guard.
     """
     charges = list(_read(old))
     seals.refuse_if_gone(file)

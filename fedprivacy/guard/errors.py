@@ -1,4 +1,4 @@
-"""What can go wrong with a guard: by a server, by its owner, or by the disk."""
+"""Errors of a guard, caused by a server, by its owner, or by the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BudgetExhaustedError(GuardError):
 
 
 class QuestionsExhaustedError(BudgetExhaustedError):
-    """What the client's owner allows for questions does not allow the grant; training may go on."""
+    """The budget that the client's owner allows for questions does not allow the grant; training may go on."""
 
     def __init__(self, file: Path, budget: PrivacyBudget, event: Event, left: int, asked: int) -> None:
         super().__init__(
@@ -33,15 +33,15 @@ class AlreadyChargedError(GuardError):
 
 
 class ForeignGrantError(GuardError):
-    """A grant of a run that another server's key has opened."""
+    """A grant of a run that was opened under another server's key."""
 
 
 class InvalidGrantError(GuardError, ValueError):
-    """A grant that cannot be written down: a name or a count out of range."""
+    """A grant that cannot be recorded: a name or a count is out of range."""
 
 
 class SealError(GuardError, ValueError):
-    """An update that may not be sealed: it was not charged, or another one was sealed in its place."""
+    """An update that may not be sealed: it was not charged, or another one was sealed for the attempt."""
 
 
 class LogError(GuardError):
@@ -75,7 +75,7 @@ class LogWriteError(LogError):
 
 
 class SecondNameError(LogError):
-    """The file has more than one name on its disk (hard links): what bears witness lies beside one of them."""
+    """The file has several names on its disk (hard links), but sealed updates lie beside only one of them."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(
@@ -85,7 +85,7 @@ class SecondNameError(LogError):
 
 
 class OldGuardError(LogError):
-    """An earlier version's guard is there: a new one beside it would begin at nothing."""
+    """An earlier version's guard exists: a new one beside it would start at zero."""
 
     def __init__(self, old: Path, file: Path, remedy: str) -> None:
         super().__init__(f"{old} is of an earlier version, and what it counted is not in {file} yet. {remedy}")
@@ -103,7 +103,7 @@ class FilterChangedError(LogError):
 
 
 class RelationChangedError(LogError):
-    """Something is asked for that another neighbouring relation allows than the one that the account promises."""
+    """A request needs another neighbouring relation than the one that the account promises."""
 
     def __init__(self, file: Path, before: NeighbouringRelation, asked: NeighbouringRelation) -> None:
         super().__init__(
@@ -115,7 +115,7 @@ class RelationChangedError(LogError):
 
 
 class LogDamagedError(LogError):
-    """The file does not say for certain all that was recorded, so that nothing may be spent on it."""
+    """The file may have lost entries, so that nothing may be spent on it."""
 
     def __init__(self, file: Path, offset: int, wrong: str) -> None:
         super().__init__(

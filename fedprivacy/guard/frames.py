@@ -1,4 +1,4 @@
-"""The bytes of a log, and what they prove.
+"""Frames: the bytes of a log, and what they prove.
 
 A log is a header, a slot and the entries, each in a block of its own, so that no write touches the block of another:
 
@@ -6,15 +6,15 @@ A log is a header, a slot and the entries, each in a block of its own, so that n
     4096  the slot: the frame of the last entry           overwritten before every entry
     8192  the frames of entries 1, 2, 3, ...               only ever appended to
 
-The identity is random, and a copy's is the same: it tells which sealed updates are a log's, whatever the log is called.
-A log of version 1 has none in its header; its identity is the hash of its first entry, which never changes.
+The identity is random, and a copy has the same: it links a log to its sealed updates, whatever the log's name. A log of
+version 1 has none in its header; its identity is the hash of its first entry, which never changes.
 
-A frame is the entry's number, its length, the CRC-32 of all that it holds, and the entry. Every entry is written to
-the slot first and then behind its predecessor, and each time the disk is waited for. The last entry therefore always
-stands twice, and an entry that has a successor was on the disk, whole, before the successor was begun.
+A frame is the entry's number, its length, the CRC-32 of both and of the entry, and the entry. Every entry is written to
+the slot first and then behind its predecessor, each time waiting for the disk. So the last entry is always stored
+twice, and an entry with a successor was wholly on the disk before the successor was begun.
 
 Formal guarantee: let a log be changed in one place, by a crash in the middle of a write, a cut at any length, or one
-byte or block that decays. `believed` either gives at least the entries that were acknowledged, or raises.
+byte or block that decays. `believed` either returns at least the entries that were acknowledged, or raises.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
 _VERSION = 2
 _HEADER = struct.Struct(">8sI")
 _IDENTITY_BYTES = {1: 0, _VERSION: 8}
-"""Bytes of the identity in a header, by the versions that this program knows."""
+"""Number of bytes of the identity in a header, by the versions that this program knows."""
 
 _CRC = struct.Struct(">I")
 _FRAME = struct.Struct(">QI")
 
 FRAMING = _FRAME.size + _CRC.size
-"""Bytes of a frame besides its payload."""
+"""Number of bytes of a frame besides its payload."""
 
 MOST_PAYLOAD = BLOCK - FRAMING
-"""Bytes of the longest entry: the slot must hold it."""
+"""Maximum number of bytes of an entry, which the slot must hold."""
 
 IDENTITY_WITHIN = ENTRIES_AT + BLOCK
-"""Bytes from the beginning that tell a log's identity: the header and the first entry."""
+"""Number of bytes from the beginning that determine a log's identity: the header and the first entry."""
 
 
 class Frame(NamedTuple):
-    """An entry and its number: 1 for the first. Number 0 is what the slot of an empty log holds."""
+    """An entry and its number, 1 for the first. The slot of an empty log holds number 0."""
 
     sequence: int
     payload: bytes
@@ -63,7 +63,7 @@ NO_ENTRY = Frame(0, b"")
 
 
 class Repair(enum.Enum):
-    """What a crash left to be done before the log can be appended to."""
+    """Repair of a log after a crash, before it can be appended to."""
 
     NOTHING = enum.auto()
     RENEW_SLOT = enum.auto()
@@ -72,12 +72,12 @@ class Repair(enum.Enum):
 
 
 class Believed(NamedTuple):
-    """What a log says for certain: the entries that count, in order, and what must be done before the next one.
+    """The trustworthy content of a log: the entries that count, in order, and the repair before the next one.
 
     `identity` is in hexadecimal, empty for a log of version 1 without entries.
 
-    `end` is the offset behind the last entry that stands whole among the others, in bytes. With `Repair.APPEND_SLOT`,
-    the last of `frames` stands in the slot alone.
+    `end` is the offset, in bytes, behind the last entry that is whole among the others. With `Repair.APPEND_SLOT`, the
+    last of `frames` is in the slot alone.
     """
 
     identity: str
@@ -87,13 +87,13 @@ class Believed(NamedTuple):
 
 
 def encoded(frame: Frame) -> bytes:
-    """A frame's bytes."""
+    """Encode a frame."""
     head = _FRAME.pack(frame.sequence, len(frame.payload))
     return head + _CRC.pack(zlib.crc32(head + frame.payload)) + frame.payload
 
 
 def decoded(data: bytes, at: int) -> Frame | None:
-    """The frame that begins at an offset; None if it is not whole."""
+    """Decode the frame that begins at an offset; None if it is not whole."""
     if len(data) - at < FRAMING:
         return None
     sequence, length = _FRAME.unpack_from(data, at)
@@ -104,20 +104,20 @@ def decoded(data: bytes, at: int) -> Frame | None:
 
 
 def slot_block(frame: Frame) -> bytes:
-    """The slot with a frame in it."""
+    """Make the slot's block with a frame in it."""
     return encoded(frame).ljust(BLOCK, b"\0")
 
 
 def empty_log() -> bytes:
-    """A log without entries, of an identity that no other has."""
+    """Make a log without entries, with a new identity."""
     return _header().ljust(BLOCK, b"\0") + slot_block(NO_ENTRY)
 
 
 def believed(file: Path, data: bytes) -> Believed:
-    """What a log's bytes say for certain; `file` is where they come from, for the error.
+    """Return the trustworthy content of a log's bytes; `file` is their source, for the error.
 
     Raises:
-        LogDamagedError: entries may be missing, or the file is no log that this program knows.
+        LogDamagedError: entries may be missing, or the file is not a log that this program knows.
     """
     identity = identity_in(file, data)
     frames, end = _whole_frames(file, data)
@@ -147,14 +147,14 @@ def _header() -> bytes:
 
 
 def identity_in(file: Path, data: bytes) -> str:
-    """The identity of a log, in hexadecimal; empty for a log of version 1 without entries.
+    """Return the identity of a log, in hexadecimal; empty for a log of version 1 without entries.
 
     Args:
-        file: where the bytes come from, for the error.
-        data: at least its first `IDENTITY_WITHIN` bytes, if it has as many.
+        file: source of the bytes, for the error.
+        data: at least its first `IDENTITY_WITHIN` bytes, or all of a shorter file.
 
     Raises:
-        LogDamagedError: the file is no log that this program knows.
+        LogDamagedError: the file is not a log that this program knows.
     """
     if len(data) < ENTRIES_AT:
         raise LogDamagedError(file, len(data), f"it ends here, before its first {ENTRIES_AT} bytes, which were whole")
@@ -175,7 +175,7 @@ def identity_in(file: Path, data: bytes) -> str:
 
 
 def _whole_frames(file: Path, data: bytes) -> tuple[list[Frame], int]:
-    """The entries up to the first that is not whole, and where they end."""
+    """Return the entries up to the first that is not whole, and the offset of their end."""
     frames: list[Frame] = []
     end = ENTRIES_AT
     while (frame := decoded(data, end)) is not None:
@@ -187,5 +187,5 @@ def _whole_frames(file: Path, data: bytes) -> tuple[list[Frame], int]:
 
 
 def _zero(data: bytes) -> bool:
-    """Whether a filesystem may have put this behind the end: a crash can leave a file longer, filled with zeros."""
+    """Return whether a filesystem may have put this behind the end: a crash can extend a file with zeros."""
     return not data.strip(b"\0")

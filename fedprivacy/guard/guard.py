@@ -7,10 +7,10 @@ The charge is on disk before a record is read; a crash afterwards leaves it stan
 to a fault allows nothing more, nor does an older copy in its place while the updates sealed since lie beside it. There
 is one account for one file, whatever a server calls its task or the client, and all processes that use it share it.
 
-Where the owner gives a budget for questions, too, the answers of all runs that ask are by themselves (epsilon_q,
-delta_q)-differentially private for it: as an interaction with whoever chooses questions by what was answered before. By
-what training showed they may be chosen as well; then the answers add no more than that to it, and all that has left,
-answers and updates together, stays within the whole budget.
+If the owner also sets a budget for questions, the answers of all runs that ask are by themselves (epsilon_q,
+delta_q)-differentially private for it, as an interaction with an adversary who chooses questions by earlier answers.
+Questions may also depend on what training released; then the answers add no more than that, and all releases, answers
+and updates together, stay within the whole budget.
 """
 
 from __future__ import annotations
@@ -60,17 +60,18 @@ from fedprivacy.values.events import (
 )
 
 LONGEST_RUN_ID = 128
-"""Characters of a run's name; an entry with a longer one might not fit the log's slot."""
+"""Maximum number of characters of a run's name; an entry with a longer one might not fit the log's slot."""
 
 KEPT_UPDATES = 4
-"""How many sealed updates lie on the disk, over all runs: a server asks again for the newest, if for any. One that was
-charged after them all, and overtaken, stays besides: see `fedprivacy.guard.seals`."""
+"""Number of sealed updates kept on the disk, over all runs: a server asks again for the newest, if for any. The one
+with the newest charge is kept as well: see `fedprivacy.guard.seals`.
+"""
 
 OLD_GUARD = "odometer.db"
-"""What earlier versions wrote; see `fedprivacy.guard.adoption`."""
+"""Name of the file of earlier versions; see `fedprivacy.guard.adoption`."""
 
 OLD_NAME = "odometer.log"
-"""What a log of this kind was called before."""
+"""Former name of a log of this kind."""
 
 _LARGEST_COUNT = 2**63 - 1
 _NOTHING: Mapping[Event, int] = MappingProxyType({})
@@ -84,20 +85,20 @@ class Guard:
     fewer, by any process and after any crash; steps that a server's ledger counts beyond them are added.
 
     Args:
-        file: the client's own file, on a disk that outlives the process; one for each shard. It is made if it is not
-            there, in a folder that is: one that a missing disk hides must not begin a new account.
-        budget: what the data owner allows over all runs. Another one than before is the owner's own act: it is in force
-            from the next charge on, and recorded with it.
-        filter: name of the filter that enforces it; empty: the one that the file's last charge was kept by, and
-            `usual` before there is one. Another one than before is refused: a filter keeps its promise for steps that
-            it has counted from the first, and whoever changes it may have seen what those released.
+        file: the client's own file, on a disk that outlives the process; one for each shard. It is created if it does
+            not exist, but only in an existing folder: a missing disk must not start a new account.
+        budget: the data owner's budget over all runs. A changed one is the owner's own act: it is in force from the
+            next charge on, and recorded with it.
+        filter: name of the filter that enforces it; empty: that of the file's last charge, or `usual` before the first.
+            Another one than before is refused: a filter keeps its promise for steps that it has counted from the first,
+            and a change may depend on what those steps released.
         usual: see `filter`.
 
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
-        LogWriteError: the file cannot be made.
-        OldGuardError: what an earlier version counted lies beside the file, and is not in it.
-        LogDamagedError: the file is gone, or is an older copy, and updates that it sealed are still there.
+        LogWriteError: the file cannot be created.
+        OldGuardError: an earlier version's guard lies beside the file and was not imported.
+        LogDamagedError: the file is missing or an older copy, but updates that it sealed exist.
         SecondNameError: the file has another name, too.
         LogError: there are sealed updates, and the file cannot be read.
     """
@@ -107,14 +108,14 @@ class Guard:
             raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
         self._named_filter, self._usual_filter = filter, usual
         self._budget = budget
-        FILTERS[filter or usual](budget)  # refuses a budget that it cannot keep
+        FILTERS[filter or usual](budget)  # raises if it cannot keep the budget
         self._kept = TallyFile(file)
         self._file = file = self._kept.file
         sealed = sealed_beside(file)
         log.create(file)
         if sealed:
             with self._kept.transaction():
-                pass  # an older copy in the file's place is found now, and again by whatever is done with it
+                pass  # finds an older copy in the file's place now; later calls do so again
 
     def charge(
         self,
@@ -126,32 +127,30 @@ class Guard:
         elsewhere: History = _NOTHING,
         of_questions: PrivacyBudget | None = None,
     ) -> None:
-        """Write the charge durably, whole or not at all.
+        """Record the charge durably, all of it or nothing.
 
         Args:
-            attempt: what is charged; it can be charged once.
-            event: one local step's mechanism.
-            steps: local steps of the round, at least 1.
-            run_key: the key of the server that speaks for the run, as any text. A run stays with the key of its first
-                charge.
-            elsewhere: what the server's ledger says that this client was charged over all runs, this grant included.
-                Where it says more than this file, the larger figure counts from now on, even if the grant is refused.
-            of_questions: what the data owner allows over all runs that ask, within the whole budget; None: all of it.
-                The same filter keeps it, over what was charged for such runs, whether this was given then or not, and
-                over all that a server's ledger counted beyond this file and that may have been questions. Of a run that
-                trains it asks nothing.
+            attempt: attempt to charge; it can be charged once.
+            event: mechanism of one local step.
+            steps: number of local steps of the round, at least 1.
+            run_key: key of the run's server, as any text. A run stays with the key of its first charge.
+            elsewhere: this client's charges over all runs by the server's ledger, this grant included. If it counts
+                more than this file, the larger figure counts from now on, even if the grant is refused.
+            of_questions: budget of all runs that ask, within the whole budget; None: all of it. The same filter keeps
+                it, over all charges for such runs, with or without this argument, and over steps that a server's ledger
+                counted beyond this file and that may have been questions. It does not limit runs that train.
 
         Raises:
-            InvalidGrantError: a name is too long or not printable, or a count is out of range, or a question is asked
-                of a sample. Nothing is written.
+            InvalidGrantError: a name is too long or not printable, a count is out of range, or a question samples
+                records. Nothing is written.
             ForeignGrantError: the run was opened under another key. Nothing is written.
             AlreadyChargedError: this attempt was charged before. Nothing is written.
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
-            QuestionsExhaustedError: fewer are left for questions, and more of the whole budget. Nothing is charged.
-            MechanismChanged: the filter meets another event and cannot mix. Nothing is written.
+            QuestionsExhaustedError: fewer are left for questions, though not of the whole budget. Nothing is charged.
+            MechanismChanged: the history holds another event and the filter cannot mix. Nothing is written.
             RelationChangedError: the account is for another neighbouring relation. Nothing is written.
             ValueError: `elsewhere` mixes neighbouring relations, which no filter composes. Nothing is written.
-            FilterChangedError: what was charged before was kept by another filter. Nothing is written.
+            FilterChangedError: another filter kept the earlier charges. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
         """
         _check_grant(attempt, event, steps, elsewhere)
@@ -162,7 +161,7 @@ class Guard:
                 _check_new(self._kept.tally, attempt, signer)
                 self._check_relation(event.relation)
                 before = self._account()
-            # A quota may take seconds; whoever waits for the file gives up after `log.PATIENCE`.
+            # A quota may take seconds, and other processes wait for the file only `log.PATIENCE` seconds.
             corrections = list(_corrections(before, attempt, event, steps, elsewhere))
             left = before.left(event, corrections)
             may_be_asked = before.may_be_asked(event, corrections, limit) if limit else UNLIMITED
@@ -170,7 +169,7 @@ class Guard:
                 self._check_relation(event.relation)
                 if len(self._kept.tally.entries) != before.entries:  # another process charged in the meantime
                     continue
-                for correction in corrections:  # what no filter can compose was refused before it could be written
+                for correction in corrections:  # corrections that no filter can compose were refused above
                     write(correction)
                 if left < steps:
                     raise BudgetExhaustedError(
@@ -184,10 +183,10 @@ class Guard:
                 return
 
     def seal(self, attempt: Attempt, update: bytes) -> None:
-        """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
+        """Store an update durably, so that it can be sent again after a crash; call it before the update leaves.
 
-        Only the newest `KEPT_UPDATES` stay on the disk, and the one that was charged last. The same update can be
-        sealed again, to no effect.
+        Only the newest `KEPT_UPDATES` stay on the disk, and the one with the newest charge. Sealing the same update
+        again has no effect.
 
         Raises:
             SealError: the attempt was not charged, or another update is sealed for it.
@@ -212,15 +211,15 @@ class Guard:
                 raise LogWriteError(file, error, undone=True) from error
             write(SealedEntry(attempt, name, digest, now()))
             newest = [kept.name for kept in tally.sealed.values()][-KEPT_UPDATES:]
-            with suppress(OSError):  # an old update that cannot be deleted takes room and does no harm
+            with suppress(OSError):  # an old update that cannot be deleted is harmless
                 seals.keep_only(self._kept.folder, newest, tally.places)
 
     def sealed(self, attempt: Attempt, *, run_key: str = "") -> bytes | None:
-        """The update that was sealed, to be sent again for free; None if there is none, or it is no longer whole.
+        """Return the sealed update, to be sent again for free; None if there is none, or it is no longer whole.
 
         Args:
-            attempt: what was charged for it.
-            run_key: of the server that asks, as for `charge`: another server's updates are none of its business.
+            attempt: attempt that was charged for it.
+            run_key: key of the server that asks, as for `charge`: a server gets only its own runs' updates.
 
         Raises:
             ForeignGrantError: the run was opened under another key.
@@ -232,7 +231,9 @@ class Guard:
         return None if entry is None else seals.read(self._kept.folder / entry.name, entry.sha256)
 
     def history(self) -> dict[Event, int]:
-        """How many steps of each event count, over all runs, corrections included. Raises LogError as `sealed` does."""
+        """Return the number of steps of each event over all runs, corrections included. Raises LogError as `sealed`
+        does.
+        """
         with self._kept.transaction():
             return dict(self._kept.tally.history)
 
@@ -248,10 +249,10 @@ class Guard:
             self._check_relation(relation)
 
     def promise(self, relation: NeighbouringRelation) -> None:
-        """Record durably which relation the account is for, before something is disclosed that only that one allows.
+        """Record durably the account's relation, before a size is disclosed that only this relation allows.
 
         Raises:
-            RelationChangedError: it is another one already.
+            RelationChangedError: the account has another one already.
             LogError: as `sealed` does.
         """
         with self._kept.transaction() as write:
@@ -260,7 +261,7 @@ class Guard:
                 write(RelationEntry(relation, now()))
 
     def by_run(self) -> dict[str, dict[Event, int]]:
-        """How many steps of each event were charged, by run, without corrections. Raises LogError as `sealed` does."""
+        """Count the charged steps of each event by run, without corrections. Raises LogError as `sealed` does."""
         runs: dict[str, dict[Event, int]] = {}
         for charge in self.charges():
             run = runs.setdefault(charge.attempt.run_id, {})
@@ -268,12 +269,12 @@ class Guard:
         return runs
 
     def charges(self) -> list[ChargeEntry]:
-        """Every charge, in order, without corrections. Raises LogError as `sealed` does."""
+        """List every charge, in order, without corrections. Raises LogError as `sealed` does."""
         with self._kept.transaction():
             return list(self._kept.tally.charges.values())
 
     def _allowance(self, tally: Tally) -> Allowance:
-        """The budget, and what keeps it.
+        """Return the budget and its filter.
 
         Raises:
             FilterChangedError: another filter has kept it so far.
@@ -319,7 +320,7 @@ class _Account:
 def _corrections(
     account: _Account, attempt: Attempt, event: Event, steps: int, elsewhere: History
 ) -> Iterator[CorrectionEntry]:
-    """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
+    """Reconcile two accounts by the larger figure: neither can have counted a step that was not paid for."""
     for charged, with_grant in checked(elsewhere).items():
         client_steps = account.history.get(charged, 0)
         server_steps = with_grant - (steps if charged == event else 0)
@@ -328,7 +329,8 @@ def _corrections(
 
 
 def sealed_beside(file: Path) -> set[str]:
-    """The names of the updates that a guard's file has sealed, where an account may go on, or begin, in this file.
+    """Return the names of the updates that a guard's file has sealed, if an account may continue, or begin, in this
+    file.
 
     Raises:
         OldGuardError, LogDamagedError, LogWriteError: as `Guard` does.
@@ -345,7 +347,7 @@ def sealed_beside(file: Path) -> set[str]:
 
 
 def names_a_run(run_id: str) -> bool:
-    """Whether a guard can hold a run by this name: 1 to `LONGEST_RUN_ID` characters, all of them printable."""
+    """Return whether a guard can hold a run by this name: 1 to `LONGEST_RUN_ID` characters, all of them printable."""
     return 0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()
 
 
@@ -394,7 +396,7 @@ def _check_run_key(tally: Tally, attempt: Attempt, signer: str) -> None:
 
 
 def _refuse_to_forget(file: Path) -> None:
-    """Begin no account anew where an earlier version kept one."""
+    """Refuse to start a new account where an earlier version kept one."""
     old, renamed = file.with_name(OLD_GUARD), file.with_name(OLD_NAME)
     if old.exists():
         raise OldGuardError(old, file, f"Bring it over: 'fedprivacy guard import {old} {file}'.")

@@ -1,11 +1,11 @@
-"""A durable file of entries that is only ever appended to, by any number of processes in turn.
+"""A durable append-only file of entries, used by any number of processes in turn.
 
-It knows nothing of privacy: an entry is bytes. What the bytes of the file mean is in `fedprivacy.guard.frames`.
+It knows nothing of privacy: an entry is bytes. `fedprivacy.guard.frames` defines the layout of the file.
 
 Formal guarantee: once `append` has returned, neither a crash of process or machine nor any single fault of the file
 makes the entry disappear: it is read, or `LogDamagedError` is raised. A crash before that leaves it counted or not,
-never half. This holds for disks that keep what they report as written. A whole file that is put back from a backup
-cannot be told from the truth by what is in it; what lies beside it can tell (`fedprivacy.guard.seals`).
+never half. This holds for disks that keep what they report as written. The content of a file that is restored from a
+backup cannot reveal that it is old; the updates beside it can (`fedprivacy.guard.seals`).
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
 from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
 
 PATIENCE = 30.0
-"""Seconds that a process waits for another to finish its transaction; one takes milliseconds, or as long as a seal."""
+"""Seconds that a process waits for another's transaction, which takes milliseconds, or as long as a seal."""
 
 _POLL = 0.02  # seconds between two attempts to lock
 _PIECE = 2**20  # bytes read at a time
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-"""Errors after which the disk is known to be as it was. After any other, no later success proves anything."""
+"""Errors after which the disk is known to be unchanged. After any other, no later success proves anything."""
 
 
 def create(file: Path) -> None:
-    """Make an empty log, whole or not at all; one that is there stays as it is.
+    """Create an empty log, whole or not at all; an existing one is left as it is.
 
     Raises:
-        LogWriteError: the file cannot be made, for example because its folder does not exist.
+        LogWriteError: the file cannot be created, for example because its folder does not exist.
     """
     try:
         if not file.exists():
             name_once(write_unnamed(file, frames.empty_log(), PRIVATE), file)
-        sync_folder(file.parent)  # whoever made the file may have died before its name was on the disk
+        sync_folder(file.parent)  # the process that created the file may have died before its name was on the disk
     except OSError as error:
         raise LogWriteError(file, error, undone=True) from error
 
 
 def identity_of(file: Path) -> str:
-    """The identity of a log, as its header says.
+    """Read the identity of a log from its header.
 
     Raises:
-        LogDamagedError: it is no log that this program knows.
+        LogDamagedError: the file is not a log that this program knows.
         OSError: it cannot be read.
     """
     with file.open("rb") as opened:
@@ -61,13 +61,13 @@ def identity_of(file: Path) -> str:
 
 
 class EntryLog:
-    """One log that `create` made, as one process sees it; another's transaction is waited for, `patience` seconds.
+    """One log that `create` made; a process waits up to `patience` seconds for another's transaction.
 
-    Threads may share it: a lock excludes them like processes.
+    Threads may share it: a lock excludes them as it does processes.
 
     Attributes:
-        file: with links resolved.
-        identity: that the log was made with, since the last transaction; see `fedprivacy.guard.frames`.
+        file: path of the log, with links resolved.
+        identity: identity of the log as of the last transaction; see `fedprivacy.guard.frames`.
     """
 
     def __init__(self, file: Path, patience: float = PATIENCE) -> None:
@@ -79,21 +79,21 @@ class EntryLog:
 
     @property
     def entries(self) -> list[bytes]:
-        """Every entry up to the last transaction, in order."""
+        """All entries up to the last transaction, in order."""
         return [frame.payload for frame in self._frames]
 
     def damaged(self, index: int, wrong: str) -> LogDamagedError:
-        """The error for an entry, counted from 0, that is whole and makes no sense."""
+        """Make the error for an entry, counted from 0, that is whole but invalid."""
         offset = ENTRIES_AT + sum(FRAMING + len(frame.payload) for frame in self._frames[:index])
         return LogDamagedError(self.file, offset, wrong)
 
     @contextmanager
     def transaction(self) -> Iterator[Callable[[bytes], None]]:
-        """Lock the file, finish what a crash interrupted, read all entries, and yield what appends one.
+        """Lock the file, repair it after a crash, read all entries, and yield a function that appends one.
 
         `append(payload)` returns when the entry is on the disk. It raises ValueError if the payload is longer than
         `MOST_PAYLOAD` bytes, and `LogWriteError` if the disk refuses; then the entry does not count, unless the error
-        says otherwise.
+        states that it may.
 
         Raises:
             LogBusyError: another process kept the lock for longer than `patience`.
@@ -118,7 +118,7 @@ class EntryLog:
         try:
             yield fd
         finally:
-            # Said aloud: a child that was forked in the meantime has the file open too, and would keep the lock.
+            # Unlock explicitly: a child forked meanwhile has the file open, too, and would keep the lock.
             with suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
@@ -136,7 +136,7 @@ class EntryLog:
                 return
 
     def _read(self, fd: int) -> None:
-        """Read everything anew, because another process may have appended, and the disk may have decayed."""
+        """Read everything again, because another process may have appended, and the disk may have decayed."""
         opened = os.fstat(fd)
         if not stat.S_ISREG(opened.st_mode):
             raise LogDamagedError(self.file, 0, "it is no regular file")
@@ -169,9 +169,9 @@ class EntryLog:
         self._end += FRAMING + len(payload)
 
     def _undo(self, fd: int) -> bool:
-        """Whether the file is again as it was before an entry that could not be appended.
+        """Restore the file to its state before an entry that could not be appended; return whether that worked.
 
-        The tail goes first: as long as the slot holds the new entry, a crash in between makes it count.
+        The tail is removed first: as long as the slot holds the new entry, a crash in between makes it count.
         """
         try:
             os.ftruncate(fd, self._end)
@@ -191,7 +191,7 @@ def _links(file: Path, fd: int) -> int:
     if os.fstat(fd).st_nlink > 1:
         for unnamed in unnamed_of(file):
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(fd), unnamed.stat()):  # and not what another process is about to name
+                if os.path.samestat(os.fstat(fd), unnamed.stat()):  # not a file that another process is about to name
                     unnamed.unlink()
     return os.fstat(fd).st_nlink
 
@@ -204,7 +204,7 @@ def _all_bytes(fd: int) -> bytes:
 
 
 def _repaired(fd: int, found: Believed) -> int:
-    """Finish what a crash interrupted. Each step can be interrupted in turn, and be done again.
+    """Finish an operation that a crash interrupted. Each step can be interrupted in turn, and repeated.
 
     Returns:
         The offset behind the last entry.

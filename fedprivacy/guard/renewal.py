@@ -1,4 +1,4 @@
-"""Another account for the same records, by the data owner's deliberate act."""
+"""Renewal: another account for the same records, by the data owner's deliberate act."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedprivacy.guard.tally import TallyFile
 
 
 def renew(file: Path) -> Path:
-    """Put a guard's account aside, under another name beside it; the next charge begins a new one.
+    """Rename a guard's account, beside the old name; the next charge starts a new account.
 
-    Formal guarantee: what the two accounts release together is (epsilon_1 + epsilon_2, delta_1 + delta_2)-
-    differentially private, by basic composition; if the second budget was chosen by what the first account released,
-    then for the largest that could have been chosen. Nothing is deleted: the account that was put aside can be read.
+    Formal guarantee: the releases of both accounts together are (epsilon_1 + epsilon_2, delta_1 + delta_2)-
+    differentially private, by basic composition. If the second budget depends on what the first account released, this
+    holds for the largest budget that could have been chosen. Nothing is deleted: the old account can be read.
 
     Returns:
-        Its new name.
+        The new name of the old account.
 
     Raises:
         LogError: the file is busy, damaged or not writable.
-        OSError: it cannot be renamed.
+        OSError: the file cannot be renamed.
     """
     kept = TallyFile(file)
     file = kept.file

@@ -1,22 +1,21 @@
-"""The folder of sealed updates, beside the log: what has left, or may have left, kept to be sent again.
+"""The folder of sealed updates beside the log: updates that have left, or may have left, kept to be sent again.
 
-An update is differentially private already and was charged; sending the same bytes twice tells nothing more. Training
-again would: so a client that died on the way to the server sends what it sealed.
+An update is differentially private already and was charged; sending the same bytes twice reveals nothing more. Training
+again would: so a client that died before sending sends the sealed update.
 
-The folder also bears witness against an older copy of the log that was put back beside it. An update is charged, then
-written here, then entered in the log as sealed; only then may it leave. Its name is a hash of the log up to its charge.
-So there are two kinds of updates that a log does not know as sealed, and their names tell them apart:
+The folder also reveals an older copy of the log that was restored beside it. An update is charged, then written here,
+then entered in the log as sealed; only then may it leave. Its name is a hash of the log up to its charge. So there are
+two kinds of updates that a log does not know as sealed, distinguished by their names:
 
-- The log gives this name to one of its charges. A crash came between file and entry, and the update never left; or an
-  older copy was put back that was made in between, and it did leave. Either way it was paid for, here, and what was
-  charged under one key cannot be charged, or trained, again.
-- It does not. No crash leaves that: charges were forgotten, and the log is not to be used.
+- The log gives this name to one of its charges. Either a crash came between file and entry, and the update never left;
+  or a copy from this moment was restored, and it did leave. In both cases the log holds its charge, and an attempt that
+  was charged cannot be charged, or trained, again.
+- The log does not give this name. No crash causes that: charges were lost, and the log must not be used.
 
-Formal guarantee: a log that is put back in the place of another, beside the folder as it is, gives a name to every
-update that lies there only if it holds the charge of every update that has left. For the one that was charged last of
-those that lie here always stays (`keep_only`), nothing that has left was charged after it, and a log that gives it its
-name begins as the log did that charged it. A folder that is put back, or deleted, together with its log bears no
-witness.
+Formal guarantee: a log that is restored in place of another, beside the unchanged folder, gives a name to every update
+in it only if it holds the charge of every update that has left. Proof: the update with the newest charge always stays
+(`keep_only`), no update that has left was charged after it, and a log that gives it its name begins like the log that
+charged it. A folder that is restored, or deleted, together with its log reveals nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ def folder_of(log: Path, identity: str) -> Path:
     """Return the folder of the updates that a log has sealed.
 
     Args:
-        log: its file, with links resolved.
-        identity: of the log. A copy has it too, so that a copy under another name finds the same updates. Empty: a log
-            of an earlier version that has no entry.
+        log: the log's file, with links resolved.
+        identity: identity of the log. A copy has the same, so that a copy under another name finds the same updates.
+            Empty: a log of an earlier version that has no entry.
     """
     end = f".{identity}{_FOLDER}" if identity else _FOLDER
     named = log.with_name(log.name + end)
@@ -52,7 +51,7 @@ def folder_of(log: Path, identity: str) -> Path:
 def bearing_witness(log: Path, identity: str) -> dict[str, Path]:
     """Return the updates that a log must know, each with its folder: those of its identity, and of its name.
 
-    Another log that is put in its place has another identity, and knows nothing of what was sealed under the name.
+    Another log in its place has another identity, and does not know the updates that were sealed under the name.
 
     Raises:
         OSError: a folder cannot be read.
@@ -62,9 +61,9 @@ def bearing_witness(log: Path, identity: str) -> dict[str, Path]:
 
 
 def name_by_identity(log: Path, identity: str) -> None:
-    """Give the folder of an earlier version the name that a copy of the log finds; to be called under the log's lock.
+    """Rename the folder of an earlier version so that a copy of the log finds it; call it under the log's lock.
 
-    What lies in it is known to be the log's.
+    The updates in it must be known to be the log's.
     """
     earlier, named = log.with_name(log.name + _FOLDER), log.with_name(f"{log.name}.{identity}{_FOLDER}")
     if identity and earlier.exists() and not named.exists():
@@ -73,17 +72,17 @@ def name_by_identity(log: Path, identity: str) -> None:
 
 
 def folders_named_after(log: Path) -> list[Path]:
-    """Every folder of updates that a log of this name has sealed, whatever its identity."""
+    """List every folder of updates that a log of this name has sealed, whatever its identity."""
     names = re.compile(re.escape(log.name) + r"(\.[0-9a-f]{16})?" + re.escape(_FOLDER))
-    # Sorted last: every transaction looks, and a data folder may hold many files.
+    # Sort last: every transaction looks here, and a data folder may hold many files.
     return sorted(folder for folder in log.parent.iterdir() if names.fullmatch(folder.name))
 
 
 def refuse_if_gone(log: Path) -> None:
-    """Begin no log where one of its name has sealed updates that are still there.
+    """Refuse to start a log if one of its name has sealed updates that still exist.
 
     Raises:
-        LogDamagedError: so it is.
+        LogDamagedError: such updates exist.
         OSError: its folder cannot be read.
     """
     for folder in [] if log.exists() else folders_named_after(log):
@@ -92,7 +91,7 @@ def refuse_if_gone(log: Path) -> None:
 
 
 def move(log: Path, identity: str, aside: Path) -> None:
-    """Let the updates of a log go with it to another name in its folder, before the log does."""
+    """Rename the folder of a log's updates along with the log, before the log itself."""
     folder = folder_of(log, identity)
     if folder.exists():
         folder.rename(aside.with_name(f"{aside.name}.{identity}{_FOLDER}"))
@@ -100,7 +99,7 @@ def move(log: Path, identity: str, aside: Path) -> None:
 
 
 def names_in(folder: Path) -> set[str]:
-    """The names of the updates that lie here.
+    """Return the names of the updates in a folder.
 
     Raises:
         OSError: it cannot be read.
@@ -112,7 +111,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def name_of(log: str) -> str:
-    """The file name of an update: the hash of the log up to its charge, so that a server chooses no part of it."""
+    """Return the file name of an update: the hash of the log up to its charge; a server chooses no part of it."""
     return log + _SUFFIX
 
 
@@ -131,7 +130,7 @@ def write(file: Path, update: bytes) -> None:
 
 
 def read(file: Path, digest: str) -> bytes | None:
-    """The update, if it is there and is the one that was sealed, by its SHA-256 in hexadecimal; else None."""
+    """Return the update, if it exists and has the sealed SHA-256, in hexadecimal; else None."""
     try:
         update = file.read_bytes()
     except OSError:
@@ -140,9 +139,9 @@ def read(file: Path, digest: str) -> bytes | None:
 
 
 def keep_only(folder: Path, wanted: Collection[str], places: Mapping[str, int]) -> None:
-    """Delete updates that are not wanted, but for the one that was charged last, and what a crash left without a name.
+    """Delete updates that are not wanted, except the one with the newest charge, and unnamed files left by a crash.
 
-    `places` has the place of their charges in the log, for the names of all that lie here.
+    `places` maps the names of all updates here to the places of their charges in the log.
 
     Raises:
         OSError: the folder cannot be read or written.

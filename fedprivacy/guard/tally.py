@@ -1,6 +1,6 @@
-"""What stands in a guard's log, what it adds up to, and the file that holds it beside the updates that it paid for.
+"""Tally: the entries of a guard's log, their sums, and the file that holds them beside the sealed updates.
 
-Times are for people. Nothing is decided by them, because a host's clock may jump.
+Times are for people. No decision uses them, because a host's clock may jump.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedprivacy.values.events import Event, NeighbouringRelation, is_unsampled_g
 
 @dataclass(frozen=True, slots=True)
 class ChargeEntry:
-    """Steps of an event that may be executed, because they count already; `run_key` is the server key's fingerprint."""
+    """Steps of an event that may be executed, because they are charged; `run_key` is the server key's fingerprint."""
 
     attempt: Attempt
     event: Event
@@ -38,9 +38,9 @@ class ChargeEntry:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionEntry:
-    """Steps that the server's ledger counts and this log did not: since then, they count here too.
+    """Steps that the server's ledger counts and this log did not: from this entry on, they count here too.
 
-    Both figures are without the grant that brought them, which `attempt` names; the server's is the larger one.
+    Both figures exclude the grant that reported them, which `attempt` names; the server's is the larger one.
     """
 
     attempt: Attempt
@@ -52,13 +52,13 @@ class CorrectionEntry:
 
     @property
     def steps(self) -> int:
-        """How many steps more count from now on."""
+        """Number of steps that count additionally from now on."""
         return self.server_steps - self.client_steps
 
 
 @dataclass(frozen=True, slots=True)
 class SealedEntry:
-    """An update, by its file's name and SHA-256, that may be sent again and again: it cost what its charge says."""
+    """An update, by its file's name and SHA-256, that may be sent repeatedly: its charge has paid for it."""
 
     attempt: Attempt
     name: str
@@ -68,17 +68,19 @@ class SealedEntry:
 
 @dataclass(frozen=True, slots=True)
 class RelationEntry:
-    """The relation that the account promises, before a size leaves that only this one allows to be public."""
+    """The relation that the account promises, recorded before a size leaves that only this relation allows to be
+    public.
+    """
 
     relation: NeighbouringRelation
     time: str
 
 
 def counts_as_question(entry: ChargeEntry | CorrectionEntry) -> bool:
-    """Whether an entry has to be taken for one of questions.
+    """Return whether an entry must be counted as a question.
 
-    A server's ledger tells its steps by event and not by run. So a correction counts if it may be of questions: of
-    Gaussians without sampling, since no other event is ever charged for one.
+    A server's ledger reports its steps by event and not by run. So a correction counts if it may concern questions: if
+    its event is a Gaussian without sampling, since a question is never charged another event.
     """
     return entry.attempt.asks if isinstance(entry, ChargeEntry) else is_unsampled_gaussian(entry.event)
 
@@ -88,17 +90,19 @@ Write = Callable[[Entry], None]
 
 
 def now() -> str:
-    """The time that entries carry: UTC, in ISO 8601."""
+    """Return the time for entries: UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def fingerprint(run_key: str) -> str:
-    """What a log keeps of a server's key: its SHA-256 in hexadecimal, which is short whatever the key is."""
+    """Return the fingerprint of a server's key that a log stores: its SHA-256 in hexadecimal, whatever the key's
+    length.
+    """
     return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
 
 
 def encoded(entry: Entry) -> bytes:
-    """An entry as it stands in the log."""
+    """Encode an entry for the log."""
     fields: dict[str, Any] = {"time": entry.time}
     if not isinstance(entry, RelationEntry):
         fields |= entry.attempt._asdict()
@@ -119,10 +123,10 @@ def encoded(entry: Entry) -> bytes:
 
 
 def decoded(payload: bytes) -> Entry:
-    """The entry that `encoded` wrote.
+    """Return the entry that `encoded` wrote.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the bytes are no entry.
     """
     try:
         return _entry(json.loads(payload))
@@ -149,18 +153,18 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
 
 @dataclass(slots=True)
 class Tally:
-    """The sum of all entries.
+    """The sums of all entries.
 
     Attributes:
         entries: charges and corrections, in order.
-        charges: the charges by what they are for, in order.
-        sealed: the sealed updates by what was charged for them, in order.
-        names: of the files that updates are sealed in, by what was charged for them.
-        places: by the name of a file, the place of its charge among all charges: of every name that this log gives.
-        run_keys: the fingerprint of the key that opened a run, by the run's name.
-        history: how often each event counts, over all runs, corrections included.
-        asked: how much of that counts as questions.
-        relation: that the account promises; None: nothing was charged or disclosed.
+        charges: charges by attempt, in order.
+        sealed: sealed updates by attempt, in order.
+        names: names of the files of sealed updates, by attempt.
+        places: place of the charge among all charges, by the name of a file, for every name that this log gives.
+        run_keys: fingerprint of the key that opened a run, by the run's name.
+        history: number of steps of each event, over all runs, corrections included.
+        asked: number of these steps that count as questions, by event.
+        relation: relation that the account promises; None: nothing was charged or disclosed.
     """
 
     entries: list[ChargeEntry | CorrectionEntry] = field(default_factory=list)
@@ -172,16 +176,16 @@ class Tally:
     history: dict[Event, int] = field(default_factory=dict)
     asked: dict[Event, int] = field(default_factory=dict)
     relation: NeighbouringRelation | None = None
-    _told: str = ""  # a hash of all entries so far, chained
+    _chained: str = ""  # a hash of all entries so far, chained
 
     @property
     def allowance(self) -> Allowance | None:
-        """What the data owner allowed at last; None before anything is charged."""
+        """The data owner's latest terms; None before anything is charged."""
         return self.entries[-1].allowance if self.entries else None
 
     def add(self, entry: Entry, payload: bytes) -> None:
-        """Take one more entry into account, with its bytes in the log."""
-        self._told = sha256(self._told.encode() + payload).hexdigest()
+        """Add one more entry, with its bytes in the log."""
+        self._chained = sha256(self._chained.encode() + payload).hexdigest()
         if isinstance(entry, RelationEntry):
             self.relation = entry.relation
             return
@@ -196,13 +200,13 @@ class Tally:
             self.asked[entry.event] = self.asked.get(entry.event, 0) + entry.steps
         if isinstance(entry, ChargeEntry):
             self.charges[entry.attempt] = entry
-            self.names[entry.attempt] = name = seals.name_of(self._told)
+            self.names[entry.attempt] = name = seals.name_of(self._chained)
             self.places[name] = len(self.charges)
             self.run_keys.setdefault(entry.attempt.run_id, entry.run_key)
 
 
 class TallyFile:
-    """What a log says, up to the last transaction, and the folder of the updates that it sealed.
+    """A log's entries up to the last transaction, and the folder of the updates that it sealed.
 
     Args:
         file: a log that `fedprivacy.guard.log.create` made.
@@ -215,22 +219,22 @@ class TallyFile:
 
     @property
     def file(self) -> Path:
-        """The log, with links resolved: by a link it is the same account."""
+        """Path of the log, with links resolved: a link leads to the same account."""
         return self._log.file
 
     @property
     def identity(self) -> str:
-        """The log's own; known in a transaction, and afterwards, as `folder` is."""
+        """Identity of the log; known in a transaction, and afterwards, as `folder` is."""
         return self._log.identity
 
     @property
     def folder(self) -> Path:
-        """The folder of the sealed updates."""
+        """Folder of the sealed updates."""
         return seals.folder_of(self.file, self.identity)
 
     @contextmanager
     def transaction(self) -> Iterator[Write]:
-        """Lock the file, bring `tally` up to date, and yield what writes one entry and adds it.
+        """Lock the file, bring `tally` up to date, and yield a function that writes one entry and adds it.
 
         Raises:
             LogDamagedError: the folder holds an update that this log never charged, see `fedprivacy.guard.seals`.
@@ -247,7 +251,9 @@ class TallyFile:
             yield write
 
     def _check_updates(self) -> None:
-        """What was charged later than this log knows has been forgotten, however whole the log is."""
+        """Refuse the log if updates exist that it never charged: later charges have been lost, however whole the log
+        is.
+        """
         try:
             updates = seals.bearing_witness(self.file, self.identity)
             unknown = updates.keys() - self.tally.places
