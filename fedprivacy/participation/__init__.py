@@ -1,8 +1,8 @@
-"""Participation: which clients a round asks, which of them answer in time, and what a simulated clock shows then.
+"""Participation: the clients that a round asks, those that answer in time, and the time on a simulated clock.
 
-It knows client ids, numbers of local steps and seconds, and no Flower: whatever carries the messages asks it. No choice
-here depends on a record. Who was sampled is no secret from the server, so sampling clients amplifies nothing in its
-view; and what a client was granted stays charged, whether or not its update is averaged.
+It knows client ids, numbers of local steps and seconds, but not Flower. No choice here depends on a record. The server
+knows the sampled clients, so sampling clients amplifies nothing in its view; and a client's grant stays charged,
+whether or not its update is averaged.
 """
 
 from fedprivacy.participation.asynchronous import Buffer, Course, Dispatch, discount

@@ -1,15 +1,14 @@
 """Asynchronous rounds: many clients train side by side, and the server steps as soon as its buffer is full (FedBuff).
 
-Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation". A round is what happens between two
-steps of the server: whoever is dispatched in it trains from the model that the step before has left, and its answer may
-be one of the next step's, or of a later one's. Whoever is done is replaced at once; and is not dispatched again before
-the next step, so that a client has at most one training in any round: what it is charged for has one name, and so has
-the noise.
+Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation". A round lasts from one step of the
+server to the next: a client that is dispatched in it trains from the model after the last step, and its answer enters
+the next step, or a later one. A client that is done is replaced at once, but not dispatched again before the next step:
+a client has at most one training in a round, so that its charge and its noise have unique names.
 
 All of it is a function of the run's key, the round, the clients' ids and public numbers, and of no update: a client
-whose training fails takes its place in the buffer, and leaves it empty.
+whose training fails occupies a place in the buffer, and leaves it empty.
 
-Formal guarantee: none. Each dispatch is a release of its own, charged when it is made; see the package.
+Formal guarantee: none. Each dispatch is a separate release, charged when it is made; see the package.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class Dispatch:
     """One training of one client.
 
     Attributes:
-        client_id: whose.
-        round: in which it began, with the model that this round began with.
-        ends: when, in simulated seconds.
-        answers: whether its update comes then; else the client is known then to have gone away.
+        client_id: the client.
+        round: round in which it began, with the model at this round's beginning.
+        ends: time of its end, in simulated seconds.
+        answers: whether its update arrives then; otherwise the client is then known to have left.
     """
 
     client_id: str
@@ -43,25 +42,25 @@ class Dispatch:
     answers: bool
 
     def staleness(self, round: int) -> int:
-        """How many steps the server has made meanwhile, when it takes the update in this round."""
+        """Return the number of steps that the server has made meanwhile, when it takes the update in this round."""
         return round - self.round
 
 
 def discount(staleness: int) -> float:
-    """What a stale update counts, compared with a fresh one."""
+    """Return the weight of a stale update relative to a fresh one."""
     return 1.0 / math.sqrt(1.0 + staleness)
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens in a round.
+    """Events of a round.
 
     Attributes:
-        dispatched: who began to train in it.
-        answered: whose updates its step takes, in the order in which they came, from this round or others before.
-        gone: who is known by now to have gone away instead.
-        training: who still trains at its end.
-        ended: when, in simulated seconds.
+        dispatched: trainings that began in it.
+        answered: trainings whose updates its step takes, in the order of arrival, from this or earlier rounds.
+        gone: trainings whose clients are known by now to have left instead.
+        training: trainings in progress at its end.
+        ended: time of its end, in simulated seconds.
     """
 
     dispatched: tuple[Dispatch, ...]
@@ -72,24 +71,24 @@ class Course:
 
     @property
     def over(self) -> tuple[Dispatch, ...]:
-        """Whose training has ended in it, one way or the other."""
+        """Trainings that ended in it, with or without an answer."""
         return self.answered + self.gone
 
     @property
     def empty(self) -> bool:
-        """Whether nothing happens in it: nobody trains, and nobody who could is ever there again."""
+        """True if nothing happens: nobody trains, and nobody who could is ever available again."""
         return not (self.dispatched or self.answered or self.gone)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Keeps so many clients training, and steps with every so many answers.
+    """Buffer that keeps a number of clients training, and steps with every so many answers.
 
     Attributes:
-        participation: how fast clients are, when they are there, and who goes away; its cohort, and what else is about
-            rounds that end together, is not looked at.
-        concurrency: how many train at any moment, as long as there are as many to dispatch.
-        size: how many answers make a step. Where nobody is left who could fill the buffer, fewer do.
+        participation: speeds, availability and drop-outs of clients; its cohort, and everything else about rounds that
+            end together, is ignored.
+        concurrency: number of clients that train at any moment, as long as there are enough to dispatch.
+        size: number of answers in a step. If no client is left to fill the buffer, fewer suffice.
     """
 
     participation: Participation
@@ -97,18 +96,19 @@ class Buffer:
     size: int
 
     def course(self, round: int, steps: Mapping[str, int], training: Sequence[Dispatch], at: float) -> Course:
-        """The course of a round.
+        """Compute the course of a round.
 
         Args:
-            round: its number, from 1.
-            steps: that each client would take, of those that may be dispatched.
-            training: who trains when it begins.
-            at: when the round before was over, in simulated seconds.
+            round: number of the round, from 1.
+            steps: number of steps of each client that may be dispatched.
+            training: trainings in progress at its beginning.
+            at: end of the round before, in simulated seconds.
         """
         going = _Going(self, round, steps, list(training), at)
         going.dispatch()
         while len(going.answered) < self.size and going.goes_on():
-            if len(going.answered) < self.size:  # whoever completes a step is replaced after it, from the new model
+            # The client that completes a step is replaced after it, from the new model.
+            if len(going.answered) < self.size:
                 going.dispatch()
         return Course(
             dispatched=tuple(going.dispatched),
@@ -121,7 +121,7 @@ class Buffer:
 
 @dataclass(slots=True)
 class _Going:
-    """A round, as far as it has come."""
+    """A round in progress."""
 
     buffer: Buffer
     round: int
@@ -138,17 +138,17 @@ class _Going:
         self.waiting = dict.fromkeys(self._in_turn([client_id for client_id in self.steps if client_id not in busy]))
 
     def _in_turn(self, client_ids: Sequence[str]) -> Iterable[str]:
-        """Clients in this round's random order; its first are whom a round that ends together would ask."""
+        """Return clients in this round's random order; a synchronous round would ask the first ones."""
         drawn = self.buffer.participation.draws.uniforms(DrawPurpose.COHORT, client_ids, self.round)
         return (client_ids[place] for place in np.argsort(drawn, kind="stable").tolist())
 
     @property
     def free(self) -> int:
-        """How many more may train."""
+        """Number of further clients that may train."""
         return self.buffer.concurrency - len(self.training)
 
     def dispatch(self) -> None:
-        """Let those train whose turn it is, of those that are there."""
+        """Dispatch the clients whose turn it is, of those that are available."""
         participation = self.buffer.participation
         there = (client_id for client_id in self.waiting if participation.there(client_id, self.now))
         for client_id in list(islice(there, self.free)):
@@ -158,7 +158,7 @@ class _Going:
             self.training.append(self.dispatched[-1])
 
     def goes_on(self) -> bool:
-        """Wait until somebody is done, or comes whom there is room for; false: nobody will."""
+        """Wait until a training ends, or a client arrives and has room; return False if that never happens."""
         moment = min((dispatch.ends for dispatch in self.training), default=math.inf)
         if self.free:
             coming = (self.buffer.participation.availability.next(c, self.now)[0] for c in self.waiting)
@@ -173,12 +173,12 @@ class _Going:
         return True
 
     def _turn(self, dispatch: Dispatch) -> tuple[float, float]:
-        """In which order answers are taken that come at the same moment."""
+        """Return the sort key of answers that arrive at the same moment."""
         draws = self.buffer.participation.draws
         return dispatch.ends, draws.uniform(DrawPurpose.TIE, dispatch.client_id, dispatch.round)
 
-    def _is_done(self, among: list[Dispatch], done: Collection[Dispatch]) -> None:
-        among += done
+    def _is_done(self, ended: list[Dispatch], done: Collection[Dispatch]) -> None:
+        ended += done
         for dispatch in done:
             self.training.remove(dispatch)
 

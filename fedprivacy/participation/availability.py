@@ -1,4 +1,4 @@
-"""Availability: when each client is there, in simulated seconds since the run began."""
+"""Availability: the times at which each client is available, in simulated seconds since the run began."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ from fedprivacy.participation.traces import names_trace, numbered, read_trace
 FORMS = "diurnal:SHARE (above 0, below 1), or FILE.csv with the columns client, from, to"
 
 DAY = 86_400.0
-"""Simulated seconds."""
+"""Number of simulated seconds in a day."""
 
 Interval = tuple[float, float]
-"""From a moment on, and up to another, not included."""
+"""Beginning and end of an interval of time; the end is not included."""
 
 _NEVER = (math.inf, math.inf)
 
 
 class Availability(Protocol):
-    """When clients are there."""
+    """Times at which clients are available."""
 
     def next(self, client_id: str, at: float) -> Interval:
-        """The client's first interval that is not over `at` that moment; it may have begun. Infinite: there is none."""
+        """Return the client's first interval that is not over `at` that moment; it may have begun. Infinite: there is
+        none.
+        """
         ...
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Refuse a run of which no client is ever there, by a `ConfigError`."""
+        """Refuse a run of which no client is ever available, by a `ConfigError`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Everybody is there all the time."""
+    """Every client is available all the time."""
 
     def next(self, client_id: str, at: float) -> Interval:
-        """All of time."""
+        """Return all of time."""
         return 0.0, math.inf
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Everybody is."""
+        """Accept any clients."""
 
 
 ALWAYS = Always()
@@ -54,40 +56,40 @@ ALWAYS = Always()
 
 @dataclass(frozen=True, slots=True)
 class Diurnal:
-    """A share of every day without a break, from an hour on that is each client's own and uniformly distributed.
+    """Every client is available for a share of each day, from its own, uniformly distributed time of day on.
 
-    A phone that charges at night, in a time zone of its own (Bonawitz et al. 2019, Yang et al. 2018).
+    It resembles phones that charge at night, in different time zones (Bonawitz et al. 2019, Yang et al. 2018).
     """
 
     share: float
     draws: Draws
 
     def next(self, client_id: str, at: float) -> Interval:
-        """Today's, yesterday's if that is not over, or tomorrow's."""
+        """Return today's interval, yesterday's if that is not over, or tomorrow's."""
         begins, lasts = DAY * self.draws.uniform(DrawPurpose.DAY, client_id), DAY * self.share
         day = math.floor((at - begins - lasts) / DAY) + 1
         start = begins + day * DAY
         return start, start + lasts
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Everybody is there once a day."""
+        """Accept any clients: all are available once a day."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """As a trace says: a client is there between `from` and `to` of its lines, and one without a line never is."""
+class TracedAvailability:
+    """Availability by a trace: a client is available between `from` and `to` of its lines, and never without a line."""
 
     file: str
-    by_client: Mapping[str, list[Interval]] = field(repr=False)  # apart from one another, in order
+    by_client: Mapping[str, list[Interval]] = field(repr=False)  # disjoint, in order
 
     def next(self, client_id: str, at: float) -> Interval:
-        """From the client's lines."""
+        """Return the next interval of the client's lines."""
         intervals = self._of(client_id)
         first = bisect_right(intervals, at, key=lambda interval: interval[1])
         return intervals[first] if first < len(intervals) else _NEVER
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Refuse the trace of others."""
+        """Refuse a trace without a line for any of the clients."""
         if not any(map(self._of, client_ids)):
             raise ConfigError(
                 [f"availability: '{self.file}' has a line for no client of this run; name clients by id or number."]
@@ -98,10 +100,10 @@ class Observed:
 
 
 def availability_of(text: str, draws: Draws) -> Availability:
-    """The availability that a setting names.
+    """Return the availability that a setting names.
 
     Raises:
-        ConfigError: it is of no such form, or its file is not.
+        ConfigError: the setting or its file has another form.
     """
     check_form(text)
     if not names_trace(text):
@@ -111,14 +113,14 @@ def availability_of(text: str, draws: Draws) -> Availability:
         if start >= end:
             raise ConfigError([f"availability: in '{text}' {client} is there from {start:g} to {end:g}; swap the two."])
         lines[client].append((start, end))
-    return Observed(text, {client: _merged(intervals) for client, intervals in lines.items()})
+    return TracedAvailability(text, {client: _merged(intervals) for client, intervals in lines.items()})
 
 
 def check_form(text: str) -> None:
-    """Refuse what names no availability; no file is read.
+    """Refuse a setting that names no availability; no file is read.
 
     Raises:
-        ConfigError: says what does.
+        ConfigError: the setting has another form; the error names the valid ones.
     """
     if not names_trace(text) and not 0.0 < _share(text) < 1.0:
         raise ConfigError([f"availability is '{text}'; give {FORMS}."])
@@ -133,7 +135,7 @@ def _share(text: str) -> float:
 
 
 def _merged(intervals: list[Interval]) -> list[Interval]:
-    """Those that touch or overlap as one, in order."""
+    """Merge intervals that touch or overlap, in order."""
     ordered = sorted(intervals)
     ends = list(accumulate((end for _, end in ordered), max))
     gaps = [n + 1 for n, (end, (start, _)) in enumerate(zip(ends, ordered[1:], strict=False)) if start > end]

@@ -1,9 +1,9 @@
-"""Numbers at random, each a function of a key and of what it is for.
+"""Random draws, each a function of a key and of its purpose.
 
-Nothing is consumed from a stream: to ask for a draw again, or for one more, changes no other. So a run that goes on
-draws as if it had never been stopped, and two runs of one seed see the same drop-outs whatever else is different.
+Nothing is consumed from a stream: repeating a draw, or an additional one, changes no other. So a resumed run draws as
+if it had never been stopped, and two runs of one seed see the same drop-outs whatever else differs.
 
-They choose clients, and hide nothing. Noise, and the choice of records, have `fedprivacy.mechanisms.keystream`.
+They choose clients, and protect nothing. Noise, and the choice of records, use `fedprivacy.mechanisms.keystream`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 
 class DrawPurpose(enum.StrEnum):
-    """What a draw is for. Draws for different purposes are independent."""
+    """The purpose of a draw. Draws for different purposes are independent."""
 
     COHORT = "cohort"
     DROP_OUT = "drop-out"
@@ -36,16 +36,18 @@ class Draws:
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Those of whatever has this name: a seed, or a run without one."""
+        """Make the draws for a name: a seed, or a run without one."""
         return cls(hashlib.blake2b(name.encode(), digest_size=32, person=b"fedprivacy draws").digest())
 
     def uniform(self, purpose: DrawPurpose, client_id: str, round: int = 0) -> float:
-        """A number above 0 and below 1, uniformly distributed; of a client for good, where no round is given."""
+        """Draw a number above 0 and below 1, uniformly; without a round, a client's number is the same for the whole
+        run.
+        """
         word = int.from_bytes(_finished(self._begun(purpose, round), client_id))
         return ((word >> 12) + 0.5) * 2.0**-52
 
     def uniforms(self, purpose: DrawPurpose, client_ids: Iterable[str], round: int = 0) -> NDArray[np.float64]:
-        """The numbers of several clients, in their order, shape [clients]."""
+        """Draw the numbers of several clients, in their order, shape [clients]."""
         begun = self._begun(purpose, round)
         words = np.frombuffer(b"".join(_finished(begun, client_id) for client_id in client_ids), dtype=">u8")
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
@@ -55,7 +57,7 @@ class Draws:
 
 
 def _finished(begun: hashlib.blake2b, client_id: str) -> bytes:
-    """The hash of one more text; to begin it anew for each of a million clients would take three times as long."""
+    """Finish a hash with one more text; starting anew for each of a million clients would take three times as long."""
     finished = begun.copy()
     finished.update(client_id.encode())
     return finished.digest()

@@ -1,7 +1,7 @@
-"""The course of a round: who is there, who is asked, who answers in time, and when it is over.
+"""The course of a round: the clients that are available, asked, and in time, and the end of the round.
 
-All of it is a function of the run's key, the round, the clients' ids and public numbers: nothing is remembered between
-two questions, so that they may be asked again, for one client or for all.
+All of it is a function of the run's key, the round, the clients' ids and public numbers: calls keep no state, so that
+they may be repeated, for one client or for all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fedprivacy.participation.sizes import Cohort
 from fedprivacy.participation.speeds import INSTANT, Speeds
 
 DROPPED_OUT, TOO_LATE = "dropped-out", "too-late"
-"""Why an update is not averaged."""
+"""Reasons why an update is not averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turnout:
-    """Who may be asked in a round, and when it begins: infinite where nobody is ever there again."""
+    """Clients that may be asked in a round, and its beginning: infinite if no client is ever available again."""
 
     client_ids: AbstractSet[str]
     began: float
@@ -32,7 +32,7 @@ class Turnout:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """How a round ended: whose answers do not count, each with the reason, and when."""
+    """End of a round: its time, and the clients whose answers do not count, each with the reason."""
 
     missed: Mapping[str, str]
     ended: float
@@ -40,20 +40,20 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """Which clients take part in a run's rounds. Moments are simulated seconds since the run began.
+    """Rules by which clients take part in a run's rounds. Times are simulated seconds since the run began.
 
-    A client that is asked and drops out before it begins, or goes away before it has finished, releases nothing, and
-    the server cannot know that: what it was granted stays charged. One that answers too late has trained, and what it
-    released is charged as any other.
+    A client that is asked and drops out before it begins, or leaves before it has finished, releases nothing, but the
+    server cannot know that: its grant stays charged. A client that answers too late has trained, and its release is
+    charged like any other.
 
     Attributes:
-        draws: of the run.
-        cohort: samples clients; None: all that may be asked are.
-        wanted: how many answers a round waits for, the first ones; None: all that come.
+        draws: random draws of the run.
+        cohort: rule that samples clients; None: all that may be asked are.
+        wanted: number of first answers that a round waits for; None: all that arrive.
         drop_out: probability with which a client that is asked does not begin.
         deadline: seconds after which a round is over.
-        speeds: of local steps; `INSTANT`: there is no clock, nothing takes time and nobody is late.
-        availability: when clients are there.
+        speeds: speeds of local steps; `INSTANT`: there is no clock, nothing takes time and nobody is late.
+        availability: times at which clients are available.
     """
 
     draws: Draws = field(repr=False)
@@ -66,24 +66,24 @@ class Participation:
 
     @property
     def clocked(self) -> bool:
-        """Whether time passes."""
+        """True if there is a simulated clock."""
         return self.speeds != INSTANT
 
     @property
     def selective(self) -> bool:
-        """Whether some clients may be left out of a round though they could be asked."""
+        """True if some clients that could be asked may be left out of a round."""
         return self.cohort is not None or self.availability != ALWAYS
 
     @property
     def eventful(self) -> bool:
-        """Whether a client that is asked may fail to answer, or in time."""
+        """True if a client that is asked may fail to answer, or to answer in time."""
         return self.clocked or self.drop_out > 0.0 or self.wanted is not None or self.availability != ALWAYS
 
     def check(self, client_ids: Collection[str], steps: int) -> None:
-        """Refuse what these clients cannot do: to be known to the traces, and to take so many steps by the deadline.
+        """Check that the clients are known to the traces, and can take so many steps by the deadline.
 
         Raises:
-            ConfigError: says what they cannot. Nothing has been spent.
+            ConfigError: a client is unknown or too slow. Nothing has been spent.
         """
         self.speeds.check(client_ids)
         self.availability.check(client_ids)
@@ -98,12 +98,12 @@ class Participation:
                 )
 
     def turnout(self, round: int, client_ids: Iterable[str], at: float) -> Turnout:
-        """Sample a round's clients from those that are there, or wait until somebody is.
+        """Sample a round's clients from those that are available, or wait until one is.
 
         Args:
-            round: its number, from 1.
-            client_ids: who could be asked.
-            at: when the round before was over.
+            round: number of the round, from 1.
+            client_ids: clients that could be asked.
+            at: end of the round before.
         """
         there, began = self._there(list(client_ids), at)
         if self.cohort is None:
@@ -111,7 +111,7 @@ class Participation:
         return Turnout(self.cohort.chosen(there, self.draws.uniforms(DrawPurpose.COHORT, there, round)), began)
 
     def _there(self, client_ids: list[str], at: float) -> tuple[list[str], float]:
-        """Those that are there first, and when: now, or as soon as somebody is."""
+        """Return the first available clients, and the time: now, or as soon as one is available."""
         if self.availability == ALWAYS:
             return client_ids, at
         coming = {client_id: self.availability.next(client_id, at)[0] for client_id in client_ids}
@@ -119,7 +119,7 @@ class Participation:
         return [client_id for client_id, start in coming.items() if start <= began < math.inf], began
 
     def begins(self, round: int, steps: Mapping[str, int], began: float) -> set[str]:
-        """Those who train to the end and answer, too late or not, of the clients with so many steps to take."""
+        """Return the clients that train to the end and answer, too late or not, given the steps of each."""
         if self.drop_out == 0.0 and self.availability == ALWAYS:
             return set(steps)
         return {
@@ -130,26 +130,28 @@ class Participation:
         }
 
     def there(self, client_id: str, at: float) -> bool:
-        """Whether a client could be asked at that moment."""
+        """Return whether a client could be asked at a moment."""
         return self.availability == ALWAYS or self.availability.next(client_id, at)[0] <= at
 
     def ends(self, client_id: str, round: int, steps: int, began: float) -> tuple[float, bool]:
-        """When a client is done, and whether it answers then; else it is known then to have gone away."""
+        """Return the time at which a client is done, and whether it answers then; otherwise it is then known to have
+        left.
+        """
         if client_id in self.begins(round, {client_id: steps}, began):
             return self._arrival(client_id, steps, began), True
         return self._left(client_id, round, began), False
 
     def closes(self, round: int, steps: Mapping[str, int], began: float, usable: Collection[str]) -> Closed:
-        """Who answers in time, and when the server goes on.
+        """Return the clients whose answers are missing or late, and the time at which the server goes on.
 
-        It goes on when it has all the answers that it wants, or when every client has answered or is known to have gone
-        away, and no later than at the deadline. A connection that breaks is noticed at once.
+        It goes on when it has all the answers that it wants, or when every client has answered or is known to have
+        left, and no later than at the deadline. A connection that breaks is noticed at once.
 
         Args:
-            round: its number, from 1.
-            steps: that each client was granted.
-            began: when they were asked.
-            usable: those whose updates could be averaged.
+            round: number of the round, from 1.
+            steps: number of steps granted to each client.
+            began: time at which they were asked.
+            usable: clients whose updates could be averaged.
         """
         over, training = began + self.deadline, self.begins(round, steps, began)
         if not self.clocked:
@@ -173,5 +175,5 @@ class Participation:
         return began + steps * self.speeds.seconds(client_id)
 
     def _left(self, client_id: str, round: int, began: float) -> float:
-        """When a client that does not answer is known to have gone."""
+        """Return the time at which a client that does not answer is known to have left."""
         return began if self._drops_out(client_id, round) else self.availability.next(client_id, began)[1]

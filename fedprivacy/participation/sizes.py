@@ -1,6 +1,7 @@
-"""Cohorts: how the clients of a round are sampled from those that may be asked.
+"""Cohorts: rules that sample the clients of a round from those that may be asked.
 
-Formal guarantee: none. Whoever is asked is known to the server and spends what a round costs; see the package.
+Formal guarantee: none. The server knows the clients that are asked, and each spends the cost of a round; see the
+    package.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from numpy.typing import NDArray
 
 
 class Cohort(Protocol):
-    """Chooses clients by one uniform draw for each."""
+    """Rule that chooses clients by one uniform draw for each."""
 
     def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
-        """Those of the clients that a round asks, by each one's number between 0 and 1, shape [clients]."""
+        """Return the clients that a round asks, given a number between 0 and 1 for each, shape [clients]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """So many clients, or all where there are fewer: every set of that size is as likely as any other."""
+    """A fixed number of clients, or all if there are fewer: every set of that size is equally likely."""
 
     size: int
 
     def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
-        """Those with the smallest numbers."""
+        """Return the clients with the smallest numbers."""
         if len(client_ids) <= self.size:
             return set(client_ids)
         return {client_ids[n] for n in np.argpartition(drawn, self.size)[: self.size].tolist()}
@@ -41,7 +42,7 @@ class Poisson:
     rate: float
 
     def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
-        """Those whose number is below the rate."""
+        """Return the clients whose number is below the rate."""
         return {client_ids[n] for n in np.flatnonzero(drawn < self.rate).tolist()}
 
 
@@ -54,4 +55,4 @@ def _poisson(size: int, clients: int) -> Cohort:
 
 
 COHORTS = {"fixed": _fixed, "poisson": _poisson}
-"""By name: a cohort from its (expected) size and the number of the run's clients."""
+"""Factories of cohorts by name: (expected size, number of the run's clients) -> cohort."""

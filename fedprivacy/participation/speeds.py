@@ -1,4 +1,4 @@
-"""Speeds: how many simulated seconds a local step takes each client."""
+"""Speeds: the number of simulated seconds that a local step takes on each client."""
 
 from __future__ import annotations
 
@@ -15,67 +15,69 @@ from fedprivacy.participation.traces import names_trace, numbered, read_trace
 FORMS = "equal, lognormal:SIGMA, lognormal:SIGMA:MEDIAN, or FILE.csv with the columns client, seconds"
 
 _MOST_SPREAD = 5.0
-"""Of sigma: a client in forty would be more than 20,000 times as slow as the median."""
+"""Maximum value of sigma: beyond, a client in forty would be more than 20,000 times as slow as the median."""
 
 _LONGEST = 1e9
 
 
 class Speeds(Protocol):
-    """How fast clients are."""
+    """Speeds of clients."""
 
     def seconds(self, client_id: str) -> float:
-        """Of one local step, the client's own for the whole run."""
+        """Return the seconds of one local step, constant for a client over the whole run."""
         ...
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Refuse clients whose speed is not known, by a `ConfigError`."""
+        """Refuse clients whose speed is unknown, by a `ConfigError`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Everybody is as fast."""
+    """All clients are equally fast."""
 
     each: float = 1.0
 
     def seconds(self, client_id: str) -> float:
-        """The same for all."""
+        """Return the common number of seconds."""
         return self.each
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Nobody is unknown."""
+        """Accept any client: all have the same speed."""
 
 
 INSTANT = Equal(0.0)
-"""Where there is no clock."""
+"""Speeds of a run without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """By their median, in seconds, and their logarithm's standard deviation `sigma`: most are quick, some very slow."""
+    """Lognormal seconds with a median and a standard deviation `sigma` of the logarithm: most are quick, some very
+    slow.
+    """
 
     draws: Draws
     sigma: float
     median: float = 1.0
 
     def seconds(self, client_id: str) -> float:
-        """Drawn once for each client."""
+        """Return the client's seconds, drawn from its id."""
         drawn = self.draws.uniform(DrawPurpose.SPEED, client_id)
         return self.median * math.exp(self.sigma * NormalDist().inv_cdf(drawn))
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Nobody is unknown."""
+        """Accept any client: its speed is drawn from its id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
-    """As a trace says."""
+class TracedSpeeds:
+    """Speeds by a trace."""
 
     file: str
     by_client: Mapping[str, float] = field(repr=False)
 
     def seconds(self, client_id: str) -> float:
-        """Of the client's line."""
+        """Return the seconds of the client's line."""
         return self.by_client[client_id if client_id in self.by_client else numbered(client_id)]
 
     def check(self, client_ids: Iterable[str]) -> None:
@@ -86,10 +88,10 @@ class Observed:
 
 
 def speeds_of(text: str, draws: Draws) -> Speeds:
-    """The speeds that a setting names.
+    """Return the speeds that a setting names.
 
     Raises:
-        ConfigError: it is of no such form, or its file is not.
+        ConfigError: the setting or its file has another form.
     """
     check_form(text)
     if text == "equal":
@@ -97,14 +99,14 @@ def speeds_of(text: str, draws: Draws) -> Speeds:
     if not names_trace(text):
         return Lognormal(draws, *_numbers(text))
     found = dict(read_trace("speeds", text, ["seconds"]))
-    return Observed(text, {client: seconds for client, (seconds,) in found.items()})
+    return TracedSpeeds(text, {client: seconds for client, (seconds,) in found.items()})
 
 
 def check_form(text: str) -> None:
-    """Refuse what names no speeds; no file is read.
+    """Refuse a setting that names no speeds; no file is read.
 
     Raises:
-        ConfigError: says what does.
+        ConfigError: the setting has another form; the error names the valid ones.
     """
     if text == "equal" or names_trace(text):
         return
@@ -116,7 +118,7 @@ def check_form(text: str) -> None:
 
 
 def _numbers(text: str) -> list[float]:
-    """Sigma and, where it is given, the median; not a number, where the text is of another form."""
+    """Parse sigma and, if given, the median; NaN if the text has another form."""
     kind, *numbers = text.split(":")
     try:
         found = [float(number) for number in numbers]

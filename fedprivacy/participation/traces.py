@@ -1,4 +1,4 @@
-"""Traces: what was observed of real clients, as CSV files with a header and one line an observation.
+"""Traces: observations of real clients, as CSV files with a header and one line an observation.
 
 A client is named by its id, or by its number in the simulated split.
 """
@@ -14,21 +14,21 @@ from fedprivacy._support.settings import ConfigError
 
 
 def names_trace(text: str) -> bool:
-    """Whether a setting names a file instead of a model."""
+    """Return whether a setting names a file instead of a model."""
     return text.endswith(".csv")
 
 
 def read_trace(setting: str, file: str, columns: Sequence[str]) -> Iterator[tuple[str, list[float]]]:
-    """The client of every line, and its numbers.
+    """Yield the client of every line, and its numbers.
 
     Args:
-        setting: that names the file, for the errors.
-        file: its path.
-        columns: of the numbers; others are not read.
+        setting: name of the setting, for the errors.
+        file: path of the file.
+        columns: columns of the numbers; others are not read.
 
     Raises:
-        ConfigError: the file cannot be read, lacks a column, or holds something else than a number that is not
-            negative. It names the line.
+        ConfigError: the file cannot be read, lacks a column, or holds a value that is no number or negative. The error
+            names the line.
     """
     try:
         text = Path(file).read_text()
@@ -44,7 +44,7 @@ def read_trace(setting: str, file: str, columns: Sequence[str]) -> Iterator[tupl
 
 
 def numbered(client_id: str) -> str:
-    """A simulated client's number in its split, which stands for it in traces: '7' for 'client-07'."""
+    """Return a simulated client's number in its split, by which traces may name it: '7' for 'client-07'."""
     digits = client_id.rpartition("-")[2]
     return str(int(digits)) if digits.isdecimal() else client_id
 
