@@ -226,7 +226,7 @@ class Ledger:
         """Read the budgets in force."""
         return self.database.read(lambda connection: charges.allowances_of(connection, dataset_ids))
 
-    def read_changed(self, known: Set[str], since: journal.Head, unread: Set[str]) -> changes.Reading:
+    def read_changed(self, known: Set[str], since: journal.Head, unread: Set[str]) -> changes.ChangedAccounts:
         """Read the accounts and budgets of those datasets that were written about since another reading.
 
         Args:
