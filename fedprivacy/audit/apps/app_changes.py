@@ -11,6 +11,7 @@ import torch
 
 from fedprivacy.audit.apps.audited_app import SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.watched_training import Gradient
+from fedprivacy.audit.gates.alarms import Alarms
 from fedprivacy.audit.subject import Change, distance
 from fedprivacy.tasks import Shard
 
@@ -42,7 +43,7 @@ _LESS = 0.01
 """What is clipped to this share of the clipping norm is as much smaller; what is not clipped stays."""
 
 
-def changes(audited: AuditedApp) -> Iterator[Change]:
+def changes(audited: AuditedApp, alarms: Alarms) -> Iterator[Change]:
     """Changes by each record alone, and among others; in a second step, if nothing is wrong with the first."""
     companies = [(company, _without(audited, company)) for company in _companies(audited)]
     seen = []

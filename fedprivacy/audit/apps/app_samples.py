@@ -10,6 +10,7 @@ import numpy as np
 from fedprivacy.accounting import pld
 from fedprivacy.audit.apps.audited_app import EVERY, AuditedApp
 from fedprivacy.audit.apps.watched_training import WatchedTraining
+from fedprivacy.audit.gates.alarms import Alarms
 from fedprivacy.audit.subject import Counts, Effort, Pairs, Samples
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -20,7 +21,7 @@ _LEAST_STEPS = 60
 """Number of steps that are looked at, as far as a few hundred rounds give them."""
 
 
-def samples(audited: AuditedApp) -> Iterator[Samples]:
+def samples(audited: AuditedApp, alarms: Alarms) -> Iterator[Samples]:
     """Samples at the claimed rate; and one at a rate of 1, in which everybody must be."""
     steps = max(audited.app.settings.steps, 1)
     rounds = max(_ROUNDS, min(math.ceil(_LEAST_STEPS / (2 * steps)), 100)) * (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 from fedprivacy.audit.apps import app_changes, app_leaks, app_noise, app_samples
 from fedprivacy.audit.apps.audited_app import AuditedApp
-from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.subject import Change, Neighbours, Noise, Said, Samples
+from fedprivacy.audit.subject import Said
 
 
 class TheirApp(AuditedApp):
-    """An app, some of its records, and the model that it is sent."""
+    """An app, some of its records, and the model that it is sent: a `Subject`."""
 
     said: ClassVar[Mapping[str, Said]] = {
         "release": Said(
@@ -37,22 +36,8 @@ class TheirApp(AuditedApp):
         ),
     }
 
-    def neighbours(self, alarms: Alarms) -> Iterator[Neighbours]:
-        """What leaves of shards that differ in one record."""
-        return app_leaks.neighbours(self, alarms)
-
-    def changes(self, alarms: Alarms) -> Iterator[Change]:
-        """By how much one record changes what leaves."""
-        return app_changes.changes(self)
-
-    def why(self, changes: Sequence[Change]) -> Iterator[str]:
-        """What the largest of them looks like."""
-        return app_changes.why(self, changes)
-
-    def noise(self, alarms: Alarms) -> Iterator[Noise]:
-        """What is added to sums."""
-        return app_noise.noise(self, alarms)
-
-    def samples(self, alarms: Alarms) -> Iterator[Samples]:
-        """Who joins each step."""
-        return app_samples.samples(self)
+    neighbours = app_leaks.neighbours
+    changes = app_changes.changes
+    why = app_changes.why
+    noise = app_noise.noise
+    samples = app_samples.samples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,6 @@ from fedprivacy.audit.apps.loading import Maker
 from fedprivacy.audit.apps.watched_training import (
     Gradient,
     WatchedTraining,
-    copied,
     seed_everything,
     trained,
     with_parameters_of,
@@ -128,7 +128,7 @@ class AuditedApp:
             sums: in place of its own; see `trained`.
             changed: settings other than those claimed.
         """
-        app, model = self.make(), copied(self.model)  # before the seeds, which they may set
+        app, model = self.make(), copy.deepcopy(self.model)  # before the seeds, which they may set
         asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
         return trained(app, model, shard, asked, change=change, sums=sums)
 
@@ -137,7 +137,7 @@ class AuditedApp:
         app, settings = self.make(), self.settings(**changed)
         own = seed_everything(self.seed, 1, draw)
         asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
-        return [trained(app, copied(self.model), shard, each) for each in asked]
+        return [trained(app, copy.deepcopy(self.model), shard, each) for each in asked]
 
     def rehearse(self, app: App, draw: int, count: int) -> list[WatchedTraining]:
         """Several rounds of this app, each with a new model that has the parameters which the one before left.
@@ -145,14 +145,14 @@ class AuditedApp:
         Raises:
             AppError: training fails in one of them.
         """
-        model, settings, trainings = copied(self.model), self.settings(), []
+        model, settings, trainings = copy.deepcopy(self.model), self.settings(), []
         own = seed_everything(self.seed, 1, draw)
         for number in range(1, count + 1):
             training = trained(app, model, self.shard, replace(settings, round=number, seed=own))
             if training.error is not None:
                 raise AppError(f"app {self.name}: train() fails in round {number}: {sources.told(training.error)}.")
             trainings.append(training)
-            model = with_parameters_of(model, copied(self.model))
+            model = with_parameters_of(model, copy.deepcopy(self.model))
         return trainings
 
     def sum(self, shard: Shard, draw: int = 0, **changed: Any) -> Gradient:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -143,11 +142,6 @@ def trained(
     finally:
         hook.remove()
     return WatchedTraining(tuple(fields_of(left)), error, watch.all_steps(), tuple(seeds.guessable))
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A model of its own for a training to change."""
-    return copy.deepcopy(model)
 
 
 def with_parameters_of(trained: nn.Module, model: nn.Module) -> nn.Module:

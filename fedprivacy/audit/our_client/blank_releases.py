@@ -7,7 +7,7 @@ can change: a vector that is clipped or shrunk after the noise was added shrinks
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -73,7 +73,7 @@ def noise(audited: Audited, alarms: Alarms) -> Iterator[Noise]:
     """Noise of a wide layer, of clients of a known task, and of the audited task's own client without a record."""
     yield Noise(rows=_of_wide(audited)[None], of=" of a wide layer")
     known = known_of(audited)
-    blank = _Blank.of(audited, known).releases()
+    blank = _Blank(audited, known).releases()
     if audited.grant.adaptive is not None:  # whose count stands behind the last layer, where it could be read
         counts = np.array([release.noise[-1] for release in blank if len(release.noise) > sum(known.sizes)])
         alarms.test(
@@ -109,21 +109,19 @@ class _Blank:
 
     audited: Audited
     task: Known
-    client: AskedClient
 
-    @classmethod
-    def of(cls, audited: Audited, task: Known) -> _Blank:
-        """A new client without a record."""
-        return cls(audited, task, audited.client_of(task, cls.records(task, 0)))
-
-    @staticmethod
-    def records(task: Known, number: int) -> Shard:
+    def records(self, number: int) -> Shard:
         """So many records of zeros."""
-        return shard_of(torch.zeros(number, sum(task.sizes)))
+        return shard_of(torch.zeros(number, sum(self.task.sizes)))
 
     @cached_property
+    def client(self) -> AskedClient:
+        """One without a record."""
+        return self.audited.client_of(self.task, self.records(0))
+
+    @property
     def parameters(self) -> Parameters:
-        """That the clients are sent."""
+        """Those that the clients are sent."""
         return zeros_for(self.task)
 
     def releases(self) -> list[_Release]:
@@ -137,7 +135,7 @@ class _Blank:
 
     def _at(self, about: str, grant: Grant, records: int) -> _Release:
         """Noise at a position, in what a record moves there."""
-        asked = self.client.holding(self.records(self.task, records))
+        asked = self.client.holding(self.records(records))
         released, answer = self.audited.answer(asked, grant, self.parameters)
         noise = released / self._unit(grant)
         if grant.adaptive is None:
@@ -161,7 +159,7 @@ class _Blank:
             return self.audited.deviation
         record = 1e4 * grant.clipping_norm * dense(self.task.sizes, self.audited.generator(7))
         grant = replace(grant, sampling_rate=1.0)
-        shards = self.records(self.task, 1), shard_of(record[None])
+        shards = self.records(1), shard_of(record[None])
         without, with_it = (self.audited.sum(self.client.holding(s), grant, self.parameters) for s in shards)
         change = float(np.linalg.norm(with_it - without)) / grant.clipping_norm
         return self.audited.deviation * (change if 0.0 < change < 1.0 - _SHRUNK else 1.0)
@@ -169,7 +167,7 @@ class _Blank:
     def _others(self) -> Iterator[tuple[str, AskedClient]]:
         """Another client of the run; and clients with secret randomness, one of which is asked twice."""
         yield "another client", self.client.colleague()
-        secret = AskedClient(self.task, self.records(self.task, 0), device=self.audited.device)
+        secret = AskedClient(self.task, self.records(0), device=self.audited.device)
         yield "a client with secret randomness", secret
         yield "a client with secret randomness, asked again", secret
         yield "another client with secret randomness", secret.colleague()
@@ -198,7 +196,7 @@ class _Blank:
         """Noise of the steps of one round whose clipping norm falls, because all records are within it."""
         grant = self.audited.asking(round=_FIRST + 1, steps=2 * _STEPS, sampling_rate=1.0, expected_batch_size=1.0)
         records = math.ceil(_CLEARLY * grant.noise_multiplier)
-        client = self.client.holding(self.records(self.task, records))
+        client = self.client.holding(self.records(records))
         adaptive = grant.adaptive or QuantileClipping()
         steps = self.audited.sums(client, grant, self.parameters)
         receipts = [client.answer(replace(grant, steps=n), self.parameters).receipt for n in range(1, grant.steps)]
@@ -223,36 +221,27 @@ def _halvings(audited: Audited, client: AskedClient, grant: Grant, parameters: P
     return _HALVINGS
 
 
+def _alone(
+    audited: Audited, client: AskedClient, grants: Sequence[Grant], parameters: Parameters
+) -> list[NDArray[np.float64]]:
+    """Noise of a client without a record, in claimed deviations, with a multiplier so small that nothing shrinks it."""
+    factor = 2.0 ** -_halvings(audited, client, grants[0], parameters)
+    less = [replace(grant, noise_multiplier=grant.noise_multiplier * factor) for grant in grants]
+    return [audited.sum(client, grant, parameters) / (audited.deviation * factor) for grant in less]
+
+
 def _of_own(audited: Audited) -> list[_Release]:
     """Noise of the audited task's own client without a record."""
     sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
     most = 24 if audited.effort is Effort.QUICK else 400
     rounds = min(max(math.ceil(_LEAST_DRAWS / min(sizes)), 8), most, max(int(_MOST_DRAWS / sum(sizes)), 3))
-    positions = list(_positions(audited, rounds))
-    factor = 2.0 ** -_halvings(audited, audited.client, positions[0][1], audited.parameters)
-    return [
-        _Release(
-            audited.sum(
-                audited.client,
-                replace(grant, noise_multiplier=grant.noise_multiplier * factor),
-                audited.parameters,
-            )
-            / (audited.deviation * factor),
-            about,
-            0,
-        )
-        for about, grant in positions
-    ]
+    about, grants = zip(*_positions(audited, rounds), strict=True)
+    noise = _alone(audited, audited.client, grants, audited.parameters)
+    return [_Release(each, name, 0) for each, name in zip(noise, about, strict=True)]
 
 
 def _of_wide(audited: Audited) -> NDArray[np.float64]:
     """Noise of so many coordinates that half a percent too little shows, in standard deviations."""
-    wide = _Blank.of(audited, like(audited, [_WIDE]))
-    grant = audited.asking(round=_FIRST)
-    factor = 2.0 ** -_halvings(audited, wide.client, grant, wide.parameters)
-    grants = [
-        replace(grant, noise_multiplier=grant.noise_multiplier * factor, **name)
-        for name in audited.positions(4, _FIRST)
-    ]
-    noise = [audited.sum(wide.client, each, wide.parameters) for each in grants]
-    return np.concatenate(noise) / (audited.deviation * factor)
+    wide = _Blank(audited, like(audited, [_WIDE]))
+    grants = [audited.asking(**name) for name in audited.positions(4, _FIRST)]
+    return np.concatenate(_alone(audited, wide.client, grants, wide.parameters))
