@@ -142,7 +142,10 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
 
 
 Rule = Callable[..., Iterable[str]]
-"""Finds what is wrong with settings beside one another, a line for each problem; its parameters name the settings."""
+"""Finds what is wrong with settings beside one another, a line for each problem; its parameters name the settings.
+
+It is asked where all those without a default are known; one with a default has that where it is not known.
+"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class LeftOpen:
     without: str = ""
 
 
-class Known:
+class KnownSettings:
     """The settings of a configuration whose value is known: a wrong one is not, nor one of a task that was not found.
 
     Nothing is said of the others beside one that is not known: it might not be true.
@@ -187,14 +190,16 @@ class Known:
         self._values |= {name: any(map(self._is_given, by)) for name, by in known.items()}
 
     def problems(self, *rules: Rule | LeftOpen) -> list[str]:
-        """What rules find, in their order, where all the settings that a rule is about are known."""
+        """What rules find, in their order, as far as the settings that they are about are known."""
         return [problem for rule in rules for problem in self._found(rule)]
 
     def _found(self, rule: Rule | LeftOpen) -> Iterable[str]:
         if isinstance(rule, LeftOpen):
             return self._not_left_open(rule)
-        names = inspect.signature(rule).parameters
-        return rule(**{name: self._values[name] for name in names}) if names.keys() <= self._values.keys() else ()
+        parameters = inspect.signature(rule).parameters
+        if any(each.default is each.empty and name not in self._values for name, each in parameters.items()):
+            return ()
+        return rule(**{name: self._values[name] for name in parameters if name in self._values})
 
     def _not_left_open(self, rule: LeftOpen) -> Iterable[str]:
         other = rule.beside or rule.without
@@ -211,7 +216,7 @@ class SettingsGroup:
     """Settings that belong together: a frozen dataclass whose fields `setting` makes."""
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """What is wrong with the group's settings beside one another and beside those of others; a line for each."""
         return []
 

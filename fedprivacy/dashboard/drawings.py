@@ -46,7 +46,7 @@ class Figure(enum.StrEnum):
     FORECAST = "forecast"
 
 
-class Comparison(enum.StrEnum):
+class ComparedFigure(enum.StrEnum):
     """The figures that compare runs, as those of one run."""
 
     METRIC = "metric"
@@ -94,7 +94,7 @@ def figure(found: TheRun, name: Figure, wish: Wanted, width: Width = 440, theme:
 
 
 @drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
-def compared_numbers(catalogue: Runs, name: Comparison, runs: RunIds) -> Response:
+def compared_numbers(catalogue: Runs, name: ComparedFigure, runs: RunIds) -> Response:
     """The numbers behind a comparison."""
     (_, rows), several = _COMPARED[name], _several(catalogue, runs)
     with _drawing():
@@ -103,7 +103,7 @@ def compared_numbers(catalogue: Runs, name: Comparison, runs: RunIds) -> Respons
 
 @drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
 def comparison(
-    catalogue: Runs, name: Comparison, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
+    catalogue: Runs, name: ComparedFigure, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
 ) -> dict[str, Any]:
     """Runs in one figure."""
     (draw, _), several = _COMPARED[name], _several(catalogue, runs)
@@ -145,9 +145,9 @@ _ROWS: dict[Figure, Callable[[StoredRun, Wish], Rows]] = {
 }
 
 _COMPARED = {
-    Comparison.METRIC: (figures.compared_metric_figure, tables.compared_metric_rows),
-    Comparison.EPSILON: (figures.compared_epsilon_figure, tables.compared_epsilon_rows),
-    Comparison.TRADEOFF: (figures.compared_tradeoff_figure, tables.compared_tradeoff_rows),
+    ComparedFigure.METRIC: (figures.compared_metric_figure, tables.compared_metric_rows),
+    ComparedFigure.EPSILON: (figures.compared_epsilon_figure, tables.compared_epsilon_rows),
+    ComparedFigure.TRADEOFF: (figures.compared_tradeoff_figure, tables.compared_tradeoff_rows),
 }
 
 

@@ -20,7 +20,7 @@ from itertools import islice
 
 import numpy as np
 
-from fedprivacy._support.settings import WHOLE, Known, LeftOpen, SettingsGroup, key_of, setting
+from fedprivacy._support.settings import WHOLE, KnownSettings, LeftOpen, SettingsGroup, key_of, setting
 from fedprivacy.participation.draws import DrawPurpose
 from fedprivacy.participation.participation import Participation
 
@@ -204,7 +204,7 @@ class AsynchronySettings(SettingsGroup):
     )
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """What rounds in which clients are replaced one by one cannot be, or do."""
         return known.problems(
             _only_one_given,
@@ -226,7 +226,7 @@ def _only_one_given(concurrency: int | None, buffer_size: int | None) -> Iterato
         yield f"{given} is {number} and {other} is open; asynchronous rounds need both, others neither."
 
 
-def _more_than_all(concurrency: int | None, buffer_size: int | None, clients: int) -> Iterator[str]:
+def _more_than_all(clients: int, concurrency: int | None = None, buffer_size: int | None = None) -> Iterator[str]:
     for name, number in {"concurrency": concurrency, "buffer_size": buffer_size}.items():
         if number is not None and number > clients:
             yield f"{key_of(name)} is {number}, and clients is {clients}; give at most as many."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedprivacy._support.settings import LEAST, WHOLE, Known, LeftOpen, SettingsGroup, setting
+from fedprivacy._support.settings import LEAST, WHOLE, KnownSettings, LeftOpen, SettingsGroup, setting
 from fedprivacy.participation import availability, speeds
 from fedprivacy.participation.sizes import COHORTS
 
@@ -57,7 +57,7 @@ class ParticipationSettings(SettingsGroup):
     )
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """Sizes of a cohort that there cannot be, or that are given twice."""
         return known.problems(
             LeftOpen(

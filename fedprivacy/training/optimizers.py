@@ -26,7 +26,7 @@ from inspect import signature
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from fedprivacy._support.settings import LEAST, Known, SettingsGroup, setting
+from fedprivacy._support.settings import LEAST, KnownSettings, SettingsGroup, setting
 from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
 
 if TYPE_CHECKING:  # every `--help` asks for the names of the optimisers, and need not wait for torch
@@ -225,7 +225,7 @@ class OptimizerSettings(SettingsGroup):
     )
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """Momentum and weight decay of an optimiser that takes none."""
         return known.problems(_taken_by_no_step)
 

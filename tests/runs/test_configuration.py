@@ -93,6 +93,16 @@ def test_what_follows_from_a_wrong_value_is_not_held_against_the_other_settings(
     assert problem.startswith(f"{wrong} is ")
 
 
+def test_beside_a_wrong_value_the_others_are_still_looked_at():
+    found = problems(server_momentum=2.0, proximal_mu=0.1, algorithm="local", pull=-1.0, personal_steps=2)
+    assert [problem.partition(",")[0].partition(";")[0] for problem in found] == [
+        "pull is -1.0",
+        "server-momentum is 2.0",
+        "personal-steps is 2",
+        "proximal-mu is 0.1",
+    ]
+
+
 LOCAL, PERSONAL = {"algorithm": "ditto", "local_steps": 4}, {"algorithm": "fedrep", "local_steps": 4}
 CONTROLLED = {"algorithm": "scaffold", "local_steps": 4}
 ASYNCHRONOUS = {"concurrency": 4, "buffer_size": 2}

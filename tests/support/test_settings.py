@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fedprivacy._support.settings import Known, LeftOpen, SettingsGroup, fields_of, not_allowed, setting
+from fedprivacy._support.settings import KnownSettings, LeftOpen, SettingsGroup, fields_of, not_allowed, setting
 
 
 def _no_stranger(text):
@@ -27,6 +27,7 @@ class Dinner(SettingsGroup):
             LeftOpen(("candles", "tables"), "there are lamps; leave it open.", beside="lamps"),
             LeftOpen(("candles",), "nobody is named; leave it open.", without="guest"),
             _lit_twice,
+            _out_of_season,
         )
 
 
@@ -35,13 +36,19 @@ def _too_many_tables(tables, guests):
         yield f"tables is {tables} and guests is {guests}; give fewer tables."
 
 
+def _out_of_season(guests, candles=None, lamps=None):
+    for name, number in {"candles": candles, "lamps": lamps}.items():
+        if number == 99 and guests:
+            yield f"{name} is out of season."
+
+
 def _lit_twice(light, guest):
     if light and guest:
         yield f"{guest} sees well; leave candles and lamps open."
 
 
 def problems(settings, wrong=()):
-    known = Known(fields_of(Dinner), settings, wrong, {"light": ("candles", "lamps")})
+    known = KnownSettings(fields_of(Dinner), settings, wrong, {"light": ("candles", "lamps")})
     return Dinner.problems(known)
 
 
@@ -58,6 +65,8 @@ def problems(settings, wrong=()):
         ({"guests": 9, "candles": 2}, ("candles",), []),
         ({"guests": 9, "candles": 2, "guest": "Ada"}, (), ["Ada sees well; leave candles and lamps open."]),
         ({"guests": 9, "candles": 2, "guest": "Ada"}, ("lamps",), []),  # whether there is light is not known
+        ({"guests": 9, "candles": 0, "lamps": 99}, ("candles",), ["lamps is out of season."]),
+        ({"guests": 0, "candles": 0, "lamps": 99}, ("candles", "guests"), []),
     ],
 )
 def test_a_rule_is_asked_where_all_that_it_is_about_is_known(settings, wrong, found):
@@ -65,7 +74,7 @@ def test_a_rule_is_asked_where_all_that_it_is_about_is_known(settings, wrong, fo
 
 
 def test_a_group_without_rules_has_no_problems():
-    assert SettingsGroup.problems(Known({}, {}, ())) == []
+    assert SettingsGroup.problems(KnownSettings({}, {}, ())) == []
 
 
 def test_a_text_is_checked_unless_it_is_left_open():

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedprivacy._support.settings import (
     ConfigError,
-    Known,
+    KnownSettings,
     SettingsGroup,
     Value,
     fields_of,
@@ -243,7 +243,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     together += task_problems.of_question(task, settings, wrong) if task else []
     if getattr(task, "standardise", None) is not None and settings["privacy"] and "epsilon" not in wrong:
         settings.setdefault("question_spend", USUAL_SPEND * min(float(settings["epsilon"]), 10.0))
-    known = Known(FIELDS, settings, wrong, _SWITCHES)
+    known = KnownSettings(FIELDS, settings, wrong, _SWITCHES)
     alone = [line for words in wrong.values() for line in words.splitlines()]
     if problems := [*alone, *together, *(problem for group in GROUPS for problem in group.problems(known))]:
         raise ConfigError(problems)

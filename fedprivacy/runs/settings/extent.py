@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedprivacy._support.settings import WHOLE, Known, SettingsGroup, setting
+from fedprivacy._support.settings import WHOLE, KnownSettings, SettingsGroup, setting
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.values.schedule import Schedule
@@ -32,7 +32,7 @@ class ExtentSettings(SettingsGroup):
         return Schedule(self.local_steps, self.local_evaluation)
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """Local evaluations that nobody would make, or could compare."""
         return known.problems(_evaluates_without_privacy, _evaluates_too_rarely)
 

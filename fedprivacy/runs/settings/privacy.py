@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedprivacy._support.settings import LEAST, Known, SettingsGroup, setting
+from fedprivacy._support.settings import LEAST, KnownSettings, SettingsGroup, setting
 from fedprivacy.runs import client_terms
 from fedprivacy.runs.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
 from fedprivacy.training.adaptive import CLIPPINGS
@@ -71,7 +71,7 @@ class PrivacySettings(SettingsGroup):
         return math.inf if self.spend is None else self.spend
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """Budgets that ask for no noise, or are smaller than what the run may take of them."""
         return known.problems(_asks_for_no_noise, _spends_more_than_the_budget)
 

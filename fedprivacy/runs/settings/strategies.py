@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fedprivacy._support.settings import LEAST, Known, LeftOpen, SettingsGroup, key_of, setting
+from fedprivacy._support.settings import LEAST, KnownSettings, LeftOpen, SettingsGroup, key_of, setting
 from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE, MOMENTA
 
@@ -118,7 +118,7 @@ class StrategySettings(SettingsGroup):
     )
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """Settings that the strategy does not take, and rounds that are not what it needs."""
         return known.problems(
             _not_taken,
@@ -134,7 +134,10 @@ class StrategySettings(SettingsGroup):
 
 
 def _not_taken(
-    strategy: str, server_learning_rate: float | None, server_momentum: float | None, proximal_mu: float | None
+    strategy: str,
+    server_learning_rate: float | None = None,
+    server_momentum: float | None = None,
+    proximal_mu: float | None = None,
 ) -> Iterator[str]:
     known = STRATEGIES.get(strategy)  # None: one of the user's own, which says itself what it takes
     for name, value in zip(SERVER_SETTINGS, (server_learning_rate, server_momentum, proximal_mu), strict=True):

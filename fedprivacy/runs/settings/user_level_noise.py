@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedprivacy._support.settings import LEAST, Known, LeftOpen, SettingsGroup, setting
+from fedprivacy._support.settings import LEAST, KnownSettings, LeftOpen, SettingsGroup, setting
 from fedprivacy.values.events import CLIPPING_NORMS
 
 USER_LEVEL_CLIPPINGS = ("fixed", "adaptive")
@@ -55,7 +55,7 @@ class UserLevelSettings(SettingsGroup):
         return self.user_level_noise_multiplier is not None or self.user_level_epsilon is not None
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """What does not go with a noisy average that the server makes, or is given where there is none."""
         return known.problems(
             LeftOpen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedprivacy._support.settings import WHOLE, Known, SettingsGroup, key_of, setting
+from fedprivacy._support.settings import WHOLE, KnownSettings, SettingsGroup, key_of, setting
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, DEFAULT_ALGORITHM, arguments_of
 from fedprivacy.training.algorithms.pull import LARGEST_PULL
 
@@ -47,7 +47,7 @@ class AlgorithmSettings(SettingsGroup):
         return _keeping(self.algorithm, self.fine_tuning_rounds)
 
     @classmethod
-    def problems(cls, known: Known) -> list[str]:
+    def problems(cls, known: KnownSettings) -> list[str]:
         """Settings that the algorithm does not take, and runs in which it makes no sense."""
         return known.problems(
             _not_taken,
@@ -66,7 +66,7 @@ def _keeping(algorithm: str, fine_tuning_rounds: int) -> str:
     return f"fine-tuning-rounds is {fine_tuning_rounds}" if fine_tuning_rounds else ""
 
 
-def _not_taken(algorithm: str, pull: float | None, personal_steps: int | None) -> Iterator[str]:
+def _not_taken(algorithm: str, pull: float | None = None, personal_steps: int | None = None) -> Iterator[str]:
     for name, value in zip(ALGORITHM_SETTINGS, (pull, personal_steps), strict=True):
         if value is not None and name not in arguments_of(algorithm):
             able = " or ".join(other for other in ALGORITHMS if name in arguments_of(other))
