@@ -60,7 +60,7 @@ def setting(
         bounds: smallest and largest value of a number.
         choices: the texts to choose from, as they are when a value is checked; None: any.
         or_source: whether `path/to/file.py:name` is as good as one of the choices.
-        check: raises a `ValueError` that says what is wrong with a text that is not left open; None: nothing can be.
+        check: raises a `ValueError` that says what is wrong with a text; None: any text will do.
     """
     known = {"help": words, "bounds": bounds, "choices": choices, "or_source": or_source, "check": check}
     return dataclasses.field(default=default, metadata=known)
@@ -142,39 +142,40 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
 
 
 Rule = Callable[..., Iterable[str]]
-"""Finds what is wrong with settings beside one another, a line for each problem; its parameters name the settings.
+"""A function that yields a line for each problem with settings beside one another; its parameters name the settings.
 
-It is asked where all those without a default are known; one with a default has that where it is not known.
+It is called if all settings of parameters without a default are known.
 """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """Settings that have to be left open beside others, or without them.
+    """Settings that must be left open if another one is given, or unless it is.
 
     Attributes:
-        names: of the settings, by field name.
-        because: why, and what to do; it follows the setting's value in the problem.
-        beside: the setting, or the switch, beside which they have to be.
-        without: instead, the one without which they have to be.
+        names: field names of the settings.
+        reason: why, and what to do. In the problem it follows the setting's value.
+        conflict: the setting, or the switch, that excludes them.
+        requirement: instead, the one that they need.
     """
 
     names: tuple[str, ...]
-    because: str
-    beside: str = ""
-    without: str = ""
+    reason: str
+    conflict: str = ""
+    requirement: str = ""
 
 
 class KnownSettings:
-    """The settings of a configuration whose value is known: a wrong one is not, nor one of a task that was not found.
+    """The settings of a configuration whose values are known, and what rules find in them.
 
-    Nothing is said of the others beside one that is not known: it might not be true.
+    A wrong value is not known, nor one that the recipe of a missing task would give. A rule about a setting that is not
+    known is not asked: what it says might not be true.
 
     Args:
-        fields: of the configuration.
-        settings: those that are given, by field name.
-        wrong: the names of those that cannot be.
-        switches: what is on where any of some settings is given, by its name: rules may name it, too.
+        fields: the fields of the configuration.
+        settings: the values that are given, by field name.
+        wrong: field names of those that are wrong by themselves.
+        switches: for each name of a switch, the settings that turn it on; rules may name a switch like a setting.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class KnownSettings:
         self._values |= {name: any(map(self._is_given, by)) for name, by in known.items()}
 
     def problems(self, *rules: Rule | LeftOpen) -> list[str]:
-        """What rules find, in their order, as far as the settings that they are about are known."""
+        """The problems that rules find, in the order of the rules."""
         return [problem for rule in rules for problem in self._found(rule)]
 
     def _found(self, rule: Rule | LeftOpen) -> Iterable[str]:
@@ -202,22 +203,22 @@ class KnownSettings:
         return rule(**{name: self._values[name] for name in parameters if name in self._values})
 
     def _not_left_open(self, rule: LeftOpen) -> Iterable[str]:
-        other = rule.beside or rule.without
-        if other in self._values and self._is_given(other) is bool(rule.beside):
+        other = rule.conflict or rule.requirement
+        if other in self._values and self._is_given(other) is bool(rule.conflict):
             for name in rule.names:
                 if name in self._values and self._is_given(name):
-                    yield f"{key_of(name)} is {self._values[name]}, and {rule.because}"
+                    yield f"{key_of(name)} is {self._values[name]}, and {rule.reason}"
 
     def _is_given(self, name: str) -> bool:
         return bool(self._values[name] != self._open.get(name, False))
 
 
 class SettingsGroup:
-    """Settings that belong together: a frozen dataclass whose fields `setting` makes."""
+    """A frozen dataclass of settings that belong together; each field is made by `setting`."""
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """What is wrong with the group's settings beside one another and beside those of others; a line for each."""
+        """List what is wrong with the group's settings beside one another, and beside those of other groups."""
         return []
 
 

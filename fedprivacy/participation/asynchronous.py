@@ -205,7 +205,7 @@ class AsynchronySettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """What rounds in which clients are replaced one by one cannot be, or do."""
+        """Find settings that asynchronous rounds cannot obey."""
         return known.problems(
             _only_one_given,
             _more_than_all,
@@ -213,7 +213,7 @@ class AsynchronySettings(SettingsGroup):
                 ("fraction_train", "cohort_size", "cohort_sampling", "over_selection", "deadline"),
                 "asynchronous rounds (buffer-size, concurrency) replace clients one by one, as they are done; leave it "
                 "open.",
-                beside="asynchronous",
+                conflict="asynchronous",
             ),
             _unable,
         )

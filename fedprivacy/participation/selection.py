@@ -58,12 +58,12 @@ class ParticipationSettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """Sizes of a cohort that there cannot be, or that are given twice."""
+        """Find sizes of a cohort that are impossible or given twice."""
         return known.problems(
             LeftOpen(
                 ("cohort_sampling", "over_selection"),
                 "there is no cohort-size that it would be about; give one.",
-                without="cohort_size",
+                requirement="cohort_size",
             ),
             _two_sizes,
             _more_than_all,

@@ -145,7 +145,7 @@ class RunWriter:
             self.folder.mkdir(parents=True, exist_ok=True)
             if terms:
                 write_durably(self.folder / CLIENT_TERMS, terms.as_csv().encode())
-            write_durably(self.folder / RUN_FILE, as_toml(plan.config).encode())
+            write_durably(self.folder / RUN_FILE, as_toml(plan.config))
             write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
             (self.folder / ROUNDS).touch()
 

@@ -226,7 +226,7 @@ class OptimizerSettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """Momentum and weight decay of an optimiser that takes none."""
+        """Find momentum or weight decay for an optimiser that takes none."""
         return known.problems(_taken_by_no_step)
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig, resolve
+from fedprivacy._support.settings import fields_of, kind_of
+from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, ConfigError, RunConfig, resolve
 from tests.flower.blobs import Blobs, PrivateSizes
 
 
@@ -271,6 +271,12 @@ def test_every_setting_has_a_help_text_and_survives_as_json():
 def test_a_configuration_is_read_back_from_what_it_made_public(given):
     config = resolve(given)
     assert RunConfig.of_public(config.public()) == config
+
+
+def test_each_setting_belongs_to_one_group():
+    groups = [FIELDS.keys() & fields_of(group).keys() for group in GROUPS]
+    assert sum(map(len, groups)) == len(FIELDS) == len(fields_of(RunConfig))
+    assert all(groups)
 
 
 def test_settings_of_another_version_are_named():

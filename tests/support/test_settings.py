@@ -24,8 +24,8 @@ class Dinner(SettingsGroup):
     def problems(cls, known):
         return known.problems(
             _too_many_tables,
-            LeftOpen(("candles", "tables"), "there are lamps; leave it open.", beside="lamps"),
-            LeftOpen(("candles",), "nobody is named; leave it open.", without="guest"),
+            LeftOpen(("candles", "tables"), "there are lamps; leave it open.", conflict="lamps"),
+            LeftOpen(("candles",), "nobody is named; leave it open.", requirement="guest"),
             _lit_twice,
             _out_of_season,
         )

@@ -107,7 +107,7 @@ class RunConfig(
     UserLevelSettings,
     ExecutionSettings,
 ):
-    """A complete configuration, the settings of all groups. What takes settings of several groups is here."""
+    """A complete configuration: the settings of all groups, and what needs settings of several groups."""
 
     def algorithm_in(self, round: int) -> Algorithm:
         """What clients do in a round: the algorithm, and in the last `fine_tuning_rounds` local training."""

@@ -33,7 +33,7 @@ class ExtentSettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """Local evaluations that nobody would make, or could compare."""
+        """Find local evaluations that nobody would make or could compare."""
         return known.problems(_evaluates_without_privacy, _evaluates_too_rarely)
 
 

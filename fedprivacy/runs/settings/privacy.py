@@ -72,7 +72,7 @@ class PrivacySettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """Budgets that ask for no noise, or are smaller than what the run may take of them."""
+        """Find budgets that ask for no noise, or are smaller than what the run may take of them."""
         return known.problems(_asks_for_no_noise, _spends_more_than_the_budget)
 
 

@@ -34,22 +34,22 @@ _HEAD = f"""\
 _KINDS = {dict: "a table", list: "a list", date: "a date", time: "a time"}
 
 
-def as_toml(config: RunConfig) -> str:
-    """The file that repeats a run."""
+def as_toml(config: RunConfig) -> bytes:
+    """Write the file that repeats a run."""
     settings = config.repeated()
     parts = [_HEAD]
     for group in GROUPS:
         if own := {key: settings[key] for key in fields_of(group) if key in settings}:
             parts.append(f"# {getdoc(group)}\n{tomli_w.dumps(own)}")
-    return "\n".join(parts)
+    return "\n".join(parts).encode(errors="backslashreplace")  # a path need not be UTF-8, and must not end the run
 
 
 def settings_in(file: Path, keys: Collection[str] = tuple(FIELDS)) -> dict[str, Value]:
-    """The settings that a file gives, by hyphenated key.
+    """Read the settings that a file gives, by hyphenated key.
 
     Args:
-        file: the path of the file.
-        keys: those that it may give.
+        file: the file's path.
+        keys: the keys that it may give.
 
     Raises:
         ConfigError: there is no such file, it is no TOML, or it gives a key that there is not, a value of another type
@@ -92,7 +92,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _unfit(key: str, value: object) -> str:
-    """What keeps a line from being a setting of any kind; empty: nothing."""
+    """Say what keeps a line from being a setting of any kind; empty: nothing."""
     if not key.isprintable():
         return f"the key {key!a} is not a setting; take it out."
     if isinstance(value, Mapping | list | date | time):

@@ -119,7 +119,7 @@ class StrategySettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """Settings that the strategy does not take, and rounds that are not what it needs."""
+        """Find settings that the strategy does not take, and rounds that it cannot use."""
         return known.problems(
             _not_taken,
             _too_few_clients,
@@ -128,7 +128,7 @@ class StrategySettings(SettingsGroup):
             LeftOpen(
                 ("weighting",),
                 "with user-level noise all clients count alike; leave weighting open.",
-                beside="user_level",
+                conflict="user_level",
             ),
         )
 

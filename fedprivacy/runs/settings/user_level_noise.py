@@ -56,26 +56,26 @@ class UserLevelSettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """What does not go with a noisy average that the server makes, or is given where there is none."""
+        """Find settings that do not go with user-level noise, or are given without it."""
         return known.problems(
             LeftOpen(
                 ("user_level_clipping_norm", "user_level_quantile"),
                 "there is no user-level noise; give a user-level-noise-multiplier or a user-level-epsilon, or leave it "
                 "open.",
-                without="user_level",
+                requirement="user_level",
             ),
             LeftOpen(
                 ("local_evaluation",),
                 "what it tells is in no user-level account; leave it open: the server's own evaluation sees the global "
                 "model alone.",
-                beside="user_level",
+                conflict="user_level",
             ),
             _no_quantile_to_follow,
             LeftOpen(
                 ("cohort_size", "over_selection", "deadline", "availability"),
                 "with user-level noise each client joins with probability fraction-train, whatever others do; leave it "
                 "open.",
-                beside="user_level",
+                conflict="user_level",
             ),
             _protects_nobody,
         )

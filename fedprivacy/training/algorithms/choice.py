@@ -48,7 +48,7 @@ class AlgorithmSettings(SettingsGroup):
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
-        """Settings that the algorithm does not take, and runs in which it makes no sense."""
+        """Find settings that the algorithm does not take, and runs in which it makes no sense."""
         return known.problems(
             _not_taken,
             _too_few_steps,
