@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -46,26 +46,6 @@ class KeptFor(NamedTuple):
     task: str = ""  # dataset and name; a simulation has one alone
 
 
-class KeptStore(Protocol):
-    """Where a client keeps it."""
-
-    def load(self, whose: KeptFor) -> Tensor | None:
-        """What was kept last before a round, shape [d]; None: nothing.
-
-        Raises:
-            KeptError: it cannot be read, or there will be no room to keep what the round trains.
-        """
-        ...
-
-    def keep(self, whose: KeptFor, own: Tensor) -> None:
-        """Keep what a round has trained.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        ...
-
-
 class KeptError(RuntimeError):
     """What a client kept is damaged, or fills its place."""
 
@@ -89,7 +69,11 @@ class KeptInFolder:
     folder: Path
 
     def load(self, whose: KeptFor) -> Tensor | None:
-        """What an earlier round has left. Raises `KeptError`, where there is no room for another run, too."""
+        """What was kept last before a round, shape [d]; None: nothing.
+
+        Raises:
+            KeptError: it cannot be read, or there will be no room to keep what the round trains.
+        """
         if not self._file(whose).exists():
             self._check_room(whose)
             return None
@@ -202,6 +186,10 @@ class KeptInState:
         """Keep it in the place of what was there."""
         self.state[_STATE_FACTS] = ConfigRecord({"algorithm": whose.algorithm})
         self.state[_IN_STATE] = ArrayRecord({"own": Array(own.cpu().numpy())})
+
+
+KeptStore = KeptInFolder | KeptInState
+"""Where a client keeps what is its own."""
 
 
 @dataclass(slots=True)

@@ -88,23 +88,11 @@ class BaselineCohort:
 
     @spanned("training")
     def _alone(self, place: int, one: BaselineTrainee, round: int) -> Portion:
-        training = Baseline(
-            one.sampling_rate,
-            one.expected_batch_size,
-            self.optimizer,
-            self.proximal_mu,
-            self.algorithm,
-            self.views,
-        )
-        before = Kept(one.own, self.control)
+        rate, batch, options = one.sampling_rate, one.expected_batch_size, (self.optimizer, self.proximal_mu)
+        training = Baseline(rate, batch, *options, self.algorithm, self.views)
+        before, model = Kept(one.own, self.control), self.engine.model
         update = training.train(
-            self.engine.model,
-            self.loss,
-            one.shard,
-            steps=one.steps,
-            round=round,
-            keystream=one.keystream,
-            before=before,
+            model, self.loss, one.shard, steps=one.steps, round=round, keystream=one.keystream, before=before
         )
         kept = None if update.kept is None else update.kept.unsqueeze(0)
         return Portion([place], update.sent.unsqueeze(0), [math.inf], kept)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome, Settlement
-from fedprivacy.flower.server.rounds import Transport
+from fedprivacy.flower.server.rounds import RoundSchedule, Transport
 from fedprivacy.flower.server.together import one_for_all, shaped
 from fedprivacy.flower.server.underway import Pending, Underway
 from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
@@ -60,8 +60,8 @@ class Delivered(NamedTuple):
 
 
 @dataclass
-class BufferedSchedule:
-    """A `RoundSchedule` of rounds that do not wait for their clients; it goes with a population.
+class BufferedSchedule(RoundSchedule):
+    """Rounds that do not wait for their clients; it goes with a population.
 
     Attributes:
         wrapped: the strategy.
@@ -76,10 +76,6 @@ class BufferedSchedule:
     buffer: Buffer
     names: Sequence[str]
     underway: Underway = field(default_factory=Underway)
-
-    def why_over(self, attempt: Attempt) -> str:
-        """Nothing: budgets alone end the run."""
-        return ""
 
     def choose(  # noqa: PLR0917 - what a round begins with
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float

@@ -9,6 +9,7 @@ clients that the wrapped strategy chose for this round; a Poisson sample of all 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -64,12 +65,14 @@ class Transport(Protocol):
         """The weighted average of the updates, flat, and their weights by client_id."""
 
 
-class RoundSchedule(Protocol):
+class RoundSchedule(ABC):
     """Whose updates make a round's average."""
 
     def why_over(self, attempt: Attempt) -> str:
         """Why no round can be opened, where that depends on the number of rounds alone; empty: one can."""
+        return ""
 
+    @abstractmethod
     def choose(  # noqa: PLR0917 - what a round begins with
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
     ) -> tuple[OpenRound, Mapping[int, Message]]:
@@ -77,7 +80,9 @@ class RoundSchedule(Protocol):
 
     def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
         """What this round averages and settles, of what was received now and before."""
+        return outcome
 
+    @abstractmethod
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         """What the wrapped strategy aggregates; empty: nothing, and the model stays.
 

@@ -11,7 +11,7 @@ from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.noisy_average import UserLevelReleases
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
-from fedprivacy.flower.server.rounds import Transport
+from fedprivacy.flower.server.rounds import RoundSchedule, Transport
 from fedprivacy.flower.server.wrapped import WrappedStrategy
 from fedprivacy.values.attempt import Attempt
 
@@ -20,14 +20,10 @@ _NOBODY = 0
 
 
 @dataclass(frozen=True)
-class StrategyChooses:
-    """A `RoundSchedule`: the wrapped strategy chooses among clients that may be asked, and averages their updates."""
+class StrategyChooses(RoundSchedule):
+    """The wrapped strategy chooses among clients that may be asked, and averages their updates."""
 
     wrapped: WrappedStrategy
-
-    def why_over(self, attempt: Attempt) -> str:
-        """Nothing: budgets alone end the run."""
-        return ""
 
     def choose(  # noqa: PLR0917 - what a round begins with
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
@@ -38,18 +34,14 @@ class StrategyChooses:
         clients, template = self.wrapped.clients(written), next(iter(written.values()), None)
         return OpenRound(attempt, arrays, len(allowed), clients, template, began=turnout.began), written
 
-    def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
-        """All that was received."""
-        return outcome
-
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         """The updates."""
         return transport.given(outcome, self.wrapped.weighted_by) if outcome.participants else []
 
 
 @dataclass(frozen=True)
-class PoissonSampled:
-    """A `RoundSchedule` for user-level privacy: clients join by chance, and the strategy gets one noisy average."""
+class PoissonSampled(RoundSchedule):
+    """User-level privacy: clients join by chance, and the wrapped strategy is given one noisy average."""
 
     wrapped: WrappedStrategy
     user_level: UserLevelReleases
@@ -81,10 +73,6 @@ class PoissonSampled:
         joined = self.user_level.joined(asked, attempt)
         written = {n: messages[n] for client_id, n in asked.items() if client_id in joined and client_id in allowed}
         return OpenRound(attempt, arrays, len(allowed), wrapped.clients(written), began=began, sampled=True), written
-
-    def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
-        """All that was received."""
-        return outcome
 
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         """The global model plus the noisy average, in which all count alike: it is charged here."""
