@@ -268,6 +268,8 @@ BUGS = (
         place="fedprivacy.flower.client.client_app:refusing.guarded",
         old="return release.refusal(message, code)",
         new="""
+            from flwr.app import ConfigRecord
+
             reply = release.refusal(message, code)
             reply.content["error"] = ConfigRecord({"why": repr(error.__cause__)})
             return reply
