@@ -34,7 +34,7 @@ SortBy = Literal[
 def runs(
     catalogue: Runs, search: Words = "", status: RunStatus | None = None, limit: Limit = 50, offset: Offset = 0
 ) -> models.Runs:
-    """Every run, the newest first."""
+    """List every run, newest first."""
     listing = catalogue.listing()
     wanted = search.casefold()
     found = [
@@ -48,17 +48,17 @@ def runs(
 
 
 @api.get("/runs/{run_id}", responses=NOT_FOUND)
-def run(found: TheRun) -> models.Run:
-    """One run, as it stands now."""
+def run(found: TheRun) -> models.RunBody:
+    """Get the current state of one run."""
     return presentation.detail(found)
 
 
 @api.get("/runs/{run_id}/rounds", responses=NOT_FOUND)
-def rounds(found: TheRun, after: Number = 0, limit: Limit = 500) -> models.Rounds:
-    """Finished rounds after one of them, ascending."""
+def rounds(found: TheRun, after: Number = 0, limit: Limit = 500) -> models.RoundsBody:
+    """List finished rounds after a given one, ascending."""
     points = found.points(range(after + 1, min(after + limit, found.finished) + 1))
     told = [presentation.finished_round(found.facts, point) for point in points]
-    return models.Rounds(total=found.finished, rounds=told)
+    return models.RoundsBody(total=found.finished, rounds=told)
 
 
 @api.get("/runs/{run_id}/clients", responses=NOT_FOUND)
@@ -72,7 +72,7 @@ def clients(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> models.Clients:
-    """A page of clients."""
+    """List a page of clients."""
     query = ClientQuery(
         sort="steps_left" if sort == "rounds_left" else sort,
         descending=order == "desc",
@@ -87,7 +87,7 @@ def clients(
 
 @api.get("/runs/{run_id}/clients/{client_id:path}/rounds", responses=NOT_FOUND)
 def client_rounds(found: TheRun, client_id: Annotated[str, Path(max_length=500)]) -> models.ClientRounds:
-    """A client, and its epsilon round by round; of many rounds every so many."""
+    """Get a client, and its epsilon round by round; many rounds are thinned out."""
     client = client_of(found, client_id)
     after = [
         models.EpsilonAfter(round=number, epsilon=finite_or_none(epsilon))
@@ -107,24 +107,24 @@ def charges(
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> models.Charges:
-    """A page of the run's charges in the ledger, the newest first."""
+    """List a page of the run's charges in the ledger, newest first."""
     total, rows = found.charges(client_id=client_id, round=round, state=state or "", limit=limit, offset=offset)
-    return models.Charges(total=total, charges=[models.Charge(**row) for row in rows])
+    return models.Charges(total=total, charges=[models.ChargeBody(**row) for row in rows])
 
 
 @api.get("/runs/{run_id}/failures", responses=NOT_FOUND)
-def failures(found: TheRun) -> models.Failures:
-    """Updates that were asked for and not used, by reason."""
-    return models.Failures(failures=[presentation.failure(one) for one in found.failures()])
+def failures(found: TheRun) -> models.FailuresBody:
+    """List updates that were asked for and not used, by reason."""
+    return models.FailuresBody(failures=[presentation.failure(one) for one in found.failures()])
 
 
 @api.get("/runs/{run_id}/audits", responses=NOT_FOUND)
 def audits(found: TheRun) -> models.Audits:
-    """What audits of the run found."""
+    """List the results of audits of the run."""
     return models.Audits(audits=[presentation.audit(one) for one in found.audits()])
 
 
 @api.get("/runs/{run_id}/forecast", responses=NOTHING_YET)
 def what_if(found: TheRun, noise_multiplier: Noise, client_id: ClientName = "") -> models.Forecast:
-    """How many rounds a client's budget still allows at another noise multiplier; by default of who runs out next."""
+    """Forecast the rounds that a budget allows at another noise multiplier; by default of the next exhausted client."""
     return forecast(found, client_id, noise_multiplier)

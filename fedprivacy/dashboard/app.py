@@ -1,4 +1,4 @@
-"""The dashboard as one ASGI app: the page, its API, its events, behind one door."""
+"""The dashboard as one ASGI app: the page, its API and its events, behind one access control."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedprivacy.dashboard.api import ROOT, api
 from fedprivacy.dashboard.catalogue import Catalogue, Runs
 from fedprivacy.dashboard.drawings import drawings
 from fedprivacy.dashboard.live import Listeners, live
-from fedprivacy.dashboard.security import Door, Gate
+from fedprivacy.dashboard.security import AccessMiddleware, Door
 from fedprivacy.ledger import LedgerError
 
 _LONGEST_FORM = 4096
@@ -31,23 +31,23 @@ PAGE = Path(__file__).parent / "page"
 
 _PRINT_VEGA = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle())"
 
-_DESCRIPTION = """Read-only: nothing that is asked for here changes a run, a ledger or a budget.
+_DESCRIPTION = """Read-only: no request changes a run, a ledger or a budget.
 Every epsilon is the server's view, by the PLD accountant, at the delta beside it."""
 
 
 def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
-    """The dashboard.
+    """Make the dashboard's app.
 
     Args:
-        catalogue: whose runs are shown.
-        door: who may look.
+        catalogue: catalogue of the runs that are shown.
+        door: access control.
     """
     app = FastAPI(
         title="fedprivacy dashboard",
         description=_DESCRIPTION,
         version=version("fedprivacy"),
         openapi_url=f"{ROOT}/openapi.json",
-        docs_url=None,  # these load scripts from elsewhere
+        docs_url=None,  # these pages load scripts from elsewhere
         redoc_url=None,
         lifespan=_lifespan,
     )
@@ -58,7 +58,7 @@ def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
     app.add_exception_handler(LedgerError, _store_is_away)
     _add_page(app, door)
     app.add_middleware(GZipMiddleware, minimum_size=1000)
-    app.add_middleware(Gate, door=door)
+    app.add_middleware(AccessMiddleware, door=door)
     return app
 
 
@@ -70,10 +70,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def bundled_vega() -> tuple[bytes, str]:
-    """Vega, Vega-Lite and vega-embed as one script, from the installed vl-convert: nothing is loaded from elsewhere.
+    """Bundle Vega, Vega-Lite and vega-embed as one script, from the installed vl-convert: nothing is loaded from
+    elsewhere.
 
-    Takes a second, in a process of its own: the bundler needs more memory than all of the dashboard. The script is
-    compressed by gzip; its ETag names its contents.
+    It takes a second, in a separate process: the bundler needs more memory than all of the dashboard. The script is
+    compressed by gzip; its ETag depends on its contents.
 
     Raises:
         subprocess.CalledProcessError: vl-convert could not make it.
@@ -87,7 +88,7 @@ async def _store_is_away(request: Request, error: Exception) -> Response:
 
 
 async def _given_token(request: Request) -> str:
-    """What a form brings; empty: nothing, or more than a token could be."""
+    """Read the token from a form; empty: none, or longer than a token could be."""
     body = b""
     async for part in request.stream():
         body += part
@@ -97,7 +98,7 @@ async def _given_token(request: Request) -> str:
 
 
 def _add_page(app: FastAPI, door: Door) -> None:
-    """The page itself, the way in, and the newest state of the runs for Prometheus, behind the same door."""
+    """Add the page, the login, and the newest state of the runs for Prometheus, behind the same access control."""
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:

@@ -1,4 +1,4 @@
-"""Which runs there are, in every database that the dashboard was given or finds, and which one a request is about."""
+"""Catalogue of runs in every database that the dashboard was given or finds, and the run that a request is about."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from fedprivacy.values.spent import ClientStanding
 log = logging.getLogger("fedprivacy.dashboard")
 
 _FRESH = 0.5
-"""Seconds for which a listing is not made again."""
+"""Seconds for which a listing is reused."""
 
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}}
-NOTHING_YET = NOT_FOUND | {409: {"model": models.Problem}}
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.ProblemBody}}
+NOTHING_YET = NOT_FOUND | {409: {"model": models.ProblemBody}}
 
 Words = Annotated[str, Query(max_length=200)]
 ClientName = Annotated[str, Query(max_length=500)]
@@ -38,7 +38,7 @@ _State = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class _Place:
-    """One database, and what it held when somebody last looked."""
+    """One database, and its content when it was last read."""
 
     url: str
     store: RunStore | None = None
@@ -49,18 +49,18 @@ class _Place:
 
 @dataclass(slots=True)
 class Listing:
-    """All runs, the newest first, and why some databases could not be read."""
+    """All runs, newest first, and the reasons why some databases could not be read."""
 
     runs: list[RunStanding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 class Catalogue:
-    """Finds runs, and the database of each. Safe for concurrent use.
+    """Catalogue that finds runs, and the database of each. Safe for concurrent use.
 
     Args:
-        sources: URLs of ledgers, SQLite files, and folders whose own ledger and whose runs' ledgers are read, those
-            that runs were given among them; new ones are found while the dashboard is open.
+        sources: URLs of ledgers, SQLite files, and folders. A folder's own ledger and those of its runs are read, even
+            if a run uses a ledger elsewhere; new ones are found while the dashboard is open.
 
     Raises:
         LedgerError: a source is no database that could hold a run.
@@ -76,26 +76,26 @@ class Catalogue:
         self._listing, self._listed_at = Listing(), -_FRESH
 
     def listing(self) -> Listing:
-        """Every run."""
+        """List every run."""
         with self._lock:
             if time.monotonic() - self._listed_at >= _FRESH:
                 self._listing, self._listed_at = self._list(), time.monotonic()
             return self._listing
 
     def store_of(self, run_id: str) -> RunStore | None:
-        """The database that holds a run; None: there is no such run."""
+        """Return the database that holds a run; None: there is no such run."""
         if run_id not in self._stores:
             self.listing()
         return self._stores.get(run_id)
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close every connection."""
         for place in self._places.values():
             if place.store:
                 place.store.close()
 
     def _named_in(self, folder: Path) -> list[Path]:
-        """The ledgers that the runs of a folder were given; a run keeps its configuration, so it is read once."""
+        """Find the ledgers that the runs of a folder use; a run never changes its configuration, so it is read once."""
         for config in (folder / CONFIG, *folder.glob(f"*/{CONFIG}")):
             if config not in self._named and config.is_file():
                 self._named[config] = _named_ledger(config)
@@ -119,7 +119,7 @@ class Catalogue:
 
 
 def _named_ledger(config: Path) -> Path | None:
-    """The file of the ledger that a run was given; None: it keeps its own, or one of PostgreSQL, which may be gone."""
+    """Return the file of the ledger that a run uses; None: its own, or PostgreSQL, which may be gone."""
     try:
         named = json.loads(config.read_text())["settings"]["ledger"]
         return database_file(named) if named else None
@@ -128,17 +128,17 @@ def _named_ledger(config: Path) -> Path | None:
 
 
 def default_sources() -> list[str]:
-    """What is shown when nobody names anything: the runs in this folder, and the deployments of this user."""
+    """Return the default sources: the runs in this folder, and the deployments of this user."""
     folders = [RUNS] if Path(RUNS).is_dir() else []
     file = database_file(default_url())
     return folders + ([str(file)] if file and file.exists() else [])
 
 
 def url_of(source: str) -> str:
-    """The URL of a ledger that is given as a URL or as a file.
+    """Return the URL of a ledger that is given as a URL or as a file.
 
     Raises:
-        LedgerError: it is neither.
+        LedgerError: the source is neither.
     """
     file = database_file(url := ledger_url(source))
     if file is not None and not file.is_file():
@@ -149,7 +149,7 @@ def url_of(source: str) -> str:
 
 
 def _look(place: _Place) -> None:
-    """Read what a database holds, unless its files are as they were."""
+    """Read a database, unless its files are unchanged."""
     state = _state(place.url)
     if state is not None and state == place.state:
         return
@@ -162,11 +162,11 @@ def _look(place: _Place) -> None:
         place.state, place.problem = state, str(error)
         return
     if not any(run.running for run in place.runs):
-        place.store.close()  # it opens again when somebody looks; a folder of a thousand runs holds no thousand files
+        place.store.close()  # it opens again on request; a thousand runs must not keep a thousand files open
 
 
 def _state(url: str) -> _State | None:
-    """Size and time of change of an SQLite ledger's files; None: only the database itself can say."""
+    """Return size and time of change of an SQLite ledger's files; None: only the database itself can tell."""
     file = database_file(url)
     if file is None:
         return None
@@ -175,7 +175,7 @@ def _state(url: str) -> _State | None:
 
 
 def _catalogue(request: Request) -> Catalogue:
-    """All runs."""
+    """Return the app's catalogue."""
     found: Catalogue = request.app.state.catalogue
     return found
 
@@ -184,7 +184,7 @@ Runs = Annotated[Catalogue, Depends(_catalogue)]
 
 
 def find(runs: Runs, run_id: Annotated[str, fastapi.Path(max_length=200)]) -> StoredRun:
-    """A run by its name.
+    """Return a run by its name.
 
     Raises:
         HTTPException: 404, there is none.
@@ -200,10 +200,10 @@ TheRun = Annotated[StoredRun, Depends(find)]
 
 
 def client_of(run: StoredRun, client_id: str) -> ClientStanding:
-    """One of a run's clients.
+    """Return one of a run's clients.
 
     Raises:
-        HTTPException: 404, it has none of this name.
+        HTTPException: 404, it has no client of this name.
     """
     for client in run.named([client_id]):
         return client

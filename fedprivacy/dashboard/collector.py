@@ -1,4 +1,4 @@
-"""The newest state of runs as metrics of Prometheus, read from the store when somebody asks: training pays nothing."""
+"""Metrics of runs for Prometheus, read from the store on request: training pays nothing."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from fedprivacy.values.spent import REASONS, ClientStanding, ClientState
 from fedprivacy.values.wording import delta_text
 
 MOST_CLIENTS = 200
-"""A run with more clients has no series for each: Prometheus would keep every one of them."""
+"""Maximum number of clients of a run with a series for each: Prometheus would keep every one of them."""
 
 MOST_ENDED = 50
-"""Runs that ended in the last day and are still told of: the newest."""
+"""Maximum number of runs that ended in the last day and are still reported: the newest."""
 
 DAY = 24 * 3600.0
-"""So long after its end a run is told of."""
+"""Seconds for which a run is reported after its end."""
 
 WEEK = 7 * DAY
-"""After so much silence a run that never said that it ended is not told of either."""
+"""Seconds of silence after which a run that never reported its end is not reported either."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """How a run's clients stood when it had changed so often; each of them unless they are many."""
+    """Standing of a run's clients as of a number of changes; each client, unless they are many."""
 
     changes: int
     tally: RunTally
@@ -44,14 +44,14 @@ class _Clients:
 
 
 class RunCollector:
-    """Collects the metrics of a catalogue's runs; a run that has not changed is not read again. For concurrent use."""
+    """Collector of the metrics of a catalogue's runs; an unchanged run is not read again. For concurrent use."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._known: dict[str, _Clients | None] = {}
 
     def collect(self) -> Iterable[Metric]:
-        """Every metric of every run that is told of."""
+        """Yield every metric of every reported run."""
         listing = self._catalogue.listing()
         page, told = _Page(len(listing.problems)), list(told_of(listing.runs))
         self._known = known = {run.facts.run_id: self._clients(run) for run in told}
@@ -60,7 +60,7 @@ class RunCollector:
         return list(vars(page).values())
 
     def exposition(self, accept: str) -> Response:
-        """What Prometheus scrapes, in the format that it asks for."""
+        """Answer a scrape of Prometheus, in the format that it asks for."""
         try:
             encode, content_type = choose_encoder(accept)
         except TypeError:  # the header names a version that is no number
@@ -68,7 +68,7 @@ class RunCollector:
         return Response(encode(self), media_type=content_type)
 
     def _clients(self, run: RunStanding) -> _Clients | None:
-        """How a run's clients stand; None: its store cannot be read now."""
+        """Return the standing of a run's clients; None: its store cannot be read now."""
         run_id = run.facts.run_id
         known, store = self._known.get(run_id), self._catalogue.store_of(run_id)
         if known and known.changes == run.changes:
@@ -80,15 +80,15 @@ class RunCollector:
             tally = stored.tally()
             few = sum(tally.states.values()) <= MOST_CLIENTS
             each = stored.spenders(MOST_CLIENTS) if few else []
-        except LedgerError:  # the catalogue says so
+        except LedgerError:  # the catalogue reports it
             return None
         if not run.running:
-            store.close()  # it changes no more; it opens again when somebody looks
+            store.close()  # an ended run changes no more; its store opens again on request
         return _Clients(run.changes, tally, each)
 
 
 def told_of(runs: Iterable[RunStanding]) -> Iterator[RunStanding]:
-    """Those that run, and the newest of those that ended in the last day; each once, wherever it has a copy."""
+    """Select the runs in progress, and the newest of those that ended in the last day; each once, even with copies."""
     now, each = time.time(), {run.facts.run_id: run for run in runs}.values()
     ended = []
     for run in sorted(each, key=lambda run: run.updated, reverse=True):
@@ -107,7 +107,7 @@ _EPSILON = (
 )
 
 _QUANTILES = ("0", "0.25", "0.5", "0.75", "1")
-"""Of a `EpsilonSpread`."""
+"""Quantiles of an `EpsilonSpread`."""
 
 _ONLY_FEW = f"Only of runs with at most {MOST_CLIENTS} clients."
 
@@ -171,7 +171,7 @@ class _Page:
         )
 
     def add(self, run: RunStanding, clients: _Clients | None) -> None:
-        """What a run says of itself, its last round, and how its clients stand."""
+        """Add a run's own facts, its last round, and the standing of its clients."""
         facts = run.facts
         who = [facts.run_id, facts.name, facts.task]
         about = {
@@ -207,7 +207,7 @@ class _Page:
         tally = clients.tally
         for state in ClientState:
             self.clients.add_metric([*who, state], tally.states.get(state, 0))
-        failures = Counter(dict.fromkeys(REASONS, 0))  # from 0 on: else the first of a kind would be no increase
+        failures = Counter(dict.fromkeys(REASONS, 0))  # start at 0, so that the first failure of a kind is an increase
         for reason, times in tally.failures.items():
             failures[reason.partition(":")[0]] += times
         for code, times in failures.items():

@@ -17,7 +17,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fedprivacy import figures
 from fedprivacy.dashboard.catalogue import NOTHING_YET, Catalogue, ClientName, Runs, TheRun, Words, find
 from fedprivacy.dashboard.forecasts import rounds_by_noise
-from fedprivacy.figures import tables
+from fedprivacy.figures import observations
 from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.history import costs_of, series_of
@@ -25,17 +25,17 @@ from fedprivacy.runs.store import StoredRun
 from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
 
 _ONE_AT_A_TIME = threading.Lock()
-"""Altair's channels share state while they are set up, so that two threads would mix their figures."""
+"""Lock: Altair's channels share state while they are set up, so that two threads would mix their figures."""
 
 drawings = APIRouter(tags=["figures"])
 
 
-class Figure(enum.StrEnum):
-    """The figures of a run.
+class FigureName(enum.StrEnum):
+    """Names of the figures of a run.
 
     `METRIC`: by round. `EPSILON`: of every client by round, against its budget. `TRADEOFF`: the metric against the
-    largest epsilon. `COST`: how much rounds cost clients. `AUDIT`: what attacks prove beside what is guaranteed.
-    `FORECAST`: rounds left by noise multiplier.
+    largest epsilon. `COST`: costs of rounds for clients. `AUDIT`: losses that attacks prove beside the guaranteed
+    bounds. `FORECAST`: remaining rounds by noise multiplier.
     """
 
     METRIC = "metric"
@@ -46,8 +46,8 @@ class Figure(enum.StrEnum):
     FORECAST = "forecast"
 
 
-class ComparedFigure(enum.StrEnum):
-    """The figures that compare runs, as those of one run."""
+class ComparisonName(enum.StrEnum):
+    """Names of the figures that compare runs."""
 
     METRIC = "metric"
     EPSILON = "epsilon"
@@ -55,20 +55,20 @@ class ComparedFigure(enum.StrEnum):
 
 
 class Theme(enum.StrEnum):
-    """The page that a figure is for."""
+    """Theme of the page that a figure is for."""
 
     LIGHT = "light"
     DARK = "dark"
 
 
-Width = Annotated[int, Query(ge=200, le=2000, description="of the plot between its axes, in px")]
+Width = Annotated[int, Query(ge=200, le=2000, description="width of the plot between its axes, in px")]
 RunIds = Annotated[list[Words], Query(min_length=2, max_length=8)]
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What of a run is to be drawn: clients on top of all, or as rows; its first metric, or another; whose forecast."""
+    """Options of a figure: chosen clients, a metric other than the first, the client of a forecast."""
 
     clients: Annotated[list[ClientName], Query(default_factory=list, max_length=MOST_CHOSEN)]
     metric: Words = ""
@@ -79,23 +79,25 @@ Wanted = Annotated[Wish, Depends(Wish)]
 
 
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
-def numbers(found: TheRun, name: Figure, wish: Wanted) -> Response:
-    """The numbers behind a figure."""
+def numbers(found: TheRun, name: FigureName, wish: Wanted) -> Response:
+    """Get the numbers behind a figure as CSV."""
     with _drawing():
         return _csv(_ROWS[name](found, wish), f"{found.facts.name}-{name}")
 
 
 @drawings.get("/runs/{run_id}/figures/{name}", responses=NOTHING_YET)
-def figure(found: TheRun, name: Figure, wish: Wanted, width: Width = 440, theme: Theme = Theme.LIGHT) -> dict[str, Any]:
-    """A figure as Vega-Lite, its data inside."""
+def figure(
+    found: TheRun, name: FigureName, wish: Wanted, width: Width = 440, theme: Theme = Theme.LIGHT
+) -> dict[str, Any]:
+    """Get a figure as Vega-Lite, its data inside."""
     with _drawing():
         chart = _FIGURES[name](found, wish, width)
     return _spec(chart, theme)
 
 
 @drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
-def compared_numbers(catalogue: Runs, name: ComparedFigure, runs: RunIds) -> Response:
-    """The numbers behind a comparison."""
+def compared_numbers(catalogue: Runs, name: ComparisonName, runs: RunIds) -> Response:
+    """Get the numbers behind a comparison as CSV."""
     (_, rows), several = _COMPARED[name], _several(catalogue, runs)
     with _drawing():
         return _csv(rows(several), f"compared-{name}")
@@ -103,9 +105,9 @@ def compared_numbers(catalogue: Runs, name: ComparedFigure, runs: RunIds) -> Res
 
 @drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
 def comparison(
-    catalogue: Runs, name: ComparedFigure, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
+    catalogue: Runs, name: ComparisonName, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
 ) -> dict[str, Any]:
-    """Runs in one figure."""
+    """Get several runs in one figure as Vega-Lite."""
     (draw, _), several = _COMPARED[name], _several(catalogue, runs)
     with _drawing():
         chart = draw(several, width)
@@ -126,33 +128,33 @@ def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
     return figures.forecast_figure(forecast, facts, client_id, width)
 
 
-_FIGURES: dict[Figure, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {
-    Figure.METRIC: lambda run, wish, width: figures.metric_figure(_series(run, wish), wish.metric or None, width),
-    Figure.EPSILON: lambda run, wish, width: figures.epsilon_figure(_series(run, wish), width),
-    Figure.TRADEOFF: lambda run, wish, width: figures.tradeoff_figure(_series(run, wish), width),
-    Figure.COST: lambda run, wish, width: figures.cost_figure(_cost(run, wish), run.facts, width),
-    Figure.AUDIT: lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
-    Figure.FORECAST: _forecast_figure,
+_FIGURES: dict[FigureName, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {
+    FigureName.METRIC: lambda run, wish, width: figures.metric_figure(_series(run, wish), wish.metric or None, width),
+    FigureName.EPSILON: lambda run, wish, width: figures.epsilon_figure(_series(run, wish), width),
+    FigureName.TRADEOFF: lambda run, wish, width: figures.tradeoff_figure(_series(run, wish), width),
+    FigureName.COST: lambda run, wish, width: figures.cost_figure(_cost(run, wish), run.facts, width),
+    FigureName.AUDIT: lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
+    FigureName.FORECAST: _forecast_figure,
 }
 
-_ROWS: dict[Figure, Callable[[StoredRun, Wish], Rows]] = {
-    Figure.METRIC: lambda run, wish: tables.metric_rows(_series(run, wish), wish.metric or None),
-    Figure.EPSILON: lambda run, wish: tables.epsilon_rows(_series(run, wish)),
-    Figure.TRADEOFF: lambda run, wish: tables.tradeoff_rows(_series(run, wish)),
-    Figure.COST: lambda run, wish: tables.cost_rows(_cost(run, wish)),
-    Figure.AUDIT: lambda run, _: tables.audit_rows(run.audits()),
-    Figure.FORECAST: lambda run, wish: tables.forecast_rows(*rounds_by_noise(run, wish.client_id)),
+_ROWS: dict[FigureName, Callable[[StoredRun, Wish], Rows]] = {
+    FigureName.METRIC: lambda run, wish: observations.metric_rows(_series(run, wish), wish.metric or None),
+    FigureName.EPSILON: lambda run, wish: observations.epsilon_rows(_series(run, wish)),
+    FigureName.TRADEOFF: lambda run, wish: observations.tradeoff_rows(_series(run, wish)),
+    FigureName.COST: lambda run, wish: observations.cost_rows(_cost(run, wish)),
+    FigureName.AUDIT: lambda run, _: observations.audit_rows(run.audits()),
+    FigureName.FORECAST: lambda run, wish: observations.forecast_rows(*rounds_by_noise(run, wish.client_id)),
 }
 
 _COMPARED = {
-    ComparedFigure.METRIC: (figures.compared_metric_figure, tables.compared_metric_rows),
-    ComparedFigure.EPSILON: (figures.compared_epsilon_figure, tables.compared_epsilon_rows),
-    ComparedFigure.TRADEOFF: (figures.compared_tradeoff_figure, tables.compared_tradeoff_rows),
+    ComparisonName.METRIC: (figures.compared_metric_figure, observations.compared_metric_rows),
+    ComparisonName.EPSILON: (figures.compared_epsilon_figure, observations.compared_epsilon_rows),
+    ComparisonName.TRADEOFF: (figures.compared_tradeoff_figure, observations.compared_tradeoff_rows),
 }
 
 
 def _several(catalogue: Catalogue, run_ids: Sequence[str]) -> list[RunSeries]:
-    """Different runs, in the order in which they are named.
+    """Find different runs, in the order in which they are named.
 
     Raises:
         HTTPException: 404, there is no such run; 409, there is nothing to compare.
@@ -193,5 +195,5 @@ def _csv(rows: Rows, name: str) -> Response:
 
 
 def _cell(value: object) -> object:
-    """A cell that no spreadsheet takes for a formula: names of clients come from elsewhere."""
+    """Protect a cell from being taken for a formula by a spreadsheet: names of clients come from elsewhere."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

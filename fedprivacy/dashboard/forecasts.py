@@ -1,4 +1,4 @@
-"""What if: how many rounds a client's budget still allows at another noise multiplier."""
+"""Forecasts: the rounds that a client's budget still allows at another noise multiplier."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text
 
 POINTS = 13
-"""Noise multipliers of the figure, from half the client's to twice it."""
+"""Number of noise multipliers in the figure, from half the client's to twice it."""
 
 _Past = frozenset[tuple[Event, int]]
 
 
 def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.Forecast:
-    """What the budget of a client still allows, with sigma of every further local step; see `_account`."""
+    """Compute the steps that a client's budget still allows at a noise multiplier of further steps; see `_account`."""
     client, past, allowance = _account(run, client_id)
     budget, epsilon, own = allowance.budget, client.spent.epsilon, client.spent.noise_multiplier
     return models.Forecast(
@@ -46,7 +46,7 @@ def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.
 
 
 def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, int]], str]:
-    """Rounds left at noise multipliers around the client's, which is the middle one, and the client whose they are.
+    """Compute the rounds left at noise multipliers around the client's, which is the middle one; and name the client.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet, or one without a budget.
@@ -56,16 +56,16 @@ def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, i
         raise HTTPException(409, "This client has no budget, so nothing limits its rounds.")
     own = client.spent.noise_multiplier
     sigmas = np.clip(own * np.geomspace(0.5, 2.0, POINTS), LEAST_NOISE, MOST_NOISE).tolist()
-    sigmas[POINTS // 2] = own  # not nearly: it would be another mechanism
+    sigmas[POINTS // 2] = own  # exactly, because a nearby value would be another mechanism
     events = [_event(run, client, sigma) for sigma in sigmas]
     rounds = [_asked(run.facts, past, allowance, event).rounds_left or 0 for event in events]
     return list(zip(sigmas, rounds, strict=True)), client.client_id
 
 
 def _account(run: StoredRun, client_id: str) -> tuple[ClientStanding, _Past, Allowance]:
-    """A client, what its dataset was charged, and what it allows.
+    """Return a client, its dataset's charges, and its allowance.
 
-    If none is named, it is the client that runs out next, or once none is active the one that spent most.
+    If none is named, it is the client that is exhausted next, or if none is active the one that spent most.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet, or one without an allowance, or a run without privacy.
@@ -92,7 +92,7 @@ def _event(run: StoredRun, client: ClientStanding, noise_multiplier: float) -> P
     return PoissonSampledGaussian(client.spent.sampling_rate, noise_multiplier, relation)
 
 
-def _asked(facts: RunFacts, past: _Past, allowance: Allowance, event: PoissonSampledGaussian) -> models.Asked:
+def _asked(facts: RunFacts, past: _Past, allowance: Allowance, event: PoissonSampledGaussian) -> models.AskedBody:
     steps, rounds, allowed = None, None, True
     if not allowance.budget.enforced:
         words = "No budget is set, so nothing limits the rounds."
@@ -103,7 +103,7 @@ def _asked(facts: RunFacts, past: _Past, allowance: Allowance, event: PoissonSam
         rounds = rounds_left(steps, facts)
         words = _words(rounds, allowed=allowed)
     sigma = event.noise_multiplier
-    return models.Asked(noise_multiplier=sigma, steps_left=steps, rounds_left=rounds, allowed=allowed, words=words)
+    return models.AskedBody(noise_multiplier=sigma, steps_left=steps, rounds_left=rounds, allowed=allowed, words=words)
 
 
 def _words(rounds: int, *, allowed: bool) -> str:
@@ -120,7 +120,8 @@ def _words(rounds: int, *, allowed: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def _steps_left(past: _Past, event: PoissonSampledGaussian, filter: str, budget: PrivacyBudget) -> tuple[int, bool]:
-    """Steps that the filter grants; if it would refuse the event, those that a plan made beforehand could have taken.
+    """Return the steps that the filter grants; if it refuses the event, those that a plan made beforehand could have
+    taken.
 
     Returns:
         The steps, and whether the filter takes the event.

@@ -1,4 +1,4 @@
-"""Server-sent events: what a page shows changes as soon as the store does."""
+"""Server-sent events: the page changes as soon as the store does."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LISTING_INTERVAL = 1.0
 """Seconds between two looks for new runs."""
 
 HEARTBEAT = 15.0
-"""Seconds after which a silent stream says that it is there: proxies close others."""
+"""Seconds after which a silent stream sends a sign of life: proxies close others."""
 
 MOST_LISTENERS = 100
 
 Look = Callable[[], Awaitable[str | None]]
-"""Looks for news: an event, or None."""
+"""Function that looks for news: an event, or None."""
 
 live = APIRouter(tags=["live"])
 
@@ -42,7 +42,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 class Pulse:
-    """How often each run of a store has changed: one look serves all who listen."""
+    """Number of changes of each run of a store: one look serves all listeners."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class Pulse:
         self._changes: dict[str, int] = {}
 
     async def changes_of(self, run_id: str) -> int:
-        """How often a run has changed, as of now or a moment ago; -1: it is gone."""
+        """Return the number of changes of a run, as of now or a moment ago; -1: it is gone."""
         async with self._looking:
             if time.monotonic() - self._looked_at >= INTERVAL / 2:
                 self._changes = await to_thread.run_sync(self._store.changes)
@@ -60,7 +60,7 @@ class Pulse:
 
 
 class Listeners:
-    """Counts the open streams, keeps the pulse of each store that somebody listens to, and ends all streams at once."""
+    """Registry of open streams: counts them, keeps the pulse of each store with listeners, and ends all at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,17 +68,17 @@ class Listeners:
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Let every stream end: none would by itself, and a server that stops waits for them."""
+        """End every stream: none would end by itself, and a server that stops waits for them."""
         self._stopped.set()
 
     async def pause(self, seconds: float) -> bool:
-        """Wait; whether the streams go on."""
+        """Wait; return whether the streams go on."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
         return not self._stopped.is_set()
 
     def stream(self, look: Look, interval: float) -> StreamingResponse:
-        """An answer that tells what is found by a look every so many seconds, until its reader goes.
+        """Return a response that sends the news of a look every `interval` seconds, until its reader leaves.
 
         Raises:
             HTTPException: 503, there are too many already.
@@ -95,13 +95,13 @@ class Listeners:
                 rest = interval
                 try:
                     event = await look()
-                except LedgerError:  # the store is locked or away for a moment; the stream goes on when it is back
+                except LedgerError:  # the store is locked or unreachable for a moment; the stream continues later
                     event = None
                 if event is not None or time.monotonic() - said_at > HEARTBEAT:
                     said_at = time.monotonic()
                     yield event or ": still here\n\n"
         except HTTPException:
-            return  # what was listened to is gone
+            return  # the run is gone
         finally:
             self.count -= 1
 
@@ -110,7 +110,7 @@ class Listeners:
 async def run_events(
     request: Request, runs: Runs, found: TheRun, last_event_id: Annotated[str, Header(max_length=20)] = ""
 ) -> StreamingResponse:
-    """A run's finished rounds and changes of phase, as they happen; first of all how it stands."""
+    """Stream a run's finished rounds and changes of phase, as they happen; the first event is its current state."""
     listeners: Listeners = request.app.state.listeners
     seen = int(last_event_id) if last_event_id.isdecimal() else -1
     pulse = listeners.pulses.setdefault(found.store, Pulse(found.store))
@@ -119,13 +119,13 @@ async def run_events(
 
 @live.get("/events", responses=_STREAM, response_class=StreamingResponse)
 async def all_events(request: Request, runs: Runs) -> StreamingResponse:
-    """Runs that begin and end."""
+    """Stream beginnings and ends of runs."""
     listeners: Listeners = request.app.state.listeners
     return listeners.stream(_of_all(runs), LISTING_INTERVAL)
 
 
 def _of_run(pulse: Pulse, runs: Catalogue, run_id: str, seen: int) -> Look:
-    """Looks whether a run has changed since the last look; its reader has seen a round."""
+    """Return a function that looks whether a run has changed since the last look; its reader has seen a round."""
     changes = -1
 
     async def look() -> str | None:
@@ -142,7 +142,7 @@ def _of_run(pulse: Pulse, runs: Catalogue, run_id: str, seen: int) -> Look:
 
 
 def _news(found: StoredRun, seen: int) -> tuple[str, int]:
-    """What a run that has changed tells, and its newest round."""
+    """Return the event of a run that has changed, and its newest round."""
     run = presentation.detail(found).model_dump(mode="json")
     if found.now.last is None or found.finished == seen:
         return _event("run", {"run": run}), seen
@@ -150,7 +150,7 @@ def _news(found: StoredRun, seen: int) -> tuple[str, int]:
 
 
 def _of_all(runs: Catalogue) -> Look:
-    """Looks whether runs have begun or ended since the last look."""
+    """Return a function that looks whether runs have begun or ended since the last look."""
     known: list[tuple[str, RunStatus]] | None = None
 
     async def look() -> str | None:

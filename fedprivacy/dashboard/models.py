@@ -1,4 +1,4 @@
-"""What the API answers with. JSON has no infinity: what has no bound, and a budget that is none, is null.
+"""Bodies of the API's answers. JSON has no infinity: a missing bound or budget is null.
 
 Every epsilon is the server's view, by PLD, at the delta beside it, composed over all rounds and runs; `*_text` is the
 same for people, never rounded down.
@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 
-class Quantiles(BaseModel):
-    """Of the epsilons of all clients."""
+class QuantilesBody(BaseModel):
+    """Quantiles of the epsilons of all clients."""
 
     least: float | None
     quarter: float | None
@@ -25,7 +25,7 @@ class Round(BaseModel):
     """A finished round."""
 
     round: int = Field(description="0 is the state before the first round")
-    at: str = Field(description="when it was recorded, ISO 8601")
+    at: str = Field(description="time of recording, ISO 8601")
     metrics: dict[str, float | None]
     metric_texts: dict[str, str]
     clients: int
@@ -33,19 +33,19 @@ class Round(BaseModel):
     failed: int = Field(description="clients whose update was asked for and not used")
     exhausted: int
     unreconciled: int
-    epsilon: Quantiles
+    epsilon: QuantilesBody
     epsilon_text: str = Field(description="the largest epsilon of a client")
 
 
-class Rounds(BaseModel):
+class RoundsBody(BaseModel):
     """A page of rounds, ascending."""
 
     total: int
     rounds: list[Round]
 
 
-class Phase(BaseModel):
-    """What a run is doing."""
+class PhaseBody(BaseModel):
+    """The current activity of a run."""
 
     name: str
     round: int
@@ -63,7 +63,7 @@ class RunSummary(BaseModel):
     metrics: list[str]
     status: str = Field(description="running, finished, stopped (nobody had budget left) or failed")
     silent: bool = Field(description="whether a running run has given no sign of life for a minute")
-    phase: Phase | None
+    phase: PhaseBody | None
     started: str
     updated: str
     rounds: int
@@ -71,13 +71,15 @@ class RunSummary(BaseModel):
     clients: int
     privacy: bool = Field(description="false: a baseline, a simulation without clipping and noise; it has no epsilon")
     noise_multiplier: float | None = Field(
-        description="the least of any client's, 0 as long as none has come with its own; null without privacy"
+        description="the smallest of any client's, 0 until a client with its own has enrolled; null without privacy"
     )
-    largest_noise_multiplier: float | None = Field(description="another where clients have their own")
+    largest_noise_multiplier: float | None = Field(
+        description="differs from noise_multiplier if clients have their own"
+    )
     relation: str
     local_steps: int
     asks: bool = Field(description="whether it asked questions and trained nothing: its metrics are the answers")
-    seeded: bool = Field(description="whoever knows the seed can take the noise away")
+    seeded: bool = Field(description="true: anybody who knows the seed can remove the noise")
     view: str = "server"
     accountant: str = "PLD"
     delta: float
@@ -103,13 +105,13 @@ class Worst(BaseModel):
     budget_text: str
 
 
-class Run(RunSummary):
-    """A run, with all that its page needs at a glance."""
+class RunBody(RunSummary):
+    """A run, with everything that its page needs at a glance."""
 
     settings: dict[str, Any]
     seconds_left: float | None
     worst: Worst | None
-    states: dict[str, int] = Field(description="how many clients are in each state")
+    states: dict[str, int] = Field(description="number of clients in each state")
     failures: int = Field(description="updates that were asked for and not used")
     guarantee: str
 
@@ -118,10 +120,10 @@ class Client(BaseModel):
     """A client's present state."""
 
     client_id: str
-    rounds: int = Field(description="charged, over all runs")
+    rounds: int = Field(description="number charged, over all runs")
     averaged: int = Field(description="rounds of this run whose average holds its update")
     failed: int = Field(description="rounds of this run that asked for an update and did not use it")
-    steps: int = Field(description="charged, over all runs")
+    steps: int = Field(description="number charged, over all runs")
     sampling_rate: float
     noise_multiplier: float | None = Field(description="null without privacy")
     epsilon: float | None
@@ -142,7 +144,7 @@ class Client(BaseModel):
 class Clients(BaseModel):
     """A page of clients."""
 
-    total: int = Field(description="how many match")
+    total: int = Field(description="number of matches")
     clients: list[Client]
 
 
@@ -160,8 +162,8 @@ class ClientRounds(BaseModel):
     rounds: list[EpsilonAfter]
 
 
-class Charge(BaseModel):
-    """A charge, as the ledger holds it."""
+class ChargeBody(BaseModel):
+    """A charge in the ledger."""
 
     client_id: str
     dataset_id: str
@@ -173,14 +175,14 @@ class Charge(BaseModel):
     relation: str
     view: str
     state: str = Field(description="reserved (no receipt yet; it counts), committed or void")
-    entry: int = Field(description="of the ledger's journal")
+    entry: int = Field(description="entry of the ledger's journal")
 
 
 class Charges(BaseModel):
     """A page of charges, the newest first."""
 
     total: int
-    charges: list[Charge]
+    charges: list[ChargeBody]
 
 
 class Failure(BaseModel):
@@ -189,21 +191,21 @@ class Failure(BaseModel):
     code: str
     detail: str
     words: str
-    charge: str = Field(description="what became of it: stands or returned")
+    charge: str = Field(description="outcome of the charge: stands or returned")
     times: int
     clients: int
     client_ids: list[str] = Field(description="some of them")
     last_round: int
 
 
-class Failures(BaseModel):
-    """By reason, the most frequent first."""
+class FailuresBody(BaseModel):
+    """Failures by reason, the most frequent first."""
 
     failures: list[Failure]
 
 
 class Audit(BaseModel):
-    """What an audit found: a loss that an attack proves, beside the one that the accountant guarantees."""
+    """The result of an audit: the loss that an attack proves, beside the accountant's bound."""
 
     at: str
     attack: str
@@ -225,8 +227,8 @@ class Audits(BaseModel):
     audits: list[Audit]
 
 
-class Asked(BaseModel):
-    """What a budget would allow at another noise multiplier."""
+class AskedBody(BaseModel):
+    """The steps that a budget would allow at another noise multiplier."""
 
     noise_multiplier: float
     steps_left: int | None
@@ -236,7 +238,7 @@ class Asked(BaseModel):
 
 
 class Forecast(BaseModel):
-    """What a client's budget still allows, at its noise multiplier in the run and at another."""
+    """The steps that a client's budget still allows, at its noise multiplier in the run and at another."""
 
     client_id: str
     epsilon: float | None
@@ -249,10 +251,10 @@ class Forecast(BaseModel):
     accountant: str = "PLD"
     noise_multiplier: float
     rounds_left: int | None
-    asked: Asked
+    asked: AskedBody
 
 
-class Problem(BaseModel):
-    """Why there is no answer."""
+class ProblemBody(BaseModel):
+    """The reason why there is no answer."""
 
     detail: str

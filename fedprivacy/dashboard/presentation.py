@@ -1,4 +1,4 @@
-"""Values as the API's answers: numbers by the names that they have, and as people read them."""
+"""Presentation of values as the API's answers: numbers under their names, and texts for people."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fedprivacy.values.spent import ClientSpent, ClientStanding, reason_of
 from fedprivacy.values.wording import budget_text, delta_text, epsilon_text, metric_text, proved_text, reading_text
 
 SILENCE = 60.0
-"""Seconds without a sign of life after which a run is called silent; it gives one every ten."""
+"""Seconds without a sign of life after which a run is called silent; it sends one every ten."""
 
 _RECENT = 10
-"""Rounds whose median duration foretells the others'."""
+"""Number of rounds whose median duration predicts the others'."""
 
 
 def summary(run: RunStanding) -> models.RunSummary:
-    """A run in a list."""
+    """Present a run in a list."""
     return models.RunSummary(**_summary(run))
 
 
-def detail(run: StoredRun) -> models.Run:
-    """A run with what its page needs."""
+def detail(run: StoredRun) -> models.RunBody:
+    """Present a run with everything that its page needs."""
     worst = next((client.spent for client in run.spenders(1)), None)
-    return models.Run(
+    return models.RunBody(
         **_summary(run.now) | {"metrics": _metrics(run)},
         seconds_left=_seconds_left(run),
         worst=models.Worst(**_account(run.facts, worst)) if worst else None,
@@ -43,7 +43,7 @@ def detail(run: StoredRun) -> models.Run:
 
 
 def finished_round(facts: RunFacts, point: RoundPoint) -> models.Round:
-    """A round."""
+    """Present a round."""
     said = {
         "at": _instant(point.at),
         "metric_texts": {name: metric_text(name, value) for name, value in point.metrics.items()},
@@ -54,7 +54,7 @@ def finished_round(facts: RunFacts, point: RoundPoint) -> models.Round:
 
 
 def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
-    """A client."""
+    """Present a client."""
     spent, reason = standing.spent, standing.reason
     share = finite_or_none(spent.share)
     said = {
@@ -71,7 +71,7 @@ def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
 
 
 def failure(found: Failures) -> models.Failure:
-    """A reason, and what it means."""
+    """Present a reason and its meaning."""
     code, _, detail = found.reason.partition(":")
     meaning = reason_of(found.reason)
     charge = "returned" if meaning.refused else "stands"
@@ -79,13 +79,13 @@ def failure(found: Failures) -> models.Failure:
 
 
 def audit(result: AuditResult) -> models.Audit:
-    """An audit."""
+    """Present an audit."""
     texts = {"lower_text": proved_text(result.lower), "upper_text": epsilon_text(result.upper)}
     return models.Audit(**plain(result) | texts | {"at": _instant(result.at), "verdict": result.verdict})
 
 
 def rounds_left(steps_left: int, facts: RunFacts) -> int:
-    """Rounds that so many steps last, the last of them perhaps with fewer."""
+    """Return the rounds that so many steps last, the last of them perhaps with fewer."""
     whole = facts.schedule.rounds_within(steps_left)
     return whole + (facts.schedule.steps_until(whole) < steps_left)
 
@@ -117,7 +117,7 @@ def _summary(run: RunStanding) -> dict[str, Any]:
 
 
 def _metrics(run: StoredRun) -> list[str]:
-    """Names of all metrics: the last round's, and those of the newest round in which clients evaluated."""
+    """List the names of all metrics: the last round's, and those of the newest round in which clients evaluated."""
     every = run.facts.schedule.local_evaluation
     newest = run.finished // every * every if every else 0
     points = [run.now.last, *run.points(range(newest, newest + 1))] if newest else [run.now.last]
@@ -125,12 +125,12 @@ def _metrics(run: StoredRun) -> list[str]:
 
 
 def _instant(seconds: float) -> str:
-    """ISO 8601, UTC."""
+    """Format a time as ISO 8601, UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def _account(facts: RunFacts, spent: ClientSpent) -> dict[str, Any]:
-    """What a client has spent, against its budget."""
+    """Present what a client has spent, against its budget."""
     return plain(spent) | {
         "epsilon_text": facts.epsilon_text(spent.epsilon, spent.budget_epsilon),
         "budget": finite_or_none(spent.budget_epsilon),
@@ -138,15 +138,15 @@ def _account(facts: RunFacts, spent: ClientSpent) -> dict[str, Any]:
     }
 
 
-def _phase(run: RunStanding) -> models.Phase | None:
+def _phase(run: RunStanding) -> models.PhaseBody | None:
     if not run.running:
         return None
     stage, round, clients = astuple(run.phase) if run.phase else ("starting", 0, 0)
-    return models.Phase(name=stage, round=round, clients=clients)
+    return models.PhaseBody(name=stage, round=round, clients=clients)
 
 
 def _seconds_left(run: StoredRun) -> float | None:
-    """The rounds that are left, each as long as the median of the last ones."""
+    """Estimate the remaining time: the remaining rounds, each as long as the median of the last ones."""
     last = run.finished
     if not run.now.running or last == 0:
         return None

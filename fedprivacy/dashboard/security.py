@@ -1,4 +1,4 @@
-"""Who may look: the machine's own users, or whoever has the token; and what a browser may do with what it gets."""
+"""Access control: the machine's own users, or holders of the token; and strict headers for browsers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COOKIE = "fedprivacy-dashboard"
 SHORTEST_TOKEN = 16
 
 _OPEN_TO_ALL = ("/login", "/static/")
-"""What shows the way in, and no run."""
+"""Prefixes of paths that are open to all: they show the login, and no run."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -32,7 +32,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-"""Of every answer; a `Cache-Control` that an answer already has stays."""
+"""Headers of every answer; an answer's own `Cache-Control` is kept."""
 
 
 class TokenError(ValueError):
@@ -40,15 +40,15 @@ class TokenError(ValueError):
 
 
 def new_token() -> str:
-    """A token that nobody can guess: 256 bits."""
+    """Make a token that nobody can guess: 256 bits."""
     return secrets.token_urlsafe(32)
 
 
 def checked_token(token: str) -> str:
-    """A token that somebody chose.
+    """Check a token that the user chose.
 
     Raises:
-        TokenError: it is short enough to be guessed, or no header can carry it.
+        TokenError: the token is short enough to be guessed, or no header can carry it.
     """
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise TokenError(
@@ -59,7 +59,7 @@ def checked_token(token: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     if host == "localhost":
         return True
     try:
@@ -69,11 +69,11 @@ def is_loopback(host: str) -> bool:
 
 
 class Door:
-    """Knows the token, and compares without telling by its time how much was right.
+    """Check of the token, by a comparison in constant time.
 
     Args:
-        token: None: whoever can reach the address may look.
-        secure: whether the cookie may travel by TLS alone.
+        token: the token; None: everybody who can reach the address has access.
+        secure: whether the cookie is sent over TLS alone.
     """
 
     def __init__(self, token: str | None, *, secure: bool = False) -> None:
@@ -84,15 +84,15 @@ class Door:
 
     @property
     def locked(self) -> bool:
-        """Whether a token is needed."""
+        """True if a token is needed."""
         return self._token is not None
 
     def opens(self, token: str) -> bool:
-        """Whether this is the token."""
+        """Return whether this is the token."""
         return self._token is not None and hmac.compare_digest(token.encode(), self._token.encode())
 
     def admits(self, headers: Headers) -> bool:
-        """Whether a request brings the token, as a bearer or by the cookie that was given for it."""
+        """Return whether a request has the token, as a bearer or by the cookie that was given for it."""
         if not self.locked:
             return True
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
@@ -102,15 +102,15 @@ class Door:
         return hmac.compare_digest(cookie.encode(), self._cookie.encode())
 
     def remember(self, response: Response) -> None:
-        """Let the browser come back without the token, until it is closed."""
+        """Set a cookie so that the browser needs no token until it is closed."""
         response.set_cookie(COOKIE, self._cookie, httponly=True, samesite="strict", secure=self._secure)
 
 
-class Gate:
-    """Lets in whoever the door admits, refuses other names of a loopback address, and sets strict headers.
+class AccessMiddleware:
+    """Middleware that admits requests by the door, refuses other names of a loopback address, and sets strict headers.
 
-    A page of another origin can make a browser ask any address by a name that it controls (DNS rebinding). Where no
-    token is needed, a request must therefore name this machine.
+    A page of another origin can make a browser send requests to any address under a name that it controls (DNS
+    rebinding). So if no token is needed, a request must name this machine.
     """
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
@@ -127,7 +127,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 if scope["path"].startswith("/static/"):
-                    headers.setdefault("Cache-Control", "no-cache")  # asked for again, and answered by 304
+                    headers.setdefault("Cache-Control", "no-cache")  # requested again, and answered by 304
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
@@ -148,6 +148,6 @@ class Gate:
 
 
 def _host(headers: Headers) -> str:
-    """The name that a request was made to, without its port."""
+    """Return the host name of a request, without its port."""
     host = headers.get("host", "")
     return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]

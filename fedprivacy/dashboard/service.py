@@ -1,4 +1,4 @@
-"""Runs the dashboard, on its own or beside a run: where it listens, who may look, and what the user is told."""
+"""Service that runs the dashboard, alone or beside a run: its address, its access, and its messages to the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedprivacy.dashboard.live import Listeners
 from fedprivacy.dashboard.security import Door, checked_token, is_loopback, new_token
 
 TOKEN = "FEDPRIVACY_DASHBOARD_TOKEN"
-"""Environment variable that holds the token: a command line is for everybody on the machine to read."""
+"""Name of the environment variable that holds the token: others on the machine could read a command line."""
 
 
 class ServingError(ValueError):
@@ -31,16 +31,16 @@ class ServingError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the dashboard listens.
+    """Address of the dashboard.
 
     Attributes:
         host: name or address of an interface.
-        port: 0: any that is free.
+        port: port number; 0: any that is free.
         certificate: TLS certificate chain, in PEM; None: no TLS.
-        key: its private key, in PEM.
+        key: private key of the certificate, in PEM.
 
     Raises:
-        ServingError: a certificate without a key, or the other way round, or no such file.
+        ServingError: certificate or key is missing, or a file does not exist.
     """
 
     host: str = "127.0.0.1"
@@ -57,20 +57,20 @@ class Address:
 
     @property
     def public(self) -> bool:
-        """Whether other machines can reach it."""
+        """True if other machines can reach it."""
         return not is_loopback(self.host)
 
     @property
     def scheme(self) -> str:
-        """How it is asked."""
+        """Scheme of the URL."""
         return "https" if self.certificate else "http"
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What people need to know of a dashboard that is open: its page, the token if one was made, whether one is needed.
+    """Facts about an open dashboard: its page, the token if one was made, and whether a token is needed.
 
-    `in_clear`: whether the token travels where others can read it.
+    `in_clear`: whether the token is sent where others can read it.
     """
 
     url: str
@@ -79,7 +79,7 @@ class Opened:
     in_clear: bool
 
     def words(self, program: str, sources: Sequence[str]) -> str:
-        """The same as rich text, for a user who calls this program so and is shown these sources."""
+        """Describe the dashboard as rich text, given the user's name of the program and the sources that it shows."""
         lines = [f"Dashboard: [bold]{self.url}[/]  (Ctrl-C ends it)"]
         if self.token:
             lines.append(f"Other machines can reach it, so it asks for a token: [bold]{self.token}[/]")
@@ -96,16 +96,16 @@ class Opened:
 
 
 def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], None]) -> None:
-    """Serve the dashboard until somebody stops it.
+    """Serve the dashboard until it is stopped.
 
     Args:
-        catalogue: whose runs are shown.
-        address: where to listen.
-        opened: told once the page can be opened.
+        catalogue: catalogue of the runs that are shown.
+        address: address to listen on.
+        opened: function that is called once the page can be opened.
 
     Raises:
-        ServingError: the address is taken, or is none of this machine's.
-        TokenError: the token that the environment holds would protect nothing.
+        ServingError: the address is taken, or does not belong to this machine.
+        TokenError: the token in the environment would protect nothing.
     """
     chosen = os.environ.get(TOKEN)
     made = new_token() if address.public and not chosen else None
@@ -117,7 +117,7 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
         port=address.port,
         ssl_certfile=address.certificate,
         ssl_keyfile=address.key,
-        log_config=None,  # uvicorn's own would close every handler that the program has
+        log_config=None,  # uvicorn's own configuration would close every handler of the program
         log_level="warning",
         access_log=False,
         ws="none",
@@ -126,7 +126,7 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
     )
     try:
         socket = config.bind_socket()
-    except SystemExit as refused:  # what uvicorn does with an address that it cannot have
+    except SystemExit as refused:  # uvicorn exits if it cannot have the address
         raise ServingError(
             f"--host {address.host} and --port {address.port} cannot be listened to; choose another port, or a host of "
             "this machine."
@@ -149,13 +149,13 @@ def end_with_stdin() -> None:
 
 @contextmanager
 def dashboard_beside(sources: Sequence[str], address: Address) -> Iterator[str]:
-    """Open a dashboard beside a run for as long as the block runs; it ends with this process, however that ends.
+    """Open a dashboard beside a run while the block runs; it ends with this process, however that ends.
 
-    It is a process of its own: the page must not slow the training down.
+    It is a separate process, so that the page does not slow down the training.
 
     Args:
         sources: see `Catalogue`.
-        address: where it listens; if its port is taken, at any other.
+        address: address to listen on; if its port is taken, any other port.
 
     Yields:
         The page's URL.
@@ -176,7 +176,7 @@ def dashboard_beside(sources: Sequence[str], address: Address) -> Iterator[str]:
 
 
 def wait_for_reader(console: Console) -> None:
-    """Leave the dashboard open until somebody in front of a terminal has seen enough."""
+    """Leave the dashboard open until the user at a terminal has seen enough."""
     if not sys.stdin.isatty():
         return
     console.print("The dashboard stays open until you press Ctrl-C.")
@@ -185,7 +185,7 @@ def wait_for_reader(console: Console) -> None:
 
 
 def _started(sources: Sequence[str], address: Address) -> tuple[subprocess.Popen[str], str] | None:
-    """A dashboard and its URL; None: it ended instead of opening."""
+    """Start a dashboard and return it with its URL; None: it ended instead of opening."""
     stores = [part for source in sources for part in ("--store", source)]
     where = ["--host", address.host, "--port", str(address.port), "--json", "--until-stdin-ends"]
     process = subprocess.Popen(
@@ -205,7 +205,7 @@ def _started(sources: Sequence[str], address: Address) -> tuple[subprocess.Popen
 
 
 class Server(uvicorn.Server):
-    """A server that says by `on_start` when it answers, and ends its listeners' streams when it ends."""
+    """Server that calls `on_start` when it answers, and ends its listeners' streams when it stops."""
 
     def __init__(self, config: uvicorn.Config, listeners: Listeners, on_start: Callable[[], None]) -> None:
         super().__init__(config)
@@ -213,12 +213,12 @@ class Server(uvicorn.Server):
         self._on_start = on_start
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """Start to listen."""
+        """Start listening."""
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
             self._on_start()
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        """Stop to listen."""
+        """Stop listening."""
         self._listeners.stop()
         await super().shutdown(sockets)  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
 """Figures of runs: one Vega-Lite definition for page, report, notebook and PNG.
 
-Every figure is an Altair chart with its data inside: it shows itself in a notebook, `spec_of` is what a web page
-embeds (through `dark` for a dark one), and `save_png` and `to_svg` draw it without a browser and without a network.
+Every figure is an Altair chart with its data inside: it displays itself in a notebook, a web page embeds its `spec_of`
+(through `dark` for a dark page), and `save_png` and `to_svg` draw it without a browser and without a network.
 Figures are drawn from a `RunSeries`, whose size is bounded, and load neither torch nor Flower.
 
-The rows behind them are in `fedprivacy.figures.tables`.
+The rows behind them are in `fedprivacy.figures.observations`.
 """
 
 from fedprivacy.figures.attacks import AttackCurve, Picture, picture_figure, roc_figure

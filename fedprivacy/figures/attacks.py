@@ -1,7 +1,7 @@
-"""Attacks that people understand: how many members an attack finds, and what one update tells of one record.
+"""Figures of attacks: the members that an attack finds, and what one update reveals about one record.
 
-A curve is known by its colour, its dashes and its name; what privacy allows is a thin line of the same colour. A
-picture is drawn in shades of one ink, so that it can be read by everybody and on any page.
+A curve is identified by its colour, its dashes and its name; the limit that privacy sets is a thin line of the same
+colour. A picture is drawn in shades of one ink, so that everybody can read it on any page.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fedprivacy.figures.style import (
 MOST_CURVES = len(RUNS)
 
 SIDE = 380
-"""Of the plot, which is a square: both axes are rates. In px."""
+"""Width and height of the plot in px; it is a square because both axes are rates."""
 
 _POINTS = 400
-"""Of a curve in a figure, evenly spaced on its logarithmic axis."""
+"""Number of points of a curve in a figure, evenly spaced on its logarithmic axis."""
 
 _ROW, _SWATCH, _KEY_ROOM = 36, 30, 210
-"""Height of an entry of the key and length of its line, and the room of the key beside the plot, in px."""
+"""Height of an entry of the key, length of its line, and room of the key beside the plot, in px."""
 
 _WORDS = 44
 """Height of a picture's name and note below it, in px."""
@@ -46,14 +46,14 @@ _PERCENT = "format(100 * datum.value, '~g') + '\u00a0%'"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttackCurve:
-    """A membership attack as it was measured, and what it is up against.
+    """A measured membership attack, and the limit that privacy sets.
 
     Attributes:
-        name: of the attack, or of what it attacked.
-        false_positive_rates: share of the others that are taken for members, never decreasing, shape [thresholds].
-        true_positive_rates: share of the members that are found, the same shape.
-        note: what stands below the name, for example the area under the curve.
-        limit: the largest true positive rate that privacy allows at each of `limit_at`; None: it promises nothing.
+        name: name of the attack, or of its target.
+        false_positive_rates: share of non-members taken for members, never decreasing, shape [thresholds].
+        true_positive_rates: share of members that are found, the same shape.
+        note: text below the name, for example the area under the curve.
+        limit: largest true positive rate that privacy allows at each of `limit_at`; None: there is no promise.
         limit_at: false positive rates, ascending, shape [points].
     """
 
@@ -77,14 +77,14 @@ class Picture:
 def roc_figure(
     curves: Sequence[AttackCurve], title: str, about: Sequence[str], *, least: float = 1e-3, width: int = SIDE
 ) -> alt.LayerChart:
-    """The members that attacks find against their false alarms, both on logarithmic axes, where few alarms count.
+    """Draw the members that attacks find against their false alarms, on logarithmic axes, where few alarms count.
 
     Args:
-        curves: 1 to 8.
-        title: a sentence that says what the figure shows.
-        about: phrases that say what was attacked.
-        least: the smallest rate that is shown, of both axes.
-        width: of the plot between its axes, in px.
+        curves: 1 to 8 curves.
+        title: sentence that states what the figure shows.
+        about: phrases that name the target of the attacks.
+        least: smallest rate shown on both axes.
+        width: width of the plot between its axes, in px.
 
     Raises:
         ValueError: there are fewer or more curves.
@@ -115,14 +115,14 @@ def _line(grid: NDArray[np.float64], rates: NDArray[np.float64], least: float) -
 
 
 def _step(curve: AttackCurve, grid: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The most members found with at most so many false alarms: nothing between two thresholds is promised."""
+    """Compute the most members found with at most each rate of false alarms: nothing between two thresholds counts."""
     alarms, found = np.asarray(curve.false_positive_rates), np.asarray(curve.true_positive_rates)
     places = np.searchsorted(alarms, grid * (1.0 + 1e-12), side="right") - 1
     return np.where(places >= 0, found[np.maximum(places, 0)], 0.0)
 
 
 def _axis(channel: Any, field: str, least: float) -> Any:
-    """Logarithmic, from the smallest rate to 1, labelled in percent at the powers of ten."""
+    """Make a logarithmic axis from the smallest rate to 1, labelled in percent at the powers of ten."""
     title = "others taken for members" if field == "fpr" else "members found"
     ticks = [tick for tick in _TICKS if tick >= least * (1.0 - 1e-9)]
     scale = alt.Scale(type="log", domain=[least, 1.0], nice=False, clamp=True)
@@ -137,7 +137,7 @@ def _diagonal(least: float) -> alt.Chart:
 
 
 def _key(curves: Sequence[AttackCurve], width: int) -> list[alt.Chart]:
-    """A line of each curve's look beside the plot, its name and its note."""
+    """Draw a sample of each curve's line beside the plot, with its name and its note."""
     layers = []
     for place, curve in enumerate(curves):
         height = _ROW * place + 8
@@ -153,13 +153,13 @@ def _key(curves: Sequence[AttackCurve], width: int) -> list[alt.Chart]:
 
 
 def picture_figure(pictures: Sequence[Picture], title: str, about: Sequence[str], *, side: int = 168) -> alt.LayerChart:
-    """Grey-scale images in a row, each with its name and a note below it.
+    """Draw grey-scale images in a row, each with its name and a note below it.
 
     Args:
-        pictures: at least one.
-        title: a sentence that says what the figure shows.
-        about: phrases that say where the images are from.
-        side: of an image, in px.
+        pictures: pictures, at least one.
+        title: sentence that states what the figure shows.
+        about: phrases that name the source of the images.
+        side: side of an image, in px.
 
     Raises:
         ValueError: there is none.
@@ -177,7 +177,7 @@ def picture_figure(pictures: Sequence[Picture], title: str, about: Sequence[str]
 
 
 def _pixels(shades: NDArray[np.float64], left: float, side: int, width: int) -> alt.Chart:
-    """A square for each pixel; together they are one picture, and none has words of its own for a screen reader."""
+    """Draw a square for each pixel; a screen reader gets one picture and no words for single pixels."""
     height = side + _WORDS
     size = side / max(shades.shape)
     rows = [
@@ -193,7 +193,7 @@ def _pixels(shades: NDArray[np.float64], left: float, side: int, width: int) -> 
 
 
 def _words(picture: Picture, left: float, side: int) -> list[alt.Chart]:
-    """A frame, and below it the name and the note."""
+    """Draw a frame, and below it the name and the note."""
     base = chart_of([{"name": picture.name, "note": picture.note}])
     frame = base.mark_rect(filled=False, color=MUTED)
     box = {"x": alt.value(left), "x2": alt.value(left + side), "y": alt.value(0), "y2": alt.value(side)}

@@ -1,4 +1,4 @@
-"""What attacks proved beside what the accountant states."""
+"""Figure of audits: the loss that each attack proved beside the accountant's bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedprivacy.values.runs import AuditResult, Verdict
 from fedprivacy.values.wording import count_text, delta_text, epsilon_text, proved_text
 
 MOST_AUDITS = 12
-"""That a figure shows: those that failed, then the latest."""
+"""Maximum number of audits in a figure: failed ones first, then the latest."""
 
 ROW, MARGIN, CHARACTER = 78, 60, 7.0
 """Height of an audit (name, conditions, two bounds), the bounds' distance from the edges (their numbers stand there),
@@ -26,12 +26,12 @@ _SHAPE = alt.Shape("verdict:N", legend=None).scale(domain=_VERDICTS, range=["cir
 
 
 def audit_figure(audits: Sequence[AuditResult], about: str, width: int = WIDTH) -> alt.LayerChart:
-    """For each audit the epsilon that the attack proved and the epsilon that the accountant states.
+    """Draw, for each audit, the epsilon that the attack proved and the epsilon that the accountant states.
 
     Args:
-        audits: at least one; of more than `MOST_AUDITS`, those that failed are shown and then the latest.
-        about: what was audited: "run digits-1".
-        width: of the plot, in px.
+        audits: audits, at least one; of more than `MOST_AUDITS`, failed ones are shown first, then the latest.
+        about: subject of the audits: "run digits-1".
+        width: width of the plot, in px.
 
     Raises:
         ValueError: no audit was made.
@@ -48,7 +48,7 @@ def audit_figure(audits: Sequence[AuditResult], about: str, width: int = WIDTH) 
 
 
 def _row(place: int, audit: AuditResult, end: float, width: int) -> dict[str, Any]:
-    """An audit, and how far below the plot's upper edge its parts are, in px."""
+    """Make the row of an audit, with the distances of its parts from the plot's upper edge, in px."""
     result = "consistent" if audit.verdict is Verdict.CONSISTENT else "VIOLATED"
     name = f"{audit.attack}, {shortened(audit.client_id) or 'the run as a whole'}"
     confidence = f"{100 * audit.confidence:.6g}\N{NO-BREAK SPACE}% confidence"
@@ -68,7 +68,7 @@ def _row(place: int, audit: AuditResult, end: float, width: int) -> dict[str, An
 
 
 def _texts(rows: Rows, height: int) -> list[alt.Chart]:
-    """What was audited and how, from the left edge on."""
+    """Write the subject and the conditions of each audit, from the left edge on."""
     base = chart_of(rows).encode(x=alt.value(0))
     heading = base.mark_text(fontWeight="bold", fontSize=13).encode(_y("heading_at", height), _COLOUR)
     conditions = base.mark_text(color=MUTED, fontSize=12).encode(_y("conditions_at", height))
@@ -76,7 +76,7 @@ def _texts(rows: Rows, height: int) -> list[alt.Chart]:
 
 
 def _bounds(rows: Rows, end: float, width: int, height: int) -> list[alt.Chart]:
-    """A bar from what was proved, a disc or a diamond, to what is stated, a stroke; without a stroke: no bound."""
+    """Draw a bar from the proved bound, a disc or a diamond, to the stated one, a stroke; no stroke: no bound."""
     tooltip = ["heading:N", "conditions:N", "proved:N", "stated:N"]
     base = chart_of(rows).encode(_y("bounds_at", height), _COLOUR, tooltip=tooltip)
     stated = chart_of([row for row in rows if row["has_bound"]]).encode(_y("bounds_at", height), _COLOUR)
@@ -89,7 +89,7 @@ def _bounds(rows: Rows, end: float, width: int, height: int) -> list[alt.Chart]:
 
 
 def _numbers(rows: Rows, end: float, width: int, height: int) -> list[alt.Chart]:
-    """Each bound's number on the outer side, so that the two do not meet however near the bounds are."""
+    """Write each bound's number on the outer side, so that the two never overlap."""
     numbers = [
         {**row, "epsilon": row[bound], "number": row[text], "left": (row["verdict"] == outer)}
         for row in rows

@@ -1,4 +1,4 @@
-"""The axes that figures share, and what is named along them: the lines beside a plot, the budgets across it."""
+"""Axes that figures share, and the labels along them: lines beside a plot, budgets across it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ PERCENT = "round(100 * datum.value) + '\u00a0%'"
 """A label in percent, in Vega's expression language."""
 
 LABEL_GAP = 15.0
-"""From one label to the next, in px."""
+"""Distance from one label to the next, in px."""
 
 MOST_LABELS = int(HEIGHT / LABEL_GAP)
-"""Beside a plot: more have no room."""
+"""Maximum number of labels beside a plot; there is no room for more."""
 
 LEADER, BESIDE_LABEL = (7, 20), 24
-"""Where the line that leads to a label begins and ends, and where the label begins, in px right of the plot."""
+"""Beginning and end of the line that leads to a label, and beginning of the label, in px right of the plot."""
 
 LABEL_ROOM, AXIS_ROOM = 200, 60
-"""What labels and axis take beside a plot, in px (a little less than the longest labels), and the axis alone."""
+"""Room for labels and axis beside a plot, in px (a little less than the longest labels), and for the axis alone."""
 
 MOST_ACROSS, MOST_UPRIGHT = 6, 3
-"""Budgets that horizontal and vertical lines show; of more, the least and the largest."""
+"""Maximum number of budgets that horizontal and vertical lines show; of more, the smallest and the largest."""
 
 DASHES = [5, 4]
 
@@ -54,41 +54,43 @@ class Scale:
     logarithms: bool = False
 
     def x(self, field: str) -> alt.X:
-        """The horizontal channel of a field."""
+        """Return the horizontal channel of a field."""
         scaled = alt.X(f"{field}:Q").scale(domain=[self.low, self.high], nice=False)
         return scaled.axis(alt.Axis(tickCount=5, grid=False, domain=True, labelFlush=False))
 
     def y(self, field: str) -> alt.Y:
-        """The vertical channel of a field; its axis has no title, because the figure's title says what it is."""
+        """Return the vertical channel of a field; its axis has no title, because the figure's title names it."""
         scaled = alt.Y(f"{field}:Q").title(None).scale(domain=[self.low, self.high], nice=False)
         words = PERCENT if self.percent else POWER if self.logarithms else None
         return scaled.axis(alt.Axis(tickCount=5, labelExpr=words) if words else alt.Axis(tickCount=5))
 
     def length(self, px: float) -> float:
-        """What so many px of a plot's height are worth."""
+        """Convert px of a plot's height to the unit of the scale."""
         return (self.high - self.low) * px / HEIGHT
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """What the layers of a panel share: the horizontal channel, the vertical scale, the plot's width in px."""
+class PlotFrame:
+    """Parts that the layers of a panel share: horizontal channel, vertical scale, and the plot's width in px."""
 
     x: alt.X
     scale: Scale
     width: int
 
     def y(self, field: str) -> alt.Y:
-        """The vertical channel of a field."""
+        """Return the vertical channel of a field."""
         return self.scale.y(field)
 
 
 def loss_scale(epsilons: Iterable[float]) -> Scale:
-    """From 0 to above the largest finite epsilon; to 1 without one."""
+    """Make a scale from 0 to above the largest finite epsilon; to 1 if there is none."""
     return Scale(0.0, (1 + HEADROOM) * max(filter(math.isfinite, epsilons), default=1.0) or 1.0)
 
 
 def metric_scale(metric: str, values: Sequence[float]) -> Scale:
-    """From 0 to 100 % for an accuracy; else around finite values, from 0 where that wastes less than half the axis."""
+    """Make a scale from 0 to 100 % for an accuracy; else around the values, from 0 if that wastes less than half the
+    axis.
+    """
     if all(is_share(metric, value) for value in values):
         return Scale(0.0, 1 + HEADROOM, percent=True)
     low, high = min(values), max(values)
@@ -98,23 +100,23 @@ def metric_scale(metric: str, values: Sequence[float]) -> Scale:
 
 
 def rounds_axis(last: int) -> alt.X:
-    """The horizontal channel of the field `round`, from 0 to the last, labelled at whole rounds."""
+    """Return the horizontal channel of the field `round`, from 0 to the last, labelled at whole rounds."""
     labelled = list(range(0, last + 1, label_step(last)))
     axis = alt.Axis(format="d", values=labelled, grid=False, domain=True, labelFlush=False)
     return alt.X("round:Q").title("round").scale(domain=[0, last], nice=False).axis(axis)
 
 
 def label_step(span: int) -> int:
-    """Every how many of so many rounds are labelled: 1, 2, 5, 10, 20, 50, ..."""
+    """Return the interval between labelled rounds: 1, 2, 5, 10, 20, 50, ..."""
     steps: Iterator[int] = (digit * 10**power for power in count() for digit in (1, 2, 5))
     return next(step for step in steps if span <= 7 * step)
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text beside the plot that names what ends at a value; `kind` decides its colour.
+    """A text beside the plot that names the line ending at a value; `kind` decides its colour.
 
-    `emphasised`: somebody asked for it.
+    `emphasised`: the user asked for it.
     """
 
     text: str
@@ -123,10 +125,10 @@ class Label:
     emphasised: bool = False
 
 
-def placed(labels: Sequence[Label], frame: Frame) -> Rows:
-    """A row for each label that has a finite value and room, those that somebody asked for first.
+def placed(labels: Sequence[Label], frame: PlotFrame) -> Rows:
+    """Place the labels that have a finite value and room, those that the user asked for first; one row each.
 
-    `place` is its height on the vertical axis, as near to `value` as the others allow.
+    `place` is the height on the vertical axis, as near to `value` as the others allow.
     """
     finite = [label for label in labels if math.isfinite(label.value)]
     first = sorted(range(len(finite)), key=lambda place: not finite[place].emphasised)
@@ -137,15 +139,15 @@ def placed(labels: Sequence[Label], frame: Frame) -> Rows:
     return [asdict(label) | {"place": place} for label, place in zip(kept, places, strict=True)]
 
 
-def leaders(rows: Rows, frame: Frame) -> alt.Chart:
-    """Thin lines from where the named lines end to their labels."""
+def leaders(rows: Rows, frame: PlotFrame) -> alt.Chart:
+    """Draw thin lines from the ends of named lines to their labels."""
     begin, end = (alt.value(frame.width + px) for px in LEADER)
     lines: alt.Chart = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
     return lines.encode(frame.y("value"), x=begin, x2=end, y2="place")
 
 
-def named_beside(rows: Rows, frame: Frame, colours: alt.Scale, shapes: alt.Scale) -> list[alt.Chart]:
-    """The labels of `placed`, with lines that lead to them, each after a mark in the look of its kind."""
+def named_beside(rows: Rows, frame: PlotFrame, colours: alt.Scale, shapes: alt.Scale) -> list[alt.Chart]:
+    """Draw the labels of `placed`, with lines that lead to them, each after a mark in the look of its kind."""
     beside = chart_of(rows).encode(frame.y("place"))
     marks = beside.mark_point(size=60).encode(
         alt.Color("kind:N", legend=None, scale=colours), alt.Shape("kind:N", legend=None, scale=shapes)
@@ -158,9 +160,10 @@ def named_beside(rows: Rows, frame: Frame, colours: alt.Scale, shapes: alt.Scale
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places in [low, high], at least `gap` apart, in the order of the wanted ones and as near to them as can be.
+    """Return places in [low, high], at least `gap` apart, in the order of the wanted ones and as near to them as
+    possible.
 
-    With the gaps below each place taken off, what is left must only not decrease: an isotonic regression. Equal ones
+    After subtracting the gaps below each place, the places must only not decrease: an isotonic regression. Equal ones
     are stacked downwards in the order given.
     """
     if not wanted:
@@ -174,17 +177,17 @@ def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -
 
 
 def shortened(name: str, most: int = 20) -> str:
-    """A name of so many characters whole, of a longer one the two ends: what tells names apart is often their end."""
+    """Shorten a name to its two ends if it is longer than `most` characters: names often differ at the end."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
 
 
-def rules_across(budgets: Sequence[float], frame: Frame) -> alt.Chart:
-    """Dashed horizontal lines at budgets; finite, ascending."""
+def rules_across(budgets: Sequence[float], frame: PlotFrame) -> alt.Chart:
+    """Draw dashed horizontal lines at budgets; finite, ascending."""
     return _rules(_shown(budgets, MOST_ACROSS), frame.y("budget"))
 
 
-def names_across(budgets: Sequence[float], frame: Frame) -> list[alt.Chart]:
-    """Their names, above their left ends, to be drawn over all lines."""
+def names_across(budgets: Sequence[float], frame: PlotFrame) -> list[alt.Chart]:
+    """Write the names of horizontal lines above their left ends, to be drawn over all lines."""
     rows = _shown(budgets, MOST_ACROSS)
     above, gap = frame.scale.length(8), frame.scale.length(LABEL_GAP)
     places = spread_apart([row["budget"] + above for row in rows], gap, above, frame.scale.high)
@@ -193,12 +196,12 @@ def names_across(budgets: Sequence[float], frame: Frame) -> list[alt.Chart]:
 
 
 def rules_upright(budgets: Sequence[float], x: alt.X) -> alt.Chart:
-    """Dashed vertical lines at budgets; finite, ascending. `x` is the horizontal channel of the field `budget`."""
+    """Draw dashed vertical lines at budgets; finite, ascending. `x` is the horizontal channel of the field `budget`."""
     return _rules(_shown(budgets, MOST_UPRIGHT), x)
 
 
 def names_upright(budgets: Sequence[float], x: alt.X, *, at_top: bool) -> list[alt.Chart]:
-    """Their names, left of their upper or lower ends, one below the other, to be drawn over all lines."""
+    """Write the names of vertical lines left of their upper or lower ends, one below the other, over all lines."""
     layers = []
     for place, row in enumerate(_shown(budgets, MOST_UPRIGHT)):
         below = (place + 0.5) * LABEL_GAP
@@ -213,7 +216,7 @@ def _rules(rows: Rows, channel: alt.X | alt.Y) -> alt.Chart:
 
 
 def _shown(budgets: Sequence[float], most: int) -> Rows:
-    """A row with `budget` and `text` for each, or for the least and the largest where there are more than `most`."""
+    """Return a row with `budget` and `text` for each budget, or for the smallest and largest of more than `most`."""
     if len(budgets) <= most:
         return [{"budget": budget, "text": f"budget ε = {budget_text(budget)}"} for budget in budgets]
     return [

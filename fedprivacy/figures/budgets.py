@@ -1,4 +1,4 @@
-"""What a reproduction measured along privacy budgets: a line for each way of training, and where lines cross."""
+"""Figure of a reproduction along privacy budgets: a line for each way of training, and their crossings."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 
 import altair as alt
 
-from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Frame, Label, Scale, named_beside, placed
+from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Label, PlotFrame, Scale, named_beside, placed
 from fedprivacy.figures.comparison import DASHES, SHAPES
 from fedprivacy.figures.reproduction import DrawnRow
 from fedprivacy.figures.style import INK, RUNS, WIDTH, chart_of, layered, styled, titled
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text
 
 MOST_LINES = len(RUNS)
-"""As many have a colour and a shape of their own."""
+"""Maximum number of lines: each has its own colour and shape."""
 
 _FAR_APART = 4.0
-"""From so many times the least value on, the vertical axis is logarithmic."""
+"""Ratio of the largest to the smallest value from which on the vertical axis is logarithmic."""
 
 _UPWARDS = 1.12
-"""By how much the axis of budgets goes on beyond the last ones."""
+"""Factor by which the axis of budgets extends beyond the last ones."""
 
 
 def has_lines(rows: Sequence[DrawnRow]) -> bool:
-    """Whether there is a line to draw: of two budgets at least."""
+    """Return whether there is a line to draw: one with at least two budgets."""
     lines = [row.line for row in rows if row.line and row.budget is not None]
     return len(lines) > len(set(lines)) and len(set(lines)) <= MOST_LINES
 
 
-def budgets_figure(title: str, what: str, rows: Sequence[DrawnRow], width: int = WIDTH) -> alt.LayerChart:
-    """Means over seeds against the budget, with two standard errors; without privacy, at the right edge.
+def budgets_figure(title: str, quantity: str, rows: Sequence[DrawnRow], width: int = WIDTH) -> alt.LayerChart:
+    """Draw means over seeds against the budget, with two standard errors; without privacy, at the right edge.
 
     Args:
-        title: of the reproduction.
-        what: which figure is drawn.
-        rows: of which those of a line are drawn, at most `MOST_LINES` lines; see `has_lines`.
-        width: of the plot between its axes, in px.
+        title: title of the reproduction.
+        quantity: name of the drawn quantity.
+        rows: rows; those of a line are drawn, at most `MOST_LINES` lines; see `has_lines`.
+        width: width of the plot between its axes, in px.
     """
     drawn = [row for row in rows if row.line]
     names = list(dict.fromkeys(row.line for row in drawn))
@@ -49,9 +49,9 @@ def budgets_figure(title: str, what: str, rows: Sequence[DrawnRow], width: int =
     margin = HEADROOM * (max(shown) - min(shown)) or HEADROOM
     budgets = sorted({row.budget for row in drawn if row.budget is not None})
     scale = Scale(min(shown) - margin, max(shown) + margin, logarithms=logarithms)
-    frame = Frame(_budgets(budgets), scale, width)
+    frame = PlotFrame(_budgets(budgets), scale, width)
     clauses = [
-        [what],
+        [quantity],
         [f"means of {count_text(len(drawn[0].values), 'seed')} with two standard errors"],
         [f"dotted: {NO_PRIVACY}"] if ends else [],
         ["level mark: a goal"] if any(row.goal is not None and row.budget is not None for row in drawn) else [],
@@ -62,7 +62,7 @@ def budgets_figure(title: str, what: str, rows: Sequence[DrawnRow], width: int =
 
 def _point(row: DrawnRow, logarithms: bool) -> dict[str, Any]:
     low, high = (row.mean + side * row.standard_error for side in (-2, 2))
-    if low <= 0.0:  # of which there is no logarithm
+    if low <= 0.0:  # it has no logarithm
         low = min(row.values)
     places = {"mean": row.mean, "low": low, "high": high, "goal": row.goal}
     if logarithms:
@@ -71,7 +71,7 @@ def _point(row: DrawnRow, logarithms: bool) -> dict[str, Any]:
 
 
 def _budgets(budgets: Sequence[float]) -> alt.X:
-    """Logarithmic, labelled at the budgets themselves."""
+    """Make a logarithmic axis, labelled at the budgets themselves."""
     domain = [budgets[0] / _UPWARDS, budgets[-1] * _UPWARDS]
     labels = " : ".join(f"datum.value == {budget} ? '{budget_text(budget)}'" for budget in budgets)
     axis = alt.Axis(values=list(budgets), labelExpr=f"{labels} : ''", grid=False, domain=True, labelFlush=False)
@@ -79,13 +79,13 @@ def _budgets(budgets: Sequence[float]) -> alt.X:
     return scaled.axis(axis)
 
 
-def _layers(points: list[dict[str, Any]], names: Sequence[str], frame: Frame) -> list[alt.Chart]:
+def _layers(points: list[dict[str, Any]], names: Sequence[str], frame: PlotFrame) -> list[alt.Chart]:
     private, bare = ([p for p in points if (p["budget"] is None) is without] for without in (False, True))
     colours, dashes, shapes = (_looks(looks, names) for looks in (RUNS, DASHES, SHAPES))
     own, y = alt.Color("line:N", legend=None, scale=colours), frame.y
     base = chart_of(private).encode(frame.x, own)
     goals = chart_of([point for point in private if point["goal"] is not None]).encode(frame.x)
-    last = {point["line"]: point for point in private}  # they come in the order of their budgets
+    last = {point["line"]: point for point in private}  # they are in the order of their budgets
     labels = placed([Label(last[name]["text"], last[name]["mean"], name) for name in names if name in last], frame)
     return [
         chart_of(bare).mark_rule(strokeDash=[2, 4], strokeWidth=1.5).encode(y("mean"), own),

@@ -1,4 +1,4 @@
-"""Two to eight runs side by side, each with a colour, dashes, a shape, and its name where it ends."""
+"""Figures of two to eight runs side by side, each with a colour, dashes, a shape, and its name where it ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import altair as alt
 
 from fedprivacy.figures.axes import (
     LABEL_ROOM,
-    Frame,
     Label,
+    PlotFrame,
     loss_scale,
     metric_scale,
     named_beside,
@@ -22,61 +22,61 @@ from fedprivacy.figures.axes import (
     rules_upright,
     shortened,
 )
-from fedprivacy.figures.run import LOSS_TITLE
-from fedprivacy.figures.style import COMPOSED, RUNS, WIDTH, Rows, chart_of, layered, seen, styled, titled
-from fedprivacy.figures.tables import (
+from fedprivacy.figures.observations import (
     Contest,
     compared_epsilon_rows,
     compared_metric_rows,
     compared_tradeoff_rows,
     contest,
 )
+from fedprivacy.figures.run import LOSS_TITLE
+from fedprivacy.figures.style import COMPOSED, RUNS, WIDTH, Rows, chart_of, layered, seen, styled, titled
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import NO_PRIVACY, count_text, delta_text, epsilon_text, metric_name, metric_text
 
 DASHES = ([1, 0], [9, 5], [3, 4], [12, 4, 3, 4], [6, 3], [16, 5], [9, 4, 3, 4, 3, 4], [5, 8])
-"""Of the lines of runs, in their order, in px."""
+"""Dash patterns of the lines of runs, in their order, in px."""
 
 SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left", "diamond")
-"""Of the ends of runs, in their order."""
+"""Shapes of the ends of runs, in their order."""
 
 
 def compared_metric_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """The first run's metric after every round, of each run that measured it.
+    """Draw the first run's metric after every round, for each run that measured it.
 
     Args:
-        runs: 2 to 8.
-        width: of the plot between its axes, in px.
+        runs: 2 to 8 runs.
+        width: width of the plot between its axes, in px.
 
     Raises:
         ValueError: there are fewer or more runs, or none has a finished round.
     """
     found = contest(runs, measured=True)
     rows = [row for row in compared_metric_rows(runs) if row["value"] is not None]
-    frame = Frame(_rounds(found), metric_scale(found.metric, [row["value"] for row in rows]), width)
+    frame = PlotFrame(_rounds(found), metric_scale(found.metric, [row["value"] for row in rows]), width)
     about = ["global model on the server's public records", "after each round"]
     return _figure(_drawn(rows, frame, "value", found), found, _metric_reached(found, rows), about, width)
 
 
 def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """The largest epsilon of a client after every round, of each run. It takes what `compared_metric_figure` does."""
+    """Draw the largest epsilon of a client after every round, of each run; arguments as `compared_metric_figure`."""
     found = contest(runs, private=True)
     rows = [row for row in compared_epsilon_rows(runs) if row["epsilon"] is not None]
     budgets = _budgets(found)
-    frame = Frame(_rounds(found), loss_scale([*(row["epsilon"] for row in rows), *budgets]), width)
+    frame = PlotFrame(_rounds(found), loss_scale([*(row["epsilon"] for row in rows), *budgets]), width)
     lines = [rules_across(budgets, frame), *_drawn(rows, frame, "epsilon", found)]
     layers = [*lines, *names_across(budgets, frame)]
     return _figure(layers, found, f"largest privacy loss {_loss_reached(found)}", _losses(found), width)
 
 
 def compared_tradeoff_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """The first run's metric against the largest epsilon of a client; for the runs of `compared_metric_figure`."""
+    """Draw the first run's metric against the largest epsilon of a client; arguments as `compared_metric_figure`."""
     found = contest(runs, measured=True, private=True)
     rows = [row for row in compared_tradeoff_rows(runs) if None not in row.values()]
     budgets = _budgets(found)
     losses = loss_scale([*(row["epsilon"] for row in rows), *budgets])
     values = metric_scale(found.metric, [row["value"] for row in rows])
-    frame = Frame(losses.x("epsilon").title(LOSS_TITLE), values, width)
+    frame = PlotFrame(losses.x("epsilon").title(LOSS_TITLE), values, width)
     reached = f"{_metric_reached(found, rows)} for {_loss_reached(found)}"
     x = losses.x("budget")
     layers = [rules_upright(budgets, x), *_drawn(rows, frame, "value", found), *names_upright(budgets, x, at_top=False)]
@@ -90,7 +90,7 @@ def _figure(layers: list[alt.Chart], found: Contest, reached: str, about: Sequen
 
 
 def _rounds(found: Contest) -> alt.X:
-    """As long as the longest run."""
+    """Make a horizontal axis as long as the longest run."""
     return rounds_axis(max(run.series.last.round for run in found.runs))
 
 
@@ -99,7 +99,7 @@ def _budgets(found: Contest) -> list[float]:
 
 
 def _losses(found: Contest) -> list[str]:
-    """What the epsilons are, and what stands in the way of comparing them."""
+    """Describe the epsilons, and obstacles to comparing them."""
     facts = [run.series.facts for run in found.runs]
     relations = sorted({fact.relation for fact in facts})
     unlike = [f"neighbouring relations differ: {', '.join(relations)}"] if len(relations) > 1 else []
@@ -122,12 +122,12 @@ def _range(least: str, most: str) -> str:
 
 
 def _ends(rows: Rows) -> dict[str, dict[str, Any]]:
-    """The last row of each run."""
+    """Return the last row of each run."""
     return {row["run"]: row for row in rows}
 
 
-def _drawn(rows: Rows, frame: Frame, field: str, found: Contest) -> list[alt.Chart]:
-    """A line for each run, a shape where it ends, and the same shape before its name."""
+def _drawn(rows: Rows, frame: PlotFrame, field: str, found: Contest) -> list[alt.Chart]:
+    """Draw a line for each run, a shape where it ends, and the same shape before its name."""
     colours, dashes, shapes = (_looks(looks, found) for looks in (RUNS, DASHES, SHAPES))
     own = alt.Color("run:N", legend=None, scale=colours)
     lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), own, order="round:Q")
@@ -141,12 +141,12 @@ def _drawn(rows: Rows, frame: Frame, field: str, found: Contest) -> list[alt.Cha
 
 
 def _looks(looks: Sequence[Any], found: Contest) -> alt.Scale:
-    """From each run's name to the look of its place."""
+    """Map each run's name to the look of its place."""
     return alt.Scale(domain=[run.name for run in found.runs], range=[looks[run.place] for run in found.runs])
 
 
 def _labels(rows: Rows, field: str, found: Contest) -> list[Label]:
-    """What each run ended with, and its name; its delta where the runs have several."""
+    """Label the end of each run with its value and its name; with its delta if the runs have several."""
     several = len({run.series.facts.delta for run in found.runs if run.series.facts.private}) > 1
     ends, labels = _ends(rows), []
     for run in found.runs:

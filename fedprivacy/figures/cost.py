@@ -1,4 +1,4 @@
-"""Where privacy loss was spent: how much every client's epsilon grew, round by round."""
+"""Figure of where privacy loss was spent: the growth of every client's epsilon, round by round."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import altair as alt
 import numpy as np
 
 from fedprivacy.figures.axes import label_step, shortened
+from fedprivacy.figures.observations import cost_rows
 from fedprivacy.figures.run import check_private
 from fedprivacy.figures.style import COSTS, GRID, PAPER, WIDTH, Rows, chart_of, layered, seen, styled, titled
-from fedprivacy.figures.tables import cost_rows
 from fedprivacy.values.series import CostMap, RunFacts
 from fedprivacy.values.wording import count_text, epsilon_text
 
 MOST_ROWS = 60
-"""Clients that a figure shows; of more, the first."""
+"""Maximum number of clients in a figure; of more, the first."""
 
 ROW, ROOM = 16, 100
-"""Height of a client's row, in which a name fits, and what the names take beside the plot, in px."""
+"""Height of a client's row, in which a name fits, and room of the names beside the plot, in px."""
 
 
 def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
-    """Clients by rounds: how much each client's epsilon grew, the darker the more; on a dark page the brighter.
+    """Draw clients by rounds: the growth of each client's epsilon, darker for more; brighter on a dark page.
 
-    Growth that is known and nothing is grey; what is not known is empty.
+    Zero growth is grey; unknown growth is empty.
 
     Args:
-        cost: the growth; at most `MOST_ROWS` of its clients are shown.
-        facts: of the run.
-        width: of the plot, in px.
+        cost: growth of epsilon; at most `MOST_ROWS` of its clients are shown.
+        facts: facts about the run.
+        width: width of the plot, in px.
 
     Raises:
         ValueError: there is no client or no round, or the run is a baseline: it has no epsilon.
@@ -51,7 +51,7 @@ def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.Layer
 
 
 def _cells(cost: CostMap, clients: tuple[str, ...]) -> Rows:
-    """The rows of the table, and where each lies."""
+    """Return the rows of the table, with the place of each."""
     rows = {client_id: place for place, client_id in enumerate(clients)}
     bounds = _bounds(cost)
     classes = _classes(bounds)
@@ -72,9 +72,9 @@ def _cells(cost: CostMap, clients: tuple[str, ...]) -> Rows:
 
 
 def _boxes(cells: Rows, cost: CostMap, width: int) -> alt.Chart:
-    """A rectangle for each cell, with a gap to the next that leaves most of it.
+    """Draw a rectangle for each cell, with a small gap to the next.
 
-    None has words of its own for a screen reader: thousands of them tell nothing, and the table says the same.
+    Cells have no words for a screen reader: thousands of them would be useless, and the table holds the same.
     """
     gap = min(1.0, 0.15 * width / len(cost.first))
     tooltip = [alt.Tooltip("client:N"), alt.Tooltip("rounds:N"), alt.Tooltip("grown:N", title="growth of ε")]
@@ -88,7 +88,7 @@ def _row(cost: CostMap) -> alt.Y:
 
 
 def _rounds(cost: CostMap) -> alt.X:
-    """From the first round of the first column to the last of the last."""
+    """Make an axis from the first round of the first column to the last round of the last."""
     first, last = cost.first[0], cost.last[-1]
     labelled = [number for number in range(0, last + 1, label_step(last - first)) if number >= first]
     axis = alt.Axis(format="d", values=labelled, grid=False)
@@ -111,9 +111,9 @@ def _bounds(cost: CostMap) -> list[float]:
 
 
 def bounds_below(largest: float) -> list[float]:
-    """Five numbers of the series 1, 2, 5, 10, 20, ..., the last of them just below the largest; ascending.
+    """Return five numbers of the series 1, 2, 5, 10, 20, ..., the last just below the largest; ascending.
 
-    The first round costs many times what a later one does, and both must show: so no even steps.
+    The first round costs many times as much as a later one, and both must be visible: so steps are not even.
     """
     limit = largest if largest > 0.0 else 1.0
     exponent = math.floor(math.log10(limit))
@@ -129,7 +129,7 @@ def _title(cost: CostMap, cells: Rows, facts: RunFacts, width: int) -> alt.Title
 
 
 def _dearest(cells: Rows) -> str:
-    """Which cell cost most."""
+    """Name the cell with the largest growth."""
     cell = max(cells, key=lambda cell: cell["growth"], default=None)
     if cell is None or not cell["growth"] > 0.0:
         return "No client's ε grew"

@@ -1,4 +1,4 @@
-"""How far a drawing's texts may reach: who looks at it may have other fonts than those that measured it."""
+"""Extent of a drawing's texts, with room for readers whose fonts are wider than those that measured it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NORMAL, _BOLD = 0.57, 0.63
 _TEXT = "{http://www.w3.org/2000/svg}text"
 _TRANSLATED = re.compile(r"translate\(([-\d.e]+)")
 _WIDTH = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"(>\s*<rect width="[\d.]+")?')
-"""Of the drawing, and of the paper under it, if it has one."""
+"""Pattern of the sizes of the drawing, and of the paper under it, if it has one."""
 
 
 def with_room_for_any_font(svg: str) -> str:
-    """A drawing whose right edge lies beyond the end of every text, however wide its letters are drawn."""
+    """Widen a drawing so that its right edge lies beyond the end of every text, however wide its letters are drawn."""
     width = math.ceil(max(_ends(ElementTree.fromstring(svg)), default=0.0))
     return _WIDTH.sub(lambda found: _widened(found, width), svg, count=1)
 
@@ -29,7 +29,7 @@ def _widened(found: re.Match[str], width: int) -> str:
 
 
 def _ends(element: ElementTree.Element, left: float = 0.0) -> Iterator[float]:
-    """Where each text that begins at its place ends, in px from the left edge."""
+    """Yield the end of each text that begins at its place, in px from the left edge."""
     moved = _TRANSLATED.match(element.get("transform", ""))
     left += float(moved[1]) if moved else 0.0
     if element.tag == _TEXT and element.get("text-anchor") == "start":

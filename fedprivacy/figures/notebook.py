@@ -14,7 +14,7 @@ from fedprivacy.values.series import CostMap, RunSeries
 
 
 class Figure:
-    """A figure that is drawn here: Altair's own charts ask the network for Vega when a notebook shows them.
+    """A figure that draws itself: Altair's own charts load Vega from the network when a notebook shows them.
 
     `chart` is the Altair chart, to be changed or combined with others.
     """
@@ -31,38 +31,38 @@ class Figure:
 
 
 class RunFigures:
-    """The figures of one run. Each is drawn from what is known when it is asked for.
+    """The figures of one run. Each is drawn from the data at the time of the call.
 
     Every method raises a ValueError while the run has no finished round.
 
     Args:
-        series: reads the run, with the curves of the clients that are named.
-        costs: reads what rounds cost clients.
+        series: function that reads the run, with the curves of the named clients.
+        costs: function that reads the cost of rounds for clients.
     """
 
     def __init__(self, series: Callable[[tuple[str, ...]], RunSeries], costs: Callable[[], CostMap]) -> None:
         self._series, self._costs = series, costs
 
     def overview(self) -> Figure:
-        """The metric and the privacy loss side by side."""
+        """Draw the metric and the privacy loss side by side."""
         return Figure(run_figure(self._series(())))
 
     def accuracy(self) -> Figure:
-        """The accuracy after every round."""
+        """Draw the accuracy after every round."""
         return self.metric("accuracy")
 
     def metric(self, name: str | None = None) -> Figure:
-        """A metric after every round; by default the one that the task shows first."""
+        """Draw a metric after every round; by default the one that the task shows first."""
         return Figure(metric_figure(self._series(()), name))
 
     def epsilon(self, *client_ids: str) -> Figure:
-        """Every client's epsilon after every round, those of the named clients on top."""
+        """Draw every client's epsilon after every round, those of the named clients on top."""
         return Figure(epsilon_figure(self._series(client_ids)))
 
     def tradeoff(self) -> Figure:
-        """The metric against the largest epsilon of a client."""
+        """Draw the metric against the largest epsilon of a client."""
         return Figure(tradeoff_figure(self._series(())))
 
     def cost(self) -> Figure:
-        """How much every client's epsilon grew, round by round."""
+        """Draw the growth of every client's epsilon, round by round."""
         return Figure(cost_figure(self._costs(), self._series(()).facts))

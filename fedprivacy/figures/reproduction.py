@@ -1,4 +1,4 @@
-"""What a reproduction measured, row by row: every seed, the mean with its standard error, the goal, the paper's."""
+"""Figure of a reproduction: seeds, the mean with its standard error, the goal and the paper's value, row by row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedprivacy.figures.style import EXHAUSTED, INK, MUTED, SPENDING, WIDTH, cha
 from fedprivacy.values.wording import count_text
 
 ROW_HEIGHT = 44
-"""Of a row, in px."""
+"""Height of a row, in px."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class DrawnRow:
     """One line of a reproduction's figure.
 
     Attributes:
-        name: of the row.
-        values: of each seed.
-        mean: of the values.
-        standard_error: of the mean; 0 of one seed.
-        goal: that the mean should reach, or None.
-        published: what the paper reports, or None.
+        name: name of the row.
+        values: value of each seed.
+        mean: mean of the values.
+        standard_error: standard error of the mean; 0 for one seed.
+        goal: value that the mean should reach, or None.
+        published: value that the paper reports, or None.
         met: whether the goal is reached; None: there is no goal.
-        line, budget: of the figure over budgets, as `fedprivacy.reproductions.experiment.Row` has them.
+        line, budget: place in the figure over budgets, see `fedprivacy.reproductions.experiment.Row`.
     """
 
     name: str
@@ -43,12 +43,12 @@ class DrawnRow:
 
 
 def reproduction_figure(title: str, rows: Sequence[DrawnRow], width: int = WIDTH) -> alt.LayerChart:
-    """A line for each row: points are seeds, the bar two standard errors around the mean.
+    """Draw a line for each row: points are seeds, the bar two standard errors around the mean.
 
     Args:
-        title: of the reproduction.
-        rows: at least one.
-        width: of the plot between its axes, in px.
+        title: title of the reproduction.
+        rows: rows, at least one.
+        width: width of the plot between its axes, in px.
     """
     drawn = [_row(row) for row in rows]
     seeds = [{"name": row.name, "value": value} for row in rows for value in row.values]
@@ -85,7 +85,7 @@ def _row(row: DrawnRow) -> dict[str, Any]:
 
 
 def _scale(rows: Sequence[DrawnRow]) -> Scale:
-    """Close around everything that is drawn: what is to be seen are differences."""
+    """Make a scale close around everything that is drawn, because differences must be visible."""
     shown = [value for row in rows for value in (*row.values, row.goal, row.published) if value is not None]
     shown += [row.mean + side * row.standard_error for row in rows for side in (-2, 2)]
     low, high = min(shown), max(shown)

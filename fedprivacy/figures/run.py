@@ -1,4 +1,4 @@
-"""The figures of one run: its metric, its clients' privacy loss, one against the other, and what rounds are left."""
+"""Figures of one run: its metric, its clients' privacy loss, one against the other, and the remaining rounds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import chain
 
 import altair as alt
 
-from fedprivacy.figures import tables
+from fedprivacy.figures import observations
 from fedprivacy.figures.axes import (
     AXIS_ROOM,
     BESIDE_LABEL,
     DASHES,
     HEADROOM,
     LABEL_ROOM,
-    Frame,
     Label,
+    PlotFrame,
     Scale,
     leaders,
     loss_scale,
@@ -49,23 +49,23 @@ from fedprivacy.values.series import Curve, RunFacts, RunSeries
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 MOST_DOTS = 100
-"""More rounds than this are a line without dots, in a trade-off."""
+"""Maximum number of rounds with dots in a trade-off; more are a line without dots."""
 
 LOSS_TITLE = "largest ε of a client"
 
 _COLOURS = {"spending": SPENDING, "exhausted": EXHAUSTED, "chosen": INK}
-"""Of lines and labels: of clients that can go on, of those that cannot, of those that can and that somebody chose."""
+"""Colours of lines and labels: of clients that can go on, of exhausted ones, and of active ones that the user chose."""
 
 _FAN = ("bands: all clients and their middle half", "diamonds: exhausted")
 
 
 def metric_figure(series: RunSeries, metric: str | None = None, width: int = WIDTH) -> alt.LayerChart:
-    """A metric of the global model after every round; in percent if it is an accuracy.
+    """Draw a metric of the global model after every round; in percent if it is an accuracy.
 
     Args:
         series: the run.
-        metric: its key; None: the one that the task shows first.
-        width: of the plot between its axes, in px.
+        metric: key of the metric; None: the one that the task shows first.
+        width: width of the plot between its axes, in px.
 
     Raises:
         ValueError: the run has no finished round.
@@ -74,21 +74,21 @@ def metric_figure(series: RunSeries, metric: str | None = None, width: int = WID
 
 
 def epsilon_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
-    """Every client's epsilon after every round, against its budget.
+    """Draw every client's epsilon after every round, against its budget.
 
-    Clients with the same curve share a line that says how many they are. A fan stands for more different curves than
-    `MOST_CURVES`: the range of all clients, their middle half, and the lines of those that spent most, least and the
-    median. Clients that somebody chose lie on top, in black. It takes and raises what `metric_figure` does, and refuses
-    a baseline, by a ValueError: it has no epsilon.
+    Clients with the same curve share a line that states their number. More than `MOST_CURVES` different curves become a
+    fan: the range of all clients, their middle half, and the lines of those that spent most, least and the median.
+    Clients that the user chose lie on top, in black. Arguments and errors are those of `metric_figure`; a baseline is
+    refused by a ValueError, as it has no epsilon.
     """
     check_private(series.facts)
     return styled(_epsilon_panel(series, width))
 
 
 def run_figure(series: RunSeries) -> alt.HConcatChart:
-    """The run at a glance, about 1200 px wide: `metric_figure` and `epsilon_figure` side by side.
+    """Draw the run at a glance, about 1200 px wide: `metric_figure` and `epsilon_figure` side by side.
 
-    A baseline has no epsilon, and its metric stands alone.
+    A baseline has no epsilon, so its metric is drawn alone.
     """
     panels = [_metric_panel(series, None, WIDTH)]
     if series.facts.private:
@@ -100,13 +100,13 @@ def run_figure(series: RunSeries) -> alt.HConcatChart:
 
 
 def tradeoff_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
-    """The task's metric against the largest epsilon of a client: a dot for each round, joined in their order.
+    """Draw the task's metric against the largest epsilon of a client: a dot for each round, joined in their order.
 
-    It takes and raises what `epsilon_figure` does.
+    Arguments and errors are those of `epsilon_figure`.
     """
     check_private(series.facts)
     title = _tradeoff_title(series, width)
-    rows = [row for row in tables.tradeoff_rows(series) if None not in row.values()]
+    rows = [row for row in observations.tradeoff_rows(series) if None not in row.values()]
     losses = loss_scale([*(row["epsilon"] for row in rows), *series.budgets])
     values = metric_scale(series.facts.metric, [row["value"] for row in rows])
     x, y, budget_x = losses.x("epsilon").title(LOSS_TITLE), values.y("value"), losses.x("budget")
@@ -124,20 +124,20 @@ def tradeoff_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
 def forecast_figure(
     forecast: Sequence[tuple[float, int]], facts: RunFacts, client_id: str, width: int = WIDTH
 ) -> alt.LayerChart:
-    """Rounds that a client's budget still allows, by noise multiplier; that of the run is marked.
+    """Draw the rounds that a client's budget still allows, by noise multiplier; that of the run is marked.
 
     Args:
         forecast: (noise multiplier, rounds left), by ascending noise multiplier.
-        facts: of the run.
+        facts: facts about the run.
         client_id: the client.
-        width: of the plot between its axes, in px.
+        width: width of the plot between its axes, in px.
 
     Raises:
         ValueError: the forecast is empty.
     """
     if not forecast:
         raise ValueError("the forecast is empty; ask for at least one noise multiplier.")
-    sigma, rows = facts.noise_multiplier, tables.forecast_rows(forecast, client_id)
+    sigma, rows = facts.noise_multiplier, observations.forecast_rows(forecast, client_id)
     own = [row for row in rows if math.isclose(row["noise_multiplier"], sigma)]
     noises = [sigma, *(noise for noise, _ in forecast)]
     margin = HEADROOM * (max(noises) - min(noises)) or HEADROOM * max(noises)
@@ -165,10 +165,10 @@ def check_private(facts: RunFacts) -> None:
 
 def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.LayerChart:
     metric, last = metric or series.facts.metric, series.last
-    rows, of_clients = tables.metric_rows(series, metric), metric.startswith(OF_CLIENTS)
+    rows, of_clients = observations.metric_rows(series, metric), metric.startswith(OF_CLIENTS)
     measured = [row for row in rows if row["value"] is not None]
     rows = measured if of_clients else rows  # measured in some rounds, and joined
-    frame = Frame(rounds_axis(last.round), metric_scale(metric, [row["value"] for row in measured]), width)
+    frame = PlotFrame(rounds_axis(last.round), metric_scale(metric, [row["value"] for row in measured]), width)
     line = chart_of(rows).mark_line(color=SPENDING).encode(frame.x, frame.y("value"))
     end = chart_of([row | {"text": metric_text(metric, row["value"])} for row in measured[-1:]])
     end = end.encode(frame.x, frame.y("value"))
@@ -192,10 +192,10 @@ def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.Laye
 
 
 def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
-    drawn = tables.drawn(series)
+    drawn = observations.drawn(series)
     lines = chain.from_iterable(curve.epsilons for curve in (*drawn, *series.chosen))
     spreads = chain.from_iterable(asdict(point.epsilons).values() for point in series.points)
-    frame = Frame(rounds_axis(series.last.round), loss_scale([*lines, *spreads, *series.budgets]), width)
+    frame = PlotFrame(rounds_axis(series.last.round), loss_scale([*lines, *spreads, *series.budgets]), width)
     named = _edges(series) if series.curves is None else [_label(curve, series) for curve in series.curves]
     layers = [
         rules_across(series.budgets, frame),
@@ -205,7 +205,7 @@ def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
         *_ends(drawn, SPENDING, frame),
         *_ends(series.chosen, INK, frame),
         *names_across(series.budgets, frame),
-        *_texts(placed([*named, *(_label(curve, series) for curve in tables.added(series))], frame), frame),
+        *_texts(placed([*named, *(_label(curve, series) for curve in observations.added(series))], frame), frame),
     ]
     what = [*seen("ε of each client", series.facts.delta), *COMPOSED]
     subtitle = [what] if series.curves is not None else [what, _FAN]
@@ -221,8 +221,8 @@ def _epsilon_title(series: RunSeries) -> str:
     return f"Largest privacy loss: ε {epsilon_text(epsilon, budget)}{limit}{state}"
 
 
-def _fan(series: RunSeries, frame: Frame) -> list[alt.Chart]:
-    """Bands for all clients and for their middle half, the median, and where clients were exhausted."""
+def _fan(series: RunSeries, frame: PlotFrame) -> list[alt.Chart]:
+    """Draw bands for all clients and for their middle half, the median, and the points of exhaustion."""
     bands = chart_of([{"round": point.round, **asdict(point.epsilons)} for point in series.points]).encode(frame.x)
     return [
         bands.mark_area(color=SPENDING, opacity=0.15).encode(frame.y("least"), y2="most"),
@@ -232,11 +232,11 @@ def _fan(series: RunSeries, frame: Frame) -> list[alt.Chart]:
     ]
 
 
-def _strokes(lines: Sequence[Curve], thickness: float, frame: Frame, *, chosen: bool = False) -> alt.Chart:
-    """Lines, each of a part that grows and, from exhaustion on, a flat part; they share the point between them."""
+def _strokes(lines: Sequence[Curve], thickness: float, frame: PlotFrame, *, chosen: bool = False) -> alt.Chart:
+    """Draw lines, each of a growing part and, from exhaustion on, a flat part; both share the point between them."""
     rows = []
     for curve in lines:
-        points = tables.points(curve)
+        points = observations.points(curve)
         if curve.turn is not None:
             number, epsilon = curve.turn
             points.insert(curve.rounds.index(number), {"round": number, "epsilon": epsilon, "state": "spending"})
@@ -247,21 +247,21 @@ def _strokes(lines: Sequence[Curve], thickness: float, frame: Frame, *, chosen: 
     return strokes.encode(frame.x, frame.y("epsilon"), _colour("state"), detail="part:N")
 
 
-def _ends(lines: Sequence[Curve], colour: str, frame: Frame) -> list[alt.Chart]:
-    """A dot where a client could go on and a diamond where its budget was exhausted."""
-    going_on = [tables.points(curve)[-1] for curve in lines if curve.exhausted_in is None]
+def _ends(lines: Sequence[Curve], colour: str, frame: PlotFrame) -> list[alt.Chart]:
+    """Draw a dot where a client could go on and a diamond where its budget was exhausted."""
+    going_on = [observations.points(curve)[-1] for curve in lines if curve.exhausted_in is None]
     dots = chart_of(going_on).mark_point(color=colour).encode(frame.x, frame.y("epsilon"))
     return [dots, _diamonds([curve.turn for curve in lines if curve.turn], frame)]
 
 
-def _diamonds(turns: Iterable[tuple[int, float]], frame: Frame) -> alt.Chart:
+def _diamonds(turns: Iterable[tuple[int, float]], frame: PlotFrame) -> alt.Chart:
     base = chart_of([{"round": number, "epsilon": epsilon} for number, epsilon in turns])
     diamonds: alt.Chart = base.mark_point(shape="diamond", size=90, color=EXHAUSTED)
     return diamonds.encode(frame.x, frame.y("epsilon"))
 
 
 def _edges(series: RunSeries) -> list[Label]:
-    """What is named beside a fan: how many are exhausted, the client that spent most, the median, the least."""
+    """Label a fan: number of exhausted clients, the client that spent most, the median, the one that spent least."""
     last, words = series.last, ("most: ", "least: ")
     outer = [_label(curve, series, word) for curve, word in zip(series.outer, words, strict=False)]
     median = Label(f"{epsilon_text(last.epsilons.median)}\N{EN SPACE}median", last.epsilons.median, "spending")
@@ -269,18 +269,18 @@ def _edges(series: RunSeries) -> list[Label]:
     return [*([exhausted] if last.exhausted else []), *outer[:1], median, *outer[1:]]
 
 
-def _label(curve: Curve, series: RunSeries, what: str = "") -> Label:
-    """What the curve spent, in a column with the other labels, and whose it is: a client's, or how many share it."""
+def _label(curve: Curve, series: RunSeries, prefix: str = "") -> Label:
+    """Label a curve with its epsilon, aligned with the other labels, and with its client or number of clients."""
     names, epsilon = curve.client_ids, curve.epsilons[-1]
     state, ending = ("spending", "") if curve.exhausted_in is None else ("exhausted", " exhausted")
     chosen = any(names == other.client_ids for other in series.chosen)
-    whose = names[0] if len(names) == 1 else count_text(len(names), "client")
-    text = f"{epsilon_text(epsilon, curve.budget)}\N{EN SPACE}{what}{shortened(whose)}{ending}"
+    owner = names[0] if len(names) == 1 else count_text(len(names), "client")
+    text = f"{epsilon_text(epsilon, curve.budget)}\N{EN SPACE}{prefix}{shortened(owner)}{ending}"
     return Label(text, epsilon, _kind(state, chosen=chosen), chosen)
 
 
-def _texts(rows: Rows, frame: Frame) -> list[alt.Chart]:
-    """Labels, in bold for what somebody chose."""
+def _texts(rows: Rows, frame: PlotFrame) -> list[alt.Chart]:
+    """Draw labels, in bold for those that the user chose."""
     return [leaders(rows, frame)] + [
         chart_of([row for row in rows if row["emphasised"] == bold])
         .mark_text(fontWeight="bold" if bold else "normal")
@@ -307,7 +307,7 @@ def _tradeoff_title(series: RunSeries, width: int) -> alt.TitleParams:
 
 
 def _dots(rows: Rows) -> alt.Chart:
-    """One a round while there is room, and always the last."""
+    """Draw one dot a round while there is room, and always the last."""
     shown = [
         row | {"loss": epsilon_text(row["epsilon"]), "reached": metric_text(row["metric"], row["value"])}
         for row in (rows if len(rows) <= MOST_DOTS else rows[-1:])
@@ -318,7 +318,7 @@ def _dots(rows: Rows) -> alt.Chart:
 
 
 def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """The name of the last round, above it: on the left of a line that rises, on the right of one that falls."""
+    """Write the name of the last round above it: on the left of a line that rises, on the right of one that falls."""
     last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, text="text:N")
     falls = bool(rows) and rows[-1]["value"] < rows[0]["value"]
     return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)

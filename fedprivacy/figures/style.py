@@ -1,4 +1,4 @@
-"""How every figure looks and what stands under it, and how it becomes a picture without a browser or a network.
+"""Style of all figures, and their conversion to pictures without a browser or a network.
 
 Blue is privacy loss that can still grow, vermilion is a spent budget or a broken promise; colour is never the only
 sign. The colours of compared runs are the eight of Okabe and Ito (2008), darkened until each stands out from white by
@@ -25,10 +25,10 @@ INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#e4e8ec", "#ffffff"
 SPENDING, EXHAUSTED = "#0072b2", "#c04a00"
 
 RUNS = (SPENDING, "#b98700", "#006448", "#cb6b91", INK, "#6b2a00", "#0f3763", "#6a6200")
-"""Of runs that are compared, in their order: blue, orange, green, purple, black, vermilion, sky blue, yellow."""
+"""Colours of compared runs, in their order: blue, orange, green, purple, black, vermilion, sky blue, yellow."""
 
 COSTS = ("#b5d5ec", "#86bce1", "#559fd0", "#2a80bb", "#0f5f97", "#0a3d63")
-"""From a small cost to a large one: one hue, even steps of lightness."""
+"""Colours from a small cost to a large one: one hue, even steps of lightness."""
 
 DARK = {
     INK: "#e6edf3",
@@ -41,13 +41,13 @@ DARK = {
     **dict(zip(RUNS[5:], ("#c4601a", "#1f7fd0", "#f0e442"), strict=True)),
     **dict(zip(COSTS, ("#1b4a6c", "#24648f", "#3283b8", "#56a2d4", "#8fc8ec", "#d2ecfb"), strict=True)),
 }
-"""Every colour of the figures, and the one that takes its place on a dark page."""
+"""Replacement of every colour of the figures on a dark page."""
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-"""vl-convert carries the first and measures texts with it; the others are as wide, but for the last."""
+"""Fonts; vl-convert contains the first and measures texts with it, and all but the last have the same width."""
 
 WIDTH, HEIGHT = 440, 330
-"""Of a plot between its axes, in px, unless somebody asks for another width."""
+"""Width and height of a plot between its axes, in px, unless another width is requested."""
 
 TITLE_CHARACTER, SUBTITLE_CHARACTER = 7.5, 5.9
 """Mean width of a character in px, a little more than measured."""
@@ -58,27 +58,27 @@ Figure = TypeVar("Figure", alt.LayerChart, alt.HConcatChart)
 
 
 def chart_of(rows: Iterable[Mapping[str, Any]]) -> alt.Chart:
-    """A chart without marks, its data inside; what JSON cannot say (infinity, not a number) is left out of it.
+    """Make a chart without marks, its data inside; values that JSON cannot hold (infinity, NaN) become null.
 
-    The rows are one text, which Vega-Lite reads: rows as objects would be copied and checked by Altair at every step,
-    which takes ten times as long as everything else.
+    The rows are one text, which Vega-Lite reads: Altair would copy and check rows as objects at every step, which takes
+    ten times as long as everything else.
     """
     finite = [{k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()} for row in rows]
     return alt.Chart(alt.InlineData(values=json.dumps(finite), format=alt.JsonDataFormat(type="json")))
 
 
 def layered(layers: list[alt.Chart], title: alt.TitleParams, width: int, height: int = HEIGHT) -> alt.LayerChart:
-    """Layers as one panel; width and height of the plot between its axes, in px."""
+    """Combine layers to one panel; width and height of the plot between its axes, in px."""
     return alt.LayerChart(layer=layers, title=title, width=width, height=height)
 
 
 def titled(title: str, clauses: Sequence[Sequence[str]], room: int) -> alt.TitleParams:
-    """A title and what it is about, in as many lines as it takes.
+    """Make a title and a subtitle, in as many lines as it takes.
 
     Args:
-        title: a sentence that says what the figure shows.
-        clauses: of the subtitle, each of phrases; a line ends between two phrases where it can.
-        room: in px.
+        title: sentence that states what the figure shows.
+        clauses: clauses of the subtitle, each of phrases; a line ends between two phrases if possible.
+        room: available width in px.
     """
     lines = textwrap.wrap(title, int(room / TITLE_CHARACTER))
     return alt.TitleParams(lines, subtitle=_packed(clauses, int(room / SUBTITLE_CHARACTER)))
@@ -96,26 +96,26 @@ def _packed(clauses: Sequence[Sequence[str]], characters: int) -> list[str]:
 
 
 COMPOSED = ("composed over all rounds and runs", "an odometer's reading")
-"""How an epsilon came about."""
+"""Phrases that explain an epsilon."""
 
 
-def seen(whose: str, *deltas: float) -> list[str]:
-    """Whose epsilon it is, for whose eyes, at which delta (or deltas, of several runs) and by which accountant."""
+def seen(owner: str, *deltas: float) -> list[str]:
+    """Describe an epsilon: its owner, its observer, its delta (or deltas, of several runs) and its accountant."""
     shown = " and ".join(delta_text(delta) for delta in sorted(set(deltas)))
-    return [f"{whose} as seen by the server", f"δ = {shown}", "PLD accountant"]
+    return [f"{owner} as seen by the server", f"δ = {shown}", "PLD accountant"]
 
 
 def outlined(
     base: alt.Chart, align: Literal["left", "right"] = "left", dx: float = 0, dy: float = 0
 ) -> list[alt.Chart]:
-    """Bold texts that can be read wherever they stand: each lies on an outline in the colour of the page."""
+    """Make bold texts that can be read on any background: each lies on an outline in the colour of the page."""
     bold: dict[str, Any] = {"fontWeight": "bold", "align": align, "dx": dx, "dy": dy}
     outline = base.mark_text(**bold, color=PAPER, stroke=PAPER, strokeWidth=4, aria=False)
     return [outline, base.mark_text(**bold)]
 
 
 def styled(chart: Figure) -> Figure:
-    """The figure in the look that all figures share."""
+    """Give the figure the look that all figures share."""
     labels = {"labelColor": MUTED, "labelFontSize": 12}
     words: dict[str, Any] = labels | {"titleColor": MUTED, "titleFontSize": 12, "titleFontWeight": "normal"}
     styled: Figure = chart.configure(
@@ -144,7 +144,7 @@ def styled(chart: Figure) -> Figure:
 
 
 def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """The figure as Vega-Lite, for a web page or a file: its rows as objects, under `datasets`."""
+    """Return the figure as Vega-Lite, for a web page or a file: its rows as objects, under `datasets`."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     return spec | {"datasets": {name: json.loads(rows) for name, rows in spec.get("datasets", {}).items()}}
 
@@ -157,16 +157,16 @@ def save_png(chart: alt.TopLevelMixin, path: Path, scale: float = 2.0) -> None:
 
 
 def to_svg(chart: alt.TopLevelMixin) -> str:
-    """The chart as an `<svg>` element. Texts stay texts, and the keys of `DARK` are its only colours."""
+    """Draw the chart as an `<svg>` element. Texts stay texts, and the keys of `DARK` are its only colours."""
     drawing = StringIO()
     chart.save(drawing, format="svg")
     return with_room_for_any_font(drawing.getvalue())
 
 
 def dark(spec: dict[str, Any]) -> dict[str, Any]:
-    """A figure for a dark page: its `spec_of` with every colour replaced by that of `DARK`, and no other text.
+    """Convert a figure for a dark page: its `spec_of` with every colour replaced by that of `DARK`, and no other text.
 
-    The data and a title's texts are what others wrote: a client may be called '#ffffff'.
+    The data and a title's texts come from others and are not changed: a client may be called '#ffffff'.
     """
     return {key: value if key == "datasets" else _dark(value) for key, value in spec.items()}
 
@@ -181,7 +181,7 @@ def _dark(part: Any) -> Any:
 
 
 def for_both_themes(svg: str) -> str:
-    """A drawing of `to_svg` with the colours of a dark page besides, for readers who prefer one."""
+    """Add the colours of a dark page to a drawing of `to_svg`, for readers who prefer one."""
     rules = "".join(
         f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in DARK.items() for paint in ("fill", "stroke")
     )

@@ -1,4 +1,4 @@
-"""What a sweep found: a metric against epsilon, its mean and standard deviation over seeds, beside the baseline."""
+"""Figure of a sweep: a metric against epsilon, its mean and standard deviation over seeds, beside the baseline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from fedprivacy.figures.axes import AXIS_ROOM, HEADROOM, LABEL_ROOM, Frame, Label, Scale, leaders, placed
+from fedprivacy.figures.axes import AXIS_ROOM, HEADROOM, LABEL_ROOM, Label, PlotFrame, Scale, leaders, placed
 from fedprivacy.figures.comparison import DASHES
 from fedprivacy.figures.style import RUNS, WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, is_share, metric_name, metric_text
 
 MOST_LINES = len(RUNS)
-"""Settings beside epsilon that have a line of their own; of more, the first."""
+"""Maximum number of settings besides epsilon that have a line of their own; of more, the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,26 +22,26 @@ class SeedSpread:
     """A metric over seeds."""
 
     mean: float
-    deviation: float  # standard deviation of the sample; 0 of one seed
-    seeds: int  # how many
+    deviation: float  # standard deviation of the sample; 0 for one seed
+    seeds: int  # number of seeds
 
 
 @dataclass(frozen=True, slots=True)
 class EpsilonLine:
-    """What one choice of the other settings reached within each budget."""
+    """Results of one choice of the other settings for each budget."""
 
-    name: str  # of the choice; empty where epsilon alone was swept
-    points: Sequence[tuple[float, SeedSpread]]  # budget epsilon, ascending and finite, and what was reached
+    name: str  # name of the choice; empty if only epsilon was swept
+    points: Sequence[tuple[float, SeedSpread]]  # budget epsilon, ascending and finite, and the result
     baseline: SeedSpread | None = None  # without privacy
 
 
 def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) -> alt.LayerChart:
-    """A metric against the budget epsilon, on a logarithmic axis: means, bands of a standard deviation, baselines.
+    """Draw a metric against the budget epsilon, on a logarithmic axis: means, bands of a standard deviation, baselines.
 
     Args:
-        lines: at least one point among them; of more than `MOST_LINES` the first are drawn.
-        metric: its key.
-        width: of the plot between its axes, in px.
+        lines: lines with at least one point among them; of more than `MOST_LINES` the first are drawn.
+        metric: key of the metric.
+        width: width of the plot between its axes, in px.
 
     Raises:
         ValueError: there is no point.
@@ -50,7 +50,7 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
     if not shown:
         raise ValueError("no run of the sweep has an epsilon to draw; sweep over several.")
     rows, baselines = _point_rows(shown), _baseline_rows(shown)
-    frame = Frame(_x(rows), _scale(metric, [row[end] for row in [*rows, *baselines] for end in _ENDS]), width)
+    frame = PlotFrame(_x(rows), _scale(metric, [row[end] for row in [*rows, *baselines] for end in _ENDS]), width)
     names = [line.name for line in shown]
     colour = alt.Color("line:N", legend=None).scale(domain=names, range=list(RUNS[: len(names)]))
     dash = alt.StrokeDash("line:N", legend=None).scale(domain=names, range=list(DASHES[: len(names)]))
@@ -72,7 +72,7 @@ _ENDS = ("low", "mean", "high")
 
 
 def _scale(metric: str, values: Sequence[float]) -> Scale:
-    """Close around the values: what is to be seen are differences."""
+    """Make a scale close around the values, because differences must be visible."""
     low, high = min(values), max(values)
     margin = HEADROOM * (high - low) or HEADROOM
     percent = all(is_share(metric, min(max(value, 0.0), 1.0)) for value in values)
@@ -102,7 +102,7 @@ def _x(rows: Rows) -> alt.X:
 
 
 def _labels(lines: Sequence[EpsilonLine], metric: str) -> list[Label]:
-    """What each line ends with, and each baseline."""
+    """Label the end of each line, and each baseline."""
     labels = []
     for line in lines:
         about = f"\N{EN SPACE}{line.name}" if line.name else ""
@@ -126,7 +126,7 @@ def _title(lines: Sequence[EpsilonLine], metric: str, width: int) -> alt.TitlePa
 
 
 def spread_of(values: Sequence[float]) -> SeedSpread:
-    """The mean of values over seeds, at least one, and their standard deviation."""
+    """Compute the mean of values over seeds, at least one, and their standard deviation."""
     mean = math.fsum(values) / len(values)
     squares = math.fsum((value - mean) ** 2 for value in values)
     return SeedSpread(mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0, len(values))

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedprivacy.figures import compared_metric_figure, save_png, to_svg
 from fedprivacy.figures.notebook import Figure
-from fedprivacy.figures.tables import FEWEST_RUNS, MOST_RUNS, names_of
+from fedprivacy.figures.observations import FEWEST_RUNS, MOST_RUNS, names_of
 from fedprivacy.runs.folder import RunFolderError
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.html_page import page

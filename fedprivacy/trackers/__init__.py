@@ -1,6 +1,6 @@
 """Trackers: programs outside this one that can be fed with a run's rounds. Each is an optional extra.
 
-This imports none of their libraries: what builds a tracker does.
+This module imports none of their libraries: building a tracker does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {
     "mlflow": MlflowTracker,
     "wandb": WandbTracker,
 }
-"""What makes a tracker, by the name that the configuration and the extra have for it."""
+"""Factories of trackers, by the name that the configuration and the extra have for them."""
 
 __all__ = ["TRACKERS", "Feed", "Tracker", "build_trackers", "check_trackers"]
 
@@ -40,13 +40,13 @@ def check_trackers(setting: str) -> None:
 
 
 def build_trackers(setting: str) -> dict[str, Tracker]:
-    """The trackers of the setting `trackers`, by name, with their libraries loaded.
+    """Build the trackers of the setting `trackers`, by name, and load their libraries.
 
     Args:
         setting: names separated by commas, as the configuration has checked them; empty: none.
 
     Raises:
-        ConfigError: lists each whose library is not installed.
+        ConfigError: a library is not installed; the error lists all of them.
     """
     trackers: dict[str, Tracker] = {}
     problems = []

@@ -1,4 +1,4 @@
-"""Feeds trackers so that no run waits for one, or fails with it."""
+"""Feed of trackers: no run waits for a tracker, or fails with it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PATIENCE = 30.0
 """Seconds that the end of a run waits for its trackers."""
 
 MOST_WAITING = 1_000
-"""Rounds that wait for a slow tracker; of more, the oldest are dropped."""
+"""Maximum number of rounds that wait for a slow tracker; of more, the oldest are dropped."""
 
 
 class Feed:
-    """Tells trackers of a run, each from a thread of its own.
+    """Feed that informs trackers about a run, each from a thread of its own.
 
-    A tracker that raises is left out from then on. Neither this nor a tracker that hangs concerns the others, the run,
-    or the end of the interpreter: it is said in the log, and the run's own files are complete.
+    A tracker that raises is left out from then on. Neither this nor a tracker that hangs affects the others, the run,
+    or the end of the interpreter: it is logged, and the run's own files are complete.
 
     Args:
-        trackers: by name.
-        most_waiting: rounds that are kept for each tracker that has not taken them yet.
+        trackers: trackers by name.
+        most_waiting: maximum number of rounds that wait for each tracker.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], most_waiting: int = MOST_WAITING) -> None:
@@ -39,20 +39,22 @@ class Feed:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nobody to tell."""
+        """True if there is no tracker."""
         return not self._trackers
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
-        """A run begins, or goes on, whose files are in `folder`."""
+        """Announce a run that begins or resumes, and whose files are in `folder`."""
         self._lines = [_Line(*each, self._most_waiting, facts, folder) for each in self._trackers.items()]
 
     def record(self, point: RoundPoint) -> None:
-        """A round is finished. Returns at once."""
+        """Announce a finished round. Returns at once."""
         for line in self._lines:
             line.record(point)
 
     def end(self, status: str, patience: float = PATIENCE) -> None:
-        """The run is over. Returns when every tracker knows; after `patience` seconds, it says which do not."""
+        """Announce the end of the run. Returns when every tracker knows; after `patience` seconds, logs those that do
+        not.
+        """
         for line in self._lines:
             line.end(status)
         deadline = time.monotonic() + patience
@@ -61,7 +63,7 @@ class Feed:
 
 
 class _Line:
-    """The rounds that wait for one tracker, and the thread that tells it of them."""
+    """The rounds that wait for one tracker, and the thread that passes them on."""
 
     def __init__(self, name: str, tracker: Tracker, most_waiting: int, facts: RunFacts, folder: Path) -> None:
         self._name, self._tracker = name, tracker
@@ -100,18 +102,18 @@ class _Line:
             log.warning("Tracker %s was too slow: %s were dropped before it.", self._name, dropped)
 
     def _tell(self, facts: RunFacts, folder: Path) -> None:
-        """Tell the tracker everything, in order."""
+        """Pass everything to the tracker, in order."""
         try:
             self._tracker.begin(facts, folder)
             while isinstance(told := self._next(), RoundPoint):
                 self._tracker.record(told)
             self._tracker.end(told)
-        except BaseException as error:  # a library's SystemExit would end this thread without a word
+        except BaseException as error:  # a library's SystemExit would end this thread silently
             kind = type(error).__name__
             log.warning("Tracker %s is left out of the rest of the run: %s: %s", self._name, kind, error)
 
     def _next(self) -> RoundPoint | str:
-        """The round that has waited longest, as soon as there is one; the run's status when it is over."""
+        """Return the round that has waited longest, as soon as there is one; the run's status when it is over."""
         with self._changed:
             self._taking = False
             while not self._waiting:

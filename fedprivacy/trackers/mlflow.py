@@ -1,4 +1,4 @@
-"""Feeds MLflow: the server that MLFLOW_TRACKING_URI names, or a database in the run's folder.
+"""Tracker for MLflow: the server that MLFLOW_TRACKING_URI names, or a database in the run's folder.
 
 `mlflow ui --backend-store-uri sqlite:///runs/digits-1/mlflow.db` shows the latter.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 DATABASE = "mlflow.db"
-"""The database in the run's folder. MLflow no longer develops its store of plain files."""
+"""Name of the database in the run's folder. MLflow no longer develops its store of plain files."""
 
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -38,14 +38,14 @@ except Exception as error:
 """
 
 _UNFIT = re.compile(r"[^/\w.\- ]")
-"""What MLflow refuses in a name; it would refuse the whole round."""
+"""Pattern of characters that MLflow refuses in a name; it would refuse the whole round."""
 
 
 class MlflowTracker:
-    """Writes a run of the experiment "fedprivacy": settings as parameters, rounds as steps, the guarantee as tags.
+    """Tracker that writes a run of the experiment "fedprivacy": settings, rounds as steps, and the guarantee as tags.
 
-    A run that goes on is found by its tag `run_id`, and goes on there. Infinity becomes the largest double, as MLflow
-    has it. Nothing is reported to MLflow's makers: in this process, MLFLOW_DISABLE_TELEMETRY is set.
+    A resumed run is found by its tag `run_id`, and continues there. Infinity becomes the largest double, as in MLflow.
+    Nothing is reported to MLflow's makers: in this process, MLFLOW_DISABLE_TELEMETRY is set.
 
     Raises:
         ImportError: MLflow is not installed.
@@ -83,7 +83,7 @@ class MlflowTracker:
         self._client.set_terminated(self._run_id, status=_STATUS[status])
 
     def _run(self, experiment_id: str, facts: RunFacts) -> str:
-        """MLflow's id of the run."""
+        """Return MLflow's id of the run."""
         from mlflow.entities import Param
 
         found = self._client.search_runs([experiment_id], f"tags.run_id = '{facts.run_id}'", max_results=1)
@@ -97,16 +97,17 @@ class MlflowTracker:
 
 
 def _make_tables(store: str) -> None:
-    """Let a process of its own make the tables of a database.
+    """Create the tables of a database in a separate process.
 
-    MLflow does so by Alembic, which keeps what it migrates in a global variable: in this process, it could meet with
+    MLflow does so by Alembic, which keeps its connection in a global variable: in this process, it could collide with
     the migrations of the ledger.
     """
     if urlsplit(store).scheme.partition("+")[0] not in _DATABASES:
         return
     made = subprocess.run(
         [sys.executable, "-Pc", _MAKE_TABLES],
-        env=os.environ | {"MLFLOW_TRACKING_URI": store},  # no argument: others see those, and this may hold a password
+        # Not an argument, which others can see: it may hold a password.
+        env=os.environ | {"MLFLOW_TRACKING_URI": store},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -117,7 +118,7 @@ def _make_tables(store: str) -> None:
 
 
 def _experiment(client: MlflowClient, artifacts: str | None) -> str:
-    """The experiment's id; another run may create it at the same time."""
+    """Return the experiment's id; another run may create it at the same time."""
     from mlflow import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""Feeds TensorBoard, by event files in the run's folder: `tensorboard --logdir runs` shows all runs, also live ones."""
+"""Tracker for TensorBoard: event files in the run's folder; `tensorboard --logdir runs` shows all runs, also live."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 FOLDER = "tensorboard"
-"""Where the event files go, inside the run's folder."""
+"""Name of the folder of event files, inside the run's folder."""
 
 _FLUSH_SECONDS = 1
-"""A round is on disk after this long. TensorBoard itself looks every five seconds."""
+"""Seconds after which a round is on disk. TensorBoard itself looks every five seconds."""
 
 
 class TensorBoardTracker:
-    """Writes a scalar for every number, and the settings and the status as text.
+    """Tracker that writes a scalar for every number, and the settings and the status as text.
 
     Raises:
         ImportError: TensorBoard is not installed.
@@ -38,7 +38,7 @@ class TensorBoardTracker:
         self._settings = "\n".join(["| setting | value |", "|---|---|", *rows])  # Markdown, which TensorBoard shows
 
     def record(self, point: RoundPoint) -> None:
-        """Write a round. The first of a run that goes on replaces this and later rounds of the earlier file."""
+        """Write a round. The first round of a resumed run replaces this and later rounds of the earlier file."""
         if self._writer is None:
             self._writer = self._open(str(self._folder), purge_step=point.round, flush_secs=_FLUSH_SECONDS)
             self._writer.add_text("settings", self._settings, point.round)

@@ -1,4 +1,4 @@
-"""What a tracker is, and what each is told under the same names: public numbers, and no place of a file or database."""
+"""Protocol of trackers, and the public numbers that all get under the same names; no paths of files or databases."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.wording import NO_PRIVACY
 
 PROJECT = "fedprivacy"
-"""What collects the runs: an experiment of MLflow, a project of W&B."""
+"""Name of the collection of runs: an experiment of MLflow, a project of W&B."""
 
 _CHOICES = ("clipping", "device", "filter", "optimizer")
 
 
 class Tracker(Protocol):
-    """Is told of a run and of its finished rounds, in order; may fail without harm."""
+    """Receiver of a run and its finished rounds, in order; may fail without harm."""
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
-        """A run begins, or goes on, whose files are in `folder`."""
+        """Note a run that begins or resumes, and whose files are in `folder`."""
 
     def record(self, point: RoundPoint) -> None:
-        """A round is finished."""
+        """Note a finished round."""
 
     def end(self, status: str) -> None:
-        """The run is over: "finished", "stopped" before its last round, or "failed" with an error."""
+        """Note the end of the run: "finished", "stopped" before its last round, or "failed" with an error."""
 
 
 def scalars(point: RoundPoint, *, private: bool = True) -> dict[str, float]:
-    """A round's numbers; not all are finite. Of a run that is not private, a baseline, there is no epsilon."""
+    """Return a round's numbers; not all are finite. A run that is not private, a baseline, has no epsilon."""
     return {
         **{f"metrics/{name}": float(value) for name, value in point.metrics.items()},
         **({f"epsilon/{name}": value for name, value in asdict(point.epsilons).items()} if private else {}),
@@ -42,10 +42,10 @@ def scalars(point: RoundPoint, *, private: bool = True) -> dict[str, float]:
 
 
 def settings(facts: RunFacts) -> dict[str, float | str]:
-    """The settings that are numbers or name a choice, the noise multiplier as it was used.
+    """Return the settings that are numbers or name a choice, with the noise multiplier that was used.
 
-    Other texts stay here. They are paths and addresses, and the address of a ledger may hold a password. Of what a user
-    names by a file, the file stays here.
+    Other texts are not passed on: they are paths and addresses, and the address of a ledger may hold a password. A name
+    that includes a file is passed on without the file.
     """
     numbers = {key: value for key, value in facts.settings.items() if isinstance(value, int | float)}
     choices = {key: facts.settings[key] for key in _CHOICES if facts.settings.get(key)}
@@ -58,7 +58,7 @@ def settings(facts: RunFacts) -> dict[str, float | str]:
 
 
 def guarantee(facts: RunFacts) -> dict[str, float | str]:
-    """What the epsilons mean: against whom, by which accountant, for which neighbours, at which delta."""
+    """Describe the epsilons: observer, accountant, neighbouring relation, delta."""
     if not facts.private:
         return {"guarantee": NO_PRIVACY}
     return {"view": "server", "accountant": "PLD", "relation": facts.relation, "delta": facts.delta}

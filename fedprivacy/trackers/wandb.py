@@ -1,4 +1,4 @@
-"""Feeds Weights & Biases, offline. Who wants to upload a run says `wandb sync runs/digits-1/wandb/offline-run-*`."""
+"""Tracker for Weights & Biases, offline. To upload a run: `wandb sync runs/digits-1/wandb/offline-run-*`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedprivacy.values.series import RoundPoint, RunFacts
 
 
 class WandbTracker:
-    """Writes a run of the project "fedprivacy" into the run's folder.
+    """Tracker that writes a run of the project "fedprivacy" into the run's folder.
 
-    Nothing leaves the machine, whatever WANDB_MODE says. Even of offline runs, W&B reports errors and usage: that is
-    why WANDB_ERROR_REPORTING is set to false in this process. The file holds what is recorded here and the versions of
-    Python and W&B, but neither host, user, command, code nor console. A run that goes on writes a second file, of the
-    same id.
+    Nothing leaves the machine, whatever WANDB_MODE says. Even for offline runs, W&B reports errors and usage: therefore
+    WANDB_ERROR_REPORTING is set to false in this process. The file holds the data recorded here and the versions of
+    Python and W&B, but neither host, user, command, code nor console. A resumed run writes a second file with the same
+    id.
 
     Raises:
         ImportError: W&B is not installed.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import altair as alt
 
-from fedprivacy.figures.axes import Frame, Scale, rounds_axis
+from fedprivacy.figures.axes import PlotFrame, Scale, rounds_axis
+from fedprivacy.figures.observations import turnout_rows
 from fedprivacy.figures.style import EXHAUSTED, SPENDING, WIDTH, chart_of, layered, styled, titled
-from fedprivacy.figures.tables import turnout_rows
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import count_text
 
@@ -26,7 +26,7 @@ def turnout_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
         ValueError: the run has no finished round.
     """
     last, rows = series.last, turnout_rows(series)
-    frame = Frame(rounds_axis(last.round), Scale(0.0, 1.1 * max(row["averaged"] + 1 for row in rows)), width)
+    frame = PlotFrame(rounds_axis(last.round), Scale(0.0, 1.1 * max(row["averaged"] + 1 for row in rows)), width)
     chart = chart_of(rows)
     lines = [
         chart.mark_line(color=SPENDING).encode(frame.x, frame.y("averaged")),
@@ -58,12 +58,14 @@ CARD = """      turnout: new FigureCard({
 """
 
 IMPORT = "from fedprivacy.figures.turnout import turnout_figure\n"
-DRAWN = "    Figure.FORECAST: _forecast_figure,\n"
-TABLED = "    Figure.FORECAST: lambda run, wish: tables.forecast_rows(*rounds_by_noise(run, wish.client_id)),\n"
+DRAWN = "    FigureName.FORECAST: _forecast_figure,\n"
+TABLED = (
+    "    FigureName.FORECAST: lambda run, wish: observations.forecast_rows(*rounds_by_noise(run, wish.client_id)),\n"
+)
 
 FIGURE = Addition(
     edits={
-        "fedprivacy/figures/tables.py": [("def cost_rows(", f"{ROWS}def cost_rows(")],
+        "fedprivacy/figures/observations.py": [("def cost_rows(", f"{ROWS}def cost_rows(")],
         "fedprivacy/figures/__init__.py": [
             after("from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg\n", IMPORT),
             after('    "tradeoff_figure",\n', '    "turnout_figure",\n'),
@@ -76,9 +78,9 @@ FIGURE = Addition(
             after('    FORECAST = "forecast"\n', '    TURNOUT = "turnout"\n'),
             after(
                 DRAWN,
-                "    Figure.TURNOUT: lambda run, wish, width: figures.turnout_figure(_series(run, wish), width),\n",
+                "    FigureName.TURNOUT: lambda run, wish, width: figures.turnout_figure(_series(run, wish), width),\n",
             ),
-            after(TABLED, "    Figure.TURNOUT: lambda run, wish: tables.turnout_rows(_series(run, wish)),\n"),
+            after(TABLED, "    FigureName.TURNOUT: lambda run, wish: observations.turnout_rows(_series(run, wish)),\n"),
         ],
         "fedprivacy/dashboard/page/run-charts.js": [
             after('        source: this.#source("tradeoff"),\n      }),\n', CARD)
@@ -90,9 +92,9 @@ FIGURE = Addition(
 PROGRAM = """
 import pathlib, re
 
-from fedprivacy.figures import tables
+from fedprivacy.figures import observations
 from fedprivacy.runs.run import Run
-from fedprivacy.dashboard.drawings import Figure
+from fedprivacy.dashboard.drawings import FigureName
 from tests.figures.reading import drawn, rows, written
 from tests.runs.histories import unlike
 from tests.runs.store.made_up import facts, finished, spent
@@ -104,7 +106,7 @@ chart = Run(pathlib.Path(), history).figures.turnout().chart
 happened = [(one.round, len(one.participants), len(one.failures)) for one in history.rounds]
 assert any(failed for _, _, failed in happened) and len({averaged for _, averaged, _ in happened}) > 1
 assert [tuple(row.values()) for row in rows(chart, "averaged")] == happened
-assert [tuple(row.values()) for row in tables.turnout_rows(history.series())] == happened
+assert [tuple(row.values()) for row in observations.turnout_rows(history.series())] == happened
 assert f"Round 8 averaged {happened[-1][1]} update" in written(drawn(chart))
 
 accounts = [spent(name, 0.1) for name in ("a", "b")]
@@ -115,5 +117,5 @@ answer = ask.get("/api/v1/runs/few/figures/turnout")
 assert answer.status_code == 200 and "Round 1 averaged 1 update" in answer.text, answer.text
 print(ask.get("/api/v1/runs/few/figures/turnout.csv").text)
 cards = set(re.findall(r'#source\\("(\\w+)"', ask.get("/static/run-charts.js").text))
-print("turnout" in cards <= set(Figure))
+print("turnout" in cards <= set(FigureName))
 """

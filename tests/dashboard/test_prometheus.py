@@ -30,7 +30,7 @@ from tests.runs.store.made_up import facts, finished, growing, spent
 
 url = conftest.url
 
-HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 BOARD = json.loads((HOW_TO / "grafana-dashboard.json").read_text())
 GUIDE = (HOW_TO / "grafana.md").read_text()
 QUERIES = [(panel, target) for panel in BOARD["panels"] for target in panel["targets"]]

@@ -16,7 +16,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from fedprivacy.commands.calculator.answers import ACCOUNTANTS, Accountant, Worth, cost
+from fedprivacy.commands.calculator.costs import ACCOUNTANTS, Accountant, Worth, cost
 from fedprivacy.commands.calculator.trainings import AskingError, Training, composed, described, steps_text
 from fedprivacy.figures import axes, style
 from fedprivacy.values.wording import delta_text, epsilon_text

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedprivacy.commands.calculator.answers import PLD, Accountant, Cost, Noise, Spent, Worth
+from fedprivacy.commands.calculator.costs import PLD, Accountant, Cost, Noise, Spent, Worth
 from fedprivacy.commands.calculator.trainings import Training, described, steps_text
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import budget_text, delta_text, epsilon_text

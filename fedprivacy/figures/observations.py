@@ -1,9 +1,9 @@
-"""The numbers behind each figure, one observation a row: for files, and for figures of one's own.
+"""Numbers behind each figure, one observation a row: for files, and for figures of the user's own.
 
-Runs are compared where they can be: a `Contest` says which those are.
+Not all runs can be compared: a `Contest` holds those that can.
 
-Cells are texts, whole numbers, numbers, or None for what was not measured, has no bound or no limit; no epsilon is
-rounded.
+Cells are texts, whole numbers, numbers, or None for a value that was not measured, or has no bound or limit; no epsilon
+is rounded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEWEST_RUNS, MOST_RUNS = 2, 8
 
 
 def metric_rows(series: RunSeries, metric: str | None = None) -> Rows:
-    """`round`, `metric`, `value`: a metric after every round; by default the one that the task shows first."""
+    """Return rows `round`, `metric`, `value`: a metric after every round; by default the task's first."""
     metric = metric or series.facts.metric
     return [
         {"round": point.round, "metric": metric, "value": finite_or_none(point.metrics.get(metric))}
@@ -32,27 +32,29 @@ def metric_rows(series: RunSeries, metric: str | None = None) -> Rows:
 
 
 def epsilon_rows(series: RunSeries) -> Rows:
-    """`line`, `clients`, `round`, `epsilon`, `state`, `budget`: every line of the figure after every round.
+    """Return rows `line`, `clients`, `round`, `epsilon`, `state`, `budget`: every line of the figure after every round.
 
-    A line is a client's, several clients' that are alike, or a quantile of all: its name is also its key.
+    A line stands for a client, several identical clients, or a quantile of all: its name is also its key.
     """
     spreads = _quantile_rows(series) if series.curves is None else []
     return spreads + [row for curve in (*drawn(series), *added(series)) for row in _curve_rows(curve)]
 
 
 def drawn(series: RunSeries) -> tuple[Curve, ...]:
-    """The curves that are lines whether or not somebody chose a client: all, or those at the edges of a fan."""
+    """Return the curves that are lines whether or not a client was chosen: all, or those at the edges of a fan."""
     return series.outer if series.curves is None else series.curves
 
 
 def added(series: RunSeries) -> list[Curve]:
-    """Curves of chosen clients that have no line of their own among `drawn`."""
+    """Return curves of chosen clients that have no line of their own among `drawn`."""
     alone = {curve.client_ids for curve in drawn(series)}
     return [curve for curve in series.chosen if curve.client_ids not in alone]
 
 
 def points(curve: Curve) -> Rows:
-    """`round`, `epsilon`, `state`: 'spending', or 'exhausted' from the round on after which no step was left."""
+    """Return rows `round`, `epsilon`, `state`: 'spending', or 'exhausted' from the round on after which no step was
+    left.
+    """
     turn = math.inf if curve.exhausted_in is None else curve.exhausted_in
     return [
         {"round": number, "epsilon": epsilon, "state": "spending" if number < turn else "exhausted"}
@@ -87,7 +89,7 @@ def _curve_rows(curve: Curve) -> Rows:
 
 
 def tradeoff_rows(series: RunSeries, metric: str | None = None) -> Rows:
-    """`round`, `epsilon`, `metric`, `value`: the largest epsilon of a client and a metric after every round."""
+    """Return rows `round`, `epsilon`, `metric`, `value`: a client's largest epsilon and a metric after every round."""
     return [
         {"round": point.round, "epsilon": finite_or_none(point.epsilons.most)} | row
         for point, row in zip(series.points, metric_rows(series, metric), strict=True)
@@ -95,7 +97,7 @@ def tradeoff_rows(series: RunSeries, metric: str | None = None) -> Rows:
 
 
 def cost_rows(cost: CostMap) -> Rows:
-    """`client`, `first_round`, `last_round`, `growth`: of epsilon in these rounds; those that are known."""
+    """Return rows `client`, `first_round`, `last_round`, `growth` of epsilon in these rounds, where it is known."""
     return [
         {"client": client_id, "first_round": first, "last_round": last, "growth": float(growth)}
         for client_id, growths in zip(cost.client_ids, cost.growth, strict=True)
@@ -105,7 +107,7 @@ def cost_rows(cost: CostMap) -> Rows:
 
 
 def audit_rows(audits: Iterable[AuditResult]) -> Rows:
-    """The fields of each audit, `at` in UTC, and its `verdict`."""
+    """Return the fields of each audit, `at` in UTC, and its `verdict`."""
     return [
         asdict(audit)
         | {
@@ -118,7 +120,7 @@ def audit_rows(audits: Iterable[AuditResult]) -> Rows:
 
 
 def forecast_rows(forecast: Iterable[tuple[float, int]], client_id: str) -> Rows:
-    """`client`, `noise_multiplier`, `rounds_left`."""
+    """Return rows `client`, `noise_multiplier`, `rounds_left`."""
     return [
         {"client": client_id, "noise_multiplier": noise_multiplier, "rounds_left": rounds_left}
         for noise_multiplier, rounds_left in forecast
@@ -126,8 +128,8 @@ def forecast_rows(forecast: Iterable[tuple[float, int]], client_id: str) -> Rows
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run among others, by a name unlike any other's; its place decides how it is drawn, in every figure."""
+class ComparedRun:
+    """A run among others, by a unique name; its place decides its look in every figure."""
 
     place: int
     name: str
@@ -136,21 +138,22 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Runs side by side: the key of the metric that is compared, the runs that can be drawn, and why others cannot."""
+    """Runs side by side: the compared metric's key, the runs that can be drawn, and why others cannot."""
 
     metric: str
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     left_out: tuple[str, ...]
 
 
 def names_of(runs: Sequence[RunFacts]) -> list[str]:
-    """The names of runs among others; with their places where two have the same."""
+    """Return the names of runs among others; with their places if two have the same name."""
     names = [facts.name for facts in runs]
     return names if len(set(names)) == len(names) else [f"{name} #{n}" for n, name in enumerate(names, start=1)]
 
 
 def contest(series: Sequence[RunSeries], *, measured: bool = False, private: bool = False) -> Contest:
-    """The runs that have a finished round, if `measured` know the first run's metric, if `private` have an epsilon.
+    """Select the runs with a finished round that (`measured`) know the first run's metric and (`private`) have an
+    epsilon.
 
     Raises:
         ValueError: there are fewer than 2 runs or more than 8, or none can be drawn.
@@ -167,20 +170,20 @@ def contest(series: Sequence[RunSeries], *, measured: bool = False, private: boo
         elif measured and not any(metric in point.metrics for point in one.points):
             left_out.append(f"{name} (no {metric_name(metric)})")
         else:
-            drawn.append(Run(place, name, one))
+            drawn.append(ComparedRun(place, name, one))
     if not drawn:
         raise ValueError(f"none of the runs can be drawn yet: {', '.join(left_out)}; wait for their rounds.")
     return Contest(metric, tuple(drawn), tuple(left_out))
 
 
 def compared_metric_rows(runs: Sequence[RunSeries]) -> Rows:
-    """`run` and the columns of `metric_rows`, for the first run's metric and the runs that measured it."""
+    """Return rows of `run` and the columns of `metric_rows`, for runs that measured the first run's metric."""
     found = contest(runs, measured=True)
     return [{"run": run.name} | row for run in found.runs for row in metric_rows(run.series, found.metric)]
 
 
 def compared_epsilon_rows(runs: Sequence[RunSeries]) -> Rows:
-    """`run`, `round`, `epsilon`: the largest of a client."""
+    """Return rows `run`, `round`, `epsilon`: the largest of a client."""
     return [
         {"run": run.name, "round": point.round, "epsilon": finite_or_none(point.epsilons.most)}
         for run in contest(runs, private=True).runs
@@ -189,6 +192,8 @@ def compared_epsilon_rows(runs: Sequence[RunSeries]) -> Rows:
 
 
 def compared_tradeoff_rows(runs: Sequence[RunSeries]) -> Rows:
-    """`run` and the columns of `tradeoff_rows`, for the first run's metric and the runs that measured it."""
+    """Return rows of `run` and the columns of `tradeoff_rows`, for the first run's metric and the runs that measured
+    it.
+    """
     found = contest(runs, measured=True, private=True)
     return [{"run": run.name} | row for run in found.runs for row in tradeoff_rows(run.series, found.metric)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivacy.figures import tables
+from fedprivacy.figures import observations
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap
 from tests.runs.histories import alike, run_history, unlike
@@ -15,18 +15,18 @@ from tests.runs.histories import alike, run_history, unlike
 
 def test_a_metric_after_every_round():
     history = alike(rounds=3, value=lambda n: math.nan if n == 2 else n / 10)
-    assert tables.metric_rows(history.series()) == [
+    assert observations.metric_rows(history.series()) == [
         {"round": 1, "metric": "accuracy", "value": 0.1},
         {"round": 2, "metric": "accuracy", "value": None},
         {"round": 3, "metric": "accuracy", "value": 0.3},
     ]
-    assert tables.metric_rows(history.series(), "loss")[0] == {"round": 1, "metric": "loss", "value": None}
+    assert observations.metric_rows(history.series(), "loss")[0] == {"round": 1, "metric": "loss", "value": None}
 
 
 def test_every_line_of_the_epsilon_figure_after_every_round():
     joins = {"a": lambda n: True, "b": lambda n: True, "c": lambda n: n > 1}
     history = run_history(joins, rounds=3, quota=2)
-    found = tables.epsilon_rows(history.series(["b"]))
+    found = observations.epsilon_rows(history.series(["b"]))
     assert [(row["line"], row["clients"], row["round"], row["state"]) for row in found] == [
         *(("a and 1 more", 2, n, "spending" if n < 2 else "exhausted") for n in (1, 2, 3)),
         *(("c", 1, n, "spending" if n < 3 else "exhausted") for n in (1, 2, 3)),
@@ -38,7 +38,7 @@ def test_every_line_of_the_epsilon_figure_after_every_round():
 
 def test_a_fan_has_its_quantiles_and_the_lines_at_its_edges():
     history = unlike(30, rounds=20, budget=math.inf)
-    found = tables.epsilon_rows(history.series(["client-7"]))
+    found = observations.epsilon_rows(history.series(["client-7"]))
     spent = sorted(client.epsilon for client in history.last.spent.values())
     last = {row["line"]: row["epsilon"] for row in found if row["round"] == 20}
     assert last["all clients: median"] == pytest.approx((spent[14] + spent[15]) / 2)
@@ -51,7 +51,7 @@ def test_a_fan_has_its_quantiles_and_the_lines_at_its_edges():
 
 def test_the_metric_and_the_largest_epsilon_of_a_client():
     history = unlike(3, rounds=4)
-    assert tables.tradeoff_rows(history.series()) == [
+    assert observations.tradeoff_rows(history.series()) == [
         {
             "round": record.round,
             "epsilon": record.max_epsilon,
@@ -64,7 +64,7 @@ def test_the_metric_and_the_largest_epsilon_of_a_client():
 
 def test_costs_that_are_known():
     growth = np.array([[math.nan, 0.1], [0.0, math.inf]])
-    assert tables.cost_rows(CostMap(("a", "b"), (1, 3), (2, 4), growth)) == [
+    assert observations.cost_rows(CostMap(("a", "b"), (1, 3), (2, 4), growth)) == [
         {"client": "a", "first_round": 3, "last_round": 4, "growth": 0.1},
         {"client": "b", "first_round": 1, "last_round": 2, "growth": 0.0},
     ]
@@ -72,7 +72,7 @@ def test_costs_that_are_known():
 
 def test_audits_with_their_verdict_and_a_time_that_people_read():
     audit = AuditResult(0.0, "canaries", "", 1.23456789, 0.95, math.inf, 1e-5, "PLD", "server")
-    (sound, broken) = tables.audit_rows([audit, replace(audit, upper=1.0)])
+    (sound, broken) = observations.audit_rows([audit, replace(audit, upper=1.0)])
     assert sound == {
         "at": "1970-01-01T00:00:00+00:00",
         "attack": "canaries",
@@ -89,7 +89,7 @@ def test_audits_with_their_verdict_and_a_time_that_people_read():
 
 
 def test_a_forecast():
-    assert tables.forecast_rows([(1.0, 5), (2.0, 20)], "a") == [
+    assert observations.forecast_rows([(1.0, 5), (2.0, 20)], "a") == [
         {"client": "a", "noise_multiplier": 1.0, "rounds_left": 5},
         {"client": "a", "noise_multiplier": 2.0, "rounds_left": 20},
     ]
@@ -98,12 +98,16 @@ def test_a_forecast():
 def test_compared_runs_have_a_column_more():
     runs = [alike(rounds=n, out=f"runs/{name}").series() for n, name in ((1, "a"), (2, "b"), (0, "c"))]
     for compared, alone in (
-        (tables.compared_metric_rows, tables.metric_rows),
-        (tables.compared_tradeoff_rows, tables.tradeoff_rows),
+        (observations.compared_metric_rows, observations.metric_rows),
+        (observations.compared_tradeoff_rows, observations.tradeoff_rows),
     ):
         assert compared(runs) == [{"run": run.facts.name} | row for run in runs for row in alone(run)]
-    assert [(row["run"], row["round"]) for row in tables.compared_epsilon_rows(runs)] == [("a", 1), ("b", 1), ("b", 2)]
-    assert tables.compared_epsilon_rows(runs)[-1]["epsilon"] == runs[1].last.epsilons.most
+    assert [(row["run"], row["round"]) for row in observations.compared_epsilon_rows(runs)] == [
+        ("a", 1),
+        ("b", 1),
+        ("b", 2),
+    ]
+    assert observations.compared_epsilon_rows(runs)[-1]["epsilon"] == runs[1].last.epsilons.most
 
 
 def test_every_cell_can_be_written_as_json_without_extensions():
@@ -111,5 +115,9 @@ def test_every_cell_can_be_written_as_json_without_extensions():
     last = history.rounds[-1]
     spent = {name: replace(client, epsilon=math.inf) for name, client in last.spent.items()}
     series = replace(history, rounds=(history.rounds[0], replace(last, spent=spent))).series()
-    for rows in (tables.metric_rows(series), tables.epsilon_rows(series), tables.tradeoff_rows(series)):
+    for rows in (
+        observations.metric_rows(series),
+        observations.epsilon_rows(series),
+        observations.tradeoff_rows(series),
+    ):
         assert rows[-1] and json.dumps(rows, allow_nan=False)
