@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
@@ -21,7 +21,6 @@ from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.accounts import Books, RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.server.buffered import BufferedSchedule, check_known_to_average
-from fedprivacy.flower.server.by_client import ClientModels, HeldOutEvaluation
 from fedprivacy.flower.server.by_message import ByMessage
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
@@ -34,6 +33,7 @@ from fedprivacy.flower.server.checkpoint import (
 )
 from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.server.measures import ClientModels, Measures
 from fedprivacy.flower.server.noisy_average import UserLevelReleases, check_averages
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
@@ -52,12 +52,9 @@ from fedprivacy.runs.participation import buffer_of, check_participation, partic
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
-from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise
-from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.evaluation import Evaluation
-from fedprivacy.values.held_out import HeldOut, metrics_of_each
+from fedprivacy.values.held_out import metrics_of_each
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
@@ -139,7 +136,7 @@ class FederatedRun:
         self._callbacks = Callbacks(parts.callbacks)
         if resume:
             self._callbacks.check_goes_on(resume.callback_names)
-        self._models: KeptModels | None = None  # what simulated clients keep
+        self.measures = Measures(plan, None)
         self._user_level: UserLevelReleases | None = None  # what clips and noises the clients' updates
         self._buffered: BufferedSchedule | None = None  # who trains meanwhile
 
@@ -153,7 +150,6 @@ class FederatedRun:
         evaluate: EvaluateFn | None,
     ) -> PrivateResult:
         """Run the rounds up to the last; see `PrivateStrategy.start`."""
-        evaluate = evaluate or self._evaluate
         if self.buffer and population_of(grid) is None:
             raise ConfigError([NOT_SIMULATED])
         finished, model = self._beginning(initial_arrays)
@@ -173,7 +169,7 @@ class FederatedRun:
                     break
         return self.result
 
-    def _before_rounds(self, rounds: RunRounds, model: GlobalModel, evaluate: EvaluateFn) -> None:
+    def _before_rounds(self, rounds: RunRounds, model: GlobalModel, evaluate: EvaluateFn | None) -> None:
         """Tell how things stand before the first round; of a run that goes on, draw random numbers where it stopped."""
         if self._resume:
             self._resume.random.restore()
@@ -188,7 +184,7 @@ class FederatedRun:
         log.warning("The run ended before round %d: %s.", number, why)
 
     def _round(
-        self, rounds: RunRounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
+        self, rounds: RunRounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn | None
     ) -> RoundResult | None:
         """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
         for attempt, again in rounds.accounts.attempts(number):
@@ -206,7 +202,7 @@ class FederatedRun:
         return self._finish(rounds, outcome, model, evaluate)
 
     def _finish(
-        self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn
+        self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn | None
     ) -> RoundResult:
         """Average and tell the observers, then keep where the run stands: what is recorded beyond that is done again.
 
@@ -234,25 +230,25 @@ class FederatedRun:
             model.advance(aggregated)
 
     def _measured(
-        self, rounds: RunRounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn
+        self, rounds: RunRounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn | None
     ) -> RoundResult:
         """What a round has come to: how the model does, and what everybody has spent."""
-        number = outcome.opened.attempt.round
+        number, measures, result = outcome.opened.attempt.round, self.measures, self.result
         self._parts.on_phase(Phase(Stage.EVALUATING, number, outcome.opened.asked))
         with span("evaluation"):
-            metrics = evaluate(number, kept)
+            metrics = evaluate(number, kept) if evaluate else measures.public(kept, result.standardise)
         if metrics is not None:
-            self.result.evaluate_metrics_serverapp[number] = metrics
-        held_out = self._held_out(number, kept)
-        evaluations, of_clients = self.local_evaluations(outcome.evaluated)
+            result.evaluate_metrics_serverapp[number] = metrics
+        held_out = measures.held_out(number, kept, result.standardise)
+        evaluations, of_clients = measures.local(outcome.evaluated)
         if of_clients:
-            self.result.evaluate_metrics_clientapp[number] = MetricRecord(dict(of_clients))
+            result.evaluate_metrics_clientapp[number] = MetricRecord(dict(of_clients))
         public = {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
         measured = public | metrics_of_each(held_out) | of_clients
-        clocked = self._participation.clocked
+        model, clocked = partial(measures.model, kept, result.standardise), self._participation.clocked
         return RoundResult(
             round=number,
-            metrics=measured | self._callbacks.measure(number, partial(self._model, kept), measured),
+            metrics=measured | self._callbacks.measure(number, model, measured),
             spent=rounds.accounts.spent(),
             participants=outcome.participants,
             failures=outcome.failures,
@@ -274,14 +270,15 @@ class FederatedRun:
 
     def _leave_model(self, number: int, kept: ArrayRecord) -> None:
         """Leave the model of the last recorded round now, so that a run that is stopped has it."""
-        if self._models is not None:
-            self.result.personal = ClientModels(self._plan, self._models, number, kept).personal
+        if self.measures.kept is not None:
+            self.result.personal = ClientModels(self._plan, self.measures.kept, number, kept).personal
         self.result.arrays = kept
 
     def _keep(self, number: int, model: GlobalModel, rounds: RunRounds) -> None:
         """Write the checkpoint from which the run can go on."""
         if self._parts.checkpoints is None:
             return
+        kept = self.measures.kept
         checkpoint = Checkpoint(
             run_id=self.run_id,
             round=number,
@@ -297,8 +294,8 @@ class FederatedRun:
             user_level_clipping_norm=self._user_level.clipping_norm if self._user_level else None,
             underway=self._buffered.underway if self._buffered else None,
             control=rounds.control,
-            kept=self._models.arrays if self._models else {},
-            keeps=self._models.algorithm if self._models else "",
+            kept=kept.arrays if kept else {},
+            keeps=kept.algorithm if kept else "",
             callbacks=[(n, read_state(c)) for n, c in zip(self._callbacks.names, self._callbacks.each, strict=True)],
         )
         save_checkpoint(self._parts.checkpoints, checkpoint)
@@ -392,7 +389,7 @@ class FederatedRun:
     def _kept(self, grid: Grid) -> ServerControl:
         """What a run that goes on has kept: its clients', where they are simulated here, and the server's own."""
         kept: KeptModels | None = getattr(grid, "kept", None)
-        self._models = kept
+        self.measures = Measures(self._plan, kept)
         if self._resume is None:
             return ServerControl()
         if kept is not None:
@@ -430,30 +427,6 @@ class FederatedRun:
         asked = ask_clients(grid, self._plan.preliminary, Questionnaire((question,)), registry=registry)
         registry.learn({client_id: asked.records(0, client_id) for client_id in asked.told})
         return standardiser(question, asked.figures() if asked.told else ())
-
-    def _held_out(self, number: int, arrays: ArrayRecord) -> dict[str, HeldOut]:
-        """What the simulated clients' models score on their held-out records, where they are measured now."""
-        if self._models is None:
-            return {}
-        evaluation = HeldOutEvaluation(self._plan, self._models)
-        return evaluation.measure(number, arrays, self.result.standardise) if evaluation.due(number) else {}
-
-    def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        return MetricRecord(dict(metrics_of(self._plan.task, self._model(arrays))))
-
-    def _model(self, arrays: ArrayRecord) -> nn.Module:
-        """A model of the task with these parameters, for evaluation."""
-        model = self._plan.task.model()
-        model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
-        return (model if self.result.standardise is None else nn.Sequential(self.result.standardise, model)).eval()
-
-    def local_evaluations(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:
-        """What local evaluations tell: by client, and of all of them together, as metrics."""
-        if not released:
-            return {}, {}
-        scores = scores_of(self._plan.task)
-        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
-        return by_client, estimated(scores, list(released.values())).metrics
 
     def _log_round(self, result: RoundResult) -> None:
         """One line a round in Flower's log, which is what `flwr run --stream` shows."""

@@ -180,7 +180,7 @@ class PrivateStrategy(Strategy):
             first.setdefault(reply.metadata.src_node_id, reply)
         outcome = rounds.settle(opened, Replies(first))
         self._run.clock = outcome.ended
-        self._told = server_round, self._run.local_evaluations(outcome.evaluated)[1]
+        self._told = server_round, self._run.measures.local(outcome.evaluated)[1]
         return rounds.average(outcome)
 
     def configure_evaluate(

@@ -1,7 +1,8 @@
-"""How each simulated client's model does on records of its own that are held out, and declared public.
+"""How the model of a round does.
 
-A simulation alone has them: whoever runs it owns all shards. Nothing is charged, because no private record is read. In
-a deployment clients measure their own records, which is charged (`local-evaluation`).
+On held-out records of simulated clients, which are declared public, each client's own model is measured: whoever runs
+the simulation owns all shards. Nothing is charged, because no private record is read. In a deployment clients measure
+their own records, which is charged (`local-evaluation`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, MetricRecord
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
@@ -22,10 +23,12 @@ from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import held_out_of, offers_held_out, scores_of
+from fedprivacy.tasks.loader import held_out_of, metrics_of, offers_held_out, scores_of
 from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.algorithms import Algorithm, text_of
+from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.training.local_round import personal_mask
+from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut
 
 
@@ -71,40 +74,59 @@ class ClientModels:
 
 
 @dataclass(frozen=True)
-class HeldOutEvaluation:
-    """Measures all clients.
+class Measures:
+    """How the model of a round does: on public records, on the clients' held-out ones, and in their own evaluations.
 
     Attributes:
         plan: of the run.
-        kept: what its clients keep.
+        kept: what its clients keep, where they are simulated here; None: they are not.
     """
 
     plan: TrainingPlan
-    kept: KeptModels
+    kept: KeptModels | None
 
-    def due(self, number: int) -> bool:
-        """Whether clients are measured after a round: every so many, and after the last."""
-        config = self.plan.config
-        if number == 0 or not offers_held_out(self.plan.task):
-            return False
-        every = config.held_out_evaluation
-        return number == config.rounds or (every > 0 and number % every == 0)
-
-    @spanned("held-out evaluation")
-    def measure(self, number: int, arrays: ArrayRecord, standardise: Standardise | None) -> dict[str, HeldOut]:
-        """Each client's scores under the model that it uses after a round, by client_id.
+    def model(self, arrays: ArrayRecord, standardise: Standardise | None) -> nn.Module:
+        """A model of the task with these parameters, for evaluation.
 
         Args:
-            number: of the round.
             arrays: the global model.
             standardise: what inputs become before the model sees them.
+        """
+        model = self.plan.task.model()
+        model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
+        return (model if standardise is None else nn.Sequential(standardise, model)).eval()
+
+    def public(self, arrays: ArrayRecord, standardise: Standardise | None) -> MetricRecord:
+        """The task's metrics on public records. Raises `TaskError` where its `evaluate` fails."""
+        return MetricRecord(dict(metrics_of(self.plan.task, self.model(arrays, standardise))))
+
+    def local(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:
+        """What local evaluations tell: by client, and of all of them together, as metrics."""
+        if not released:
+            return {}, {}
+        scores = scores_of(self.plan.task)
+        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
+        return by_client, estimated(scores, list(released.values())).metrics
+
+    def held_out(self, number: int, arrays: ArrayRecord, standardise: Standardise | None) -> dict[str, HeldOut]:
+        """Each simulated client's scores under the model that it uses after a round, by client_id.
+
+        They are measured every so many rounds, and after the last; empty: not after this one.
 
         Raises:
             TaskError: the task has no such records for a client, or its scores fail.
         """
+        config = self.plan.config
+        if self.kept is None or number == 0 or not offers_held_out(self.plan.task):
+            return {}
+        every = config.held_out_evaluation
+        due = number == config.rounds or (every > 0 and number % every == 0)
+        return self._held_out(ClientModels(self.plan, self.kept, number, arrays), standardise) if due else {}
+
+    @spanned("held-out evaluation")
+    def _held_out(self, own: ClientModels, standardise: Standardise | None) -> dict[str, HeldOut]:
         task, clients = self.plan.task, self.plan.config.clients
         model = task.model().eval()
-        own = ClientModels(self.plan, self.kept, number, arrays)
         found = {}
         for part in range(clients):
             records = held_out_of(task, ShardSource(partition_id=part, num_partitions=clients))
