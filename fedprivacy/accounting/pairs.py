@@ -62,13 +62,13 @@ class Masses:
         """Return the masses between the same losses with the opposite sign."""
         return Masses(self.above, self.inside[::-1], self.below, self.error[::-1])
 
-    def right_of(self, cell: int, others: Masses) -> Masses:
-        """Return these masses from the given cell on, and the others before it."""
+    def right_of(self, cell: int, other: Masses) -> Masses:
+        """Return these masses from the given cell on, and those of the other before it."""
         inside, error = (
             np.concatenate([left[:cell], right[cell:]])
-            for left, right in ((others.inside, self.inside), (others.error, self.error))
+            for left, right in ((other.inside, self.inside), (other.error, self.error))
         )
-        return Masses(others.below, inside, self.above, error)
+        return Masses(other.below, inside, self.above, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ class _Page:
     def add(self, run: RunStanding, clients: _Clients | None) -> None:
         """Add a run's own facts, its last round, and the standing of its clients."""
         facts = run.facts
-        who = [facts.run_id, facts.name, facts.task]
+        run_labels = [facts.run_id, facts.name, facts.task]
         about = {
             "status": str(run.status),
             "privacy": str(facts.private).lower(),
@@ -184,41 +184,41 @@ class _Page:
             "seeded": str(facts.settings.get("seed") is not None).lower(),
             "strategy": facts.strategy,
         }
-        self.info.add_metric(who, about)
-        self.round.add_metric(who, run.finished)
-        self.rounds_planned.add_metric(who, facts.rounds)
-        self.noise_multiplier.add_metric(who, facts.noise_multiplier)
-        self.sign_of_life.add_metric(who, run.updated)
+        self.info.add_metric(run_labels, about)
+        self.round.add_metric(run_labels, run.finished)
+        self.rounds_planned.add_metric(run_labels, facts.rounds)
+        self.noise_multiplier.add_metric(run_labels, facts.noise_multiplier)
+        self.sign_of_life.add_metric(run_labels, run.updated)
         if run.last:
-            self._add_round(who, run.last, facts)
+            self._add_round(run_labels, run.last, facts)
         if clients:
-            self._add_clients(who, clients, facts)
+            self._add_clients(run_labels, clients, facts)
 
-    def _add_round(self, who: list[str], point: RoundPoint, facts: RunFacts) -> None:
-        self.averaged.add_metric(who, point.participants)
+    def _add_round(self, run_labels: list[str], point: RoundPoint, facts: RunFacts) -> None:
+        self.averaged.add_metric(run_labels, point.participants)
         for name, value in sorted(point.metrics.items()):
-            self.metric.add_metric([*who, name], value)
+            self.metric.add_metric([*run_labels, name], value)
         epsilons = astuple(point.epsilons) if point.clients and facts.private else ()
         for quantile, epsilon in zip(_QUANTILES, epsilons, strict=False):
-            labels = dict(zip((*_OF_RUN, "quantile"), (*who, quantile), strict=True))
+            labels = dict(zip((*_OF_RUN, "quantile"), (*run_labels, quantile), strict=True))
             self.epsilon.add_sample(self.epsilon.name, labels, epsilon)
 
-    def _add_clients(self, who: list[str], clients: _Clients, facts: RunFacts) -> None:
+    def _add_clients(self, run_labels: list[str], clients: _Clients, facts: RunFacts) -> None:
         tally = clients.tally
         for state in ClientState:
-            self.clients.add_metric([*who, state], tally.states.get(state, 0))
+            self.clients.add_metric([*run_labels, state], tally.states.get(state, 0))
         failures = Counter(dict.fromkeys(REASONS, 0))  # start at 0, so that the first failure of a kind is an increase
         for reason, times in tally.failures.items():
             failures[reason.partition(":")[0]] += times
         for code, times in failures.items():
-            self.failed.add_metric([*who, code], times)
+            self.failed.add_metric([*run_labels, code], times)
         if tally.least_budget is not None:
-            self.budget.add_metric(who, tally.least_budget)
+            self.budget.add_metric(run_labels, tally.least_budget)
         if tally.most_share is not None:
-            self.share.add_metric(who, tally.most_share)
+            self.share.add_metric(run_labels, tally.most_share)
         for client in clients.each:
             spent = client.spent
             if facts.private:
-                self.client_epsilon.add_metric([*who, spent.client_id, delta_text(spent.delta)], spent.epsilon)
+                self.client_epsilon.add_metric([*run_labels, spent.client_id, delta_text(spent.delta)], spent.epsilon)
             if spent.limited:
-                self.client_rounds_left.add_metric([*who, spent.client_id], rounds_left(spent.steps_left, facts))
+                self.client_rounds_left.add_metric([*run_labels, spent.client_id], rounds_left(spent.steps_left, facts))

@@ -85,16 +85,16 @@ class EqualRowsStayEqual(Watch):
         first = arg.narrow(axis, 0, 1)
         return _like(arg).copy_((self._random(first) if arg.is_floating_point() else first).expand_as(arg))
 
-    def _take_back(self, made: list[Any], rows: int, matrix: int) -> None:
+    def _take_back(self, tensors: list[Any], rows: int, matrix: int) -> None:
         """Make the second half of each sum the negative of the first, and the addend zero."""
-        half = made[rows].shape[-1] // 2
-        made[rows][..., half : 2 * half] = -made[rows][..., :half]
-        made[rows][..., 2 * half :] = 0.0
-        one = made[matrix][0] if made[matrix].dim() == 3 else made[matrix]
+        half = tensors[rows].shape[-1] // 2
+        tensors[rows][..., half : 2 * half] = -tensors[rows][..., :half]
+        tensors[rows][..., 2 * half :] = 0.0
+        one = tensors[matrix][0] if tensors[matrix].dim() == 3 else tensors[matrix]
         inner = self._random(one)
         inner[half : 2 * half] = inner[:half]
-        made[matrix] = inner.expand_as(made[matrix]) if one is not made[matrix] else _like(one).copy_(inner)
-        made[:rows] = map(torch.zeros_like, made[:rows])
+        tensors[matrix] = inner.expand_as(tensors[matrix]) if one is not tensors[matrix] else _like(one).copy_(inner)
+        tensors[:rows] = map(torch.zeros_like, tensors[:rows])
 
     def _random(self, like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=self._generator).to(like)

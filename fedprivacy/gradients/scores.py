@@ -50,7 +50,7 @@ class RecordScores:
         """
         self.model, self._measures, self._threads = model, measures, threads
         with full_precision, torch.no_grad(), computing_with(threads):
-            probe = made_up_records(*kinds, lambda ones, others: loss(self._outputs(ones), others.cpu()))
+            probe = made_up_records(*kinds, lambda inputs, targets: loss(self._outputs(inputs), targets.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
             failed = torch.full((1, len(measures)), math.nan, dtype=torch.float64)
             self._row_by_row = RowByRow.admitted(self._scores, failed, self._shown, model, probe)
