@@ -57,7 +57,7 @@ def ask(
 
 
 def as_data(done: AskResult) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The object that `--json` prints."""
     return plain(
         {
             "federation": done.federation,
@@ -97,7 +97,7 @@ def _show_plan(plan: QuestionPlan, asked: Questionnaire, *, as_json: bool) -> No
 
 
 def _price(plan: QuestionPlan) -> str:
-    """What asking costs, in a sentence."""
+    """The cost of asking, in a sentence."""
     worst = max(spending(plan), key=lambda outlook: outlook.by_round[-1])
     budget = worst.group.allowance.budget
     before, after = epsilon_text(worst.before), epsilon_text(worst.by_round[-1], budget.epsilon)

@@ -79,7 +79,7 @@ def _check_one(*, run_config: Path | None, **subjects: object) -> None:
         raise ConfigError(["run-config is set without --node; of a simulation, type the settings."])
 
 
-def _check_only(taken: set[str], settings: dict[str, Any], why: str) -> None:
+def _check_only(taken: set[str], settings: dict[str, Any], reason: str) -> None:
     """Refuse settings that an audit does not take, with the reason and what to do.
 
     Raises:
@@ -88,7 +88,7 @@ def _check_only(taken: set[str], settings: dict[str, Any], why: str) -> None:
     from fedprivacy.runs.settings.configuration import ConfigError
 
     if others := sorted(settings.keys() - taken):
-        raise ConfigError([f"{others[0]} is set, and {why}"])
+        raise ConfigError([f"{others[0]} is set, and {reason}"])
 
 
 def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:

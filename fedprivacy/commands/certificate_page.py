@@ -19,7 +19,7 @@ from fedprivacy.values.nulls import or_infinite
 
 _TEMPLATE = "certificate.html.jinja"
 _MOST_EVENTS, _MOST_QUESTIONS = 5, 4
-"""That fit on the sheet; the JSON holds all."""
+"""Rows that fit on the sheet; the JSON holds all."""
 
 _PROTECTS = {
     "add-or-remove-one": "whether a record is there at all (add-or-remove-one relation)",
@@ -79,7 +79,7 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
 
 
 def spent_words(certificate: Certificate) -> str:
-    """What was spent, of how much."""
+    """The privacy spent, and the budget."""
     epsilon = wording.epsilon_text(or_infinite(certificate.epsilon), or_infinite(certificate.budget))
     budget = f" of {wording.budget_text(certificate.budget)}" if certificate.budget is not None else ""
     return f"epsilon {epsilon}{budget} at delta {wording.delta_text(certificate.delta)}"

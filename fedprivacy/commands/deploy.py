@@ -71,7 +71,7 @@ def check(
     Exit code 1: a check failed.
     """
     from fedprivacy.deploy.client_inspection import inspect_client
-    from fedprivacy.deploy.inspection import Verdict
+    from fedprivacy.deploy.inspection import CheckResult
     from fedprivacy.deploy.party import Party
     from fedprivacy.deploy.server_inspection import inspect_server
 
@@ -83,7 +83,7 @@ def check(
         found.append(finding)
         if not as_json:
             OUT.print(_finding_line(finding))
-    failed = any(finding.verdict is Verdict.FAILED for finding in found)
+    failed = any(finding.verdict is CheckResult.FAILED for finding in found)
     if as_json:
         print_json({"party": party.party, "ok": not failed, "checks": [asdict(finding) for finding in found]})
     elif not party.is_server and not failed:
@@ -196,12 +196,12 @@ def demo(
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.commands.run_tables import client_table
     from fedprivacy.deploy.app import checked_plan, task_of, write_app
-    from fedprivacy.deploy.demo import Digits, OwnFolders, run_demo
+    from fedprivacy.deploy.demo import DemoDigits, OwnFolders, run_demo
     from fedprivacy.runs.folder import REPORT, check_usable, new_run_folder, plan_of, read_history
 
     directory = out or Path(new_run_folder("deploy-demo"))
     with _checked():
-        records = OwnFolders(data) if data else Digits()
+        records = OwnFolders(data) if data else DemoDigits()
         budget = {"epsilon": epsilon, "delta": delta}
         settings = {"rounds": rounds, "clients": len(records.clients), **budget}
         if app:

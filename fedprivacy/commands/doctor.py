@@ -48,12 +48,12 @@ _GIVE_SHAPE = "give the shape of one record, --input-shape 3,32,32"
 
 
 class ModelError(ValueError):
-    """What the user named is not there, or makes no model."""
+    """The object that the user named is not there, or makes no model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patient:
-    """What is to be examined, by the name that the user wrote.
+    """The model to examine, under the name that the user wrote.
 
     Attributes:
         task: of the model; None: there is none.
@@ -139,7 +139,7 @@ def _shape(words: str) -> tuple[int, ...] | None:
 
 
 def _called(name: str, module_name: str, function: Callable[[], Any]) -> Any:
-    """What the user's code returns; a ModelError says that it is not there, or what it raises, with the line."""
+    """The result of the user's code; a ModelError says that it is not there, or what it raises, with the line."""
     try:
         return function()
     except SourceError as error:
@@ -174,13 +174,13 @@ def _example(loss: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], i
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of each record; a class of score 0 is added, so that a model with one output has two classes."""
+    """Cross-entropy of each record; a class of score 0 is added, so that a model with one output has two classes."""
     scores = functional.pad(outputs.reshape(len(outputs), -1), (0, 1))
     return functional.cross_entropy(scores, targets, reduction="none")
 
 
 def _returned(method: Callable[[], nn.Module]) -> tuple[str, str]:
-    """Where a task's `model()` returns, and that line with `made_private`."""
+    """The line at which a task's `model()` returns, and that line with `made_private`."""
     try:
         lines, first = inspect.getsourcelines(method)
         path = Path(inspect.getsourcefile(method) or "")
@@ -355,7 +355,7 @@ def _changes(seen: Visit) -> Text:
 
 
 def _text(words: str) -> Text:
-    """With markup, but without emoji: file.py:warning:... is a name."""
+    """Text with markup, but without emoji: file.py:warning:... is a name."""
     return Text.from_markup(words, emoji=False)
 
 

@@ -55,7 +55,7 @@ def as_page(tally: Tally) -> RenderableType:
 
 
 def _reading(tally: Tally) -> tuple[Epsilon | None, str]:
-    """What the history costs at the delta of the last budget, and a note where that is no finite number."""
+    """The cost of the history at the delta of the last budget, and a note where that is no finite number."""
     if not tally.allowance:
         return None, "nothing was charged, and no delta is recorded"
     epsilon = reading(tally.history, tally.allowance.budget.delta)
@@ -89,7 +89,7 @@ def _totals(tally: Tally) -> Table:
 
 
 def _runs_left(tally: Tally) -> tuple[int | None, int]:
-    """How many more runs like the last that trained the last budget allows, and the steps of one; None: who can say?"""
+    """Number of further runs, like the last that trained, within the last budget, and steps of one; None: unknown."""
     trained = [charge for charge in tally.charges.values() if not charge.attempt.asks]
     if not trained or not tally.allowance or not tally.allowance.budget.enforced:
         return None, 0

@@ -1,4 +1,4 @@
-"""What a ledger looks like in a terminal, and as JSON."""
+"""A ledger's tables in a terminal, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CAPTION = "Accountant PLD. Open: charges without a receipt; they count."
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpent:
-    """What a dataset was charged over all runs, and may be.
+    """A dataset's charges over all runs, and its budget.
 
     `epsilon` is by PLD, at the budget's `delta`, for the server's view; infinite: none is guaranteed. An infinite
     `budget` only measures. `runs_left` is how many more runs like the last that trained on it (`last_steps` steps, the
@@ -163,7 +163,7 @@ def _dataset_list(datasets: Sequence[DatasetSpent]) -> Group:
 
 
 def left_words(d: DatasetSpent) -> str:
-    """What is left of a budget, for people."""
+    """The rest of a budget, in words."""
     return words_of_what_is_left(d.budget - d.epsilon, d.runs_left, d.last_steps, charged=d.charges > 0)
 
 

@@ -74,12 +74,12 @@ def nearest(typed: str, options: Mapping[str, str]) -> list[str]:
 
 
 def _alike(typed: list[str], name: list[str]) -> bool:
-    """Whether a word of one begins as a word of the other does."""
+    """True if a word of one begins as a word of the other does."""
     return any(len(min(a, b, key=len)) >= 3 and (a.startswith(b) or b.startswith(a)) for a in typed for b in name)
 
 
 def _place(typed: list[str], words: list[str]) -> int | None:
-    """Where a text speaks first of what was typed."""
+    """The first place in a text that names something of what was typed."""
     return next((place for place, word in enumerate(words) if word in typed or word.removesuffix("s") in typed), None)
 
 

@@ -1,4 +1,4 @@
-"""What a simulation ends with: its result in words, and what to type next, ready to be pasted."""
+"""The end of a simulation: its result in words, and what to type next, ready to be pasted."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def _machine(folder: Path) -> str:
 
 
 def _simulated_time(history: RunHistory) -> str:
-    """What the run's own clock shows, if it has one."""
+    """The time on the run's own clock, if it has one."""
     return "" if history.last.clock is None else f" and {time_text(history.last.clock)} of simulated time"
 
 
 def _still_training(history: RunHistory) -> str:
-    """Who had not answered when an asynchronous run ended, and is charged all the same."""
+    """The clients that had not answered when an asynchronous run ended, and are charged all the same."""
     if (buffered := history.last.buffered) is None or not buffered.training:
         return ""
     still = f"{count_text(buffered.training, 'client')} {'was' if buffered.training == 1 else 'were'} still training"
@@ -77,7 +77,7 @@ def _still_training(history: RunHistory) -> str:
 
 
 def _user_level(history: RunHistory) -> str:
-    """What the models tell of a client as a whole: beside what its records lost, and never added to it."""
+    """The loss of a client as a whole by the published models: beside what its records lost, and never added to it."""
     if (spent := history.last.user_level) is None:
         return ""
     trusted = (
@@ -87,14 +87,14 @@ def _user_level(history: RunHistory) -> str:
 
 
 def _standardised(config: RunConfig) -> str:
-    """What was asked before the first round."""
+    """The private question before the first round, and its cost."""
     if config.question_spend is None:
         return ""
     return f"Inputs standardised by a private answer: at most epsilon {epsilon_text(config.question_spend)}, once.\n"
 
 
 def _on_own_records(history: RunHistory) -> str:
-    """What the newest local evaluation said."""
+    """The metrics of the newest local evaluation."""
     if (evaluated := history.last_evaluated) is None:
         return ""
     told = {name: value for name, value in evaluated.metrics.items() if name.startswith(OF_CLIENTS)}
@@ -104,7 +104,7 @@ def _on_own_records(history: RunHistory) -> str:
 
 
 def _next(spent: float, config: RunConfig, given: Mapping[str, Value], placement: Placement) -> str:
-    """What a tighter budget costs, or a baseline's privacy; where the past counts, what every dataset has spent."""
+    """The price of a tighter budget, or a baseline's privacy; where the past counts, what every dataset has spent."""
     if not config.privacy:
         private = _bold("simulate", *_options(_kept(config, given)), *placement.options)
         price = _bold("compare", config.out, "RUN")

@@ -17,7 +17,7 @@ from fedprivacy.commands.terminal import ERR, OUT, Json, ends_in_order, plain_er
 from fedprivacy.reproductions import REPRODUCTIONS
 
 if TYPE_CHECKING:
-    from fedprivacy.reproductions.results import Results, RowResult
+    from fedprivacy.reproductions.results import ReproductionResults, RowResult
 
 
 def reproduce(
@@ -78,7 +78,7 @@ def _said_if_stopped() -> Iterator[None]:
 _COLOURS = {"met": "green", "not met": "red", "recorded": "dim"}
 
 
-def _table(results: Results) -> Table:
+def _table(results: ReproductionResults) -> Table:
     """A line for each row, that fits into a terminal of 80 columns."""
     about = results.reproduction
     table = Table(title=escape(about.title), box=box.SIMPLE_HEAD, padding=0)
@@ -92,8 +92,8 @@ def _table(results: Results) -> Table:
     return table
 
 
-def _measured(results: Results) -> str:
-    """What the figures are, each with the rows that hold it, and whose they are."""
+def _measured(results: ReproductionResults) -> str:
+    """The kinds of figures, each with the rows that hold it, and whose they are."""
     names: dict[str, list[str]] = {}
     for row in results.reproduction.rows:
         names.setdefault(row.what, []).append(row.name)
@@ -121,7 +121,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _last_words(results: Results) -> str:
+def _last_words(results: ReproductionResults) -> str:
     from fedprivacy.values.wording import count_text
 
     files = ", ".join(escape(str(path)) for path in results.files)

@@ -1,4 +1,4 @@
-"""What a run looks like in a terminal."""
+"""A run's tables in a terminal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def client_table(history: RunHistory) -> Table:
 
 
 def held_out_table(history: RunHistory) -> Table | None:
-    """How clients' models differ on their held-out records; None: they were not measured."""
+    """The spread of clients' models on their held-out records; None: they were not measured."""
     if (record := history.last_held_out) is None:
         return None
     clients = count_text(len(record.held_out), "client")
@@ -82,7 +82,7 @@ def held_out_table(history: RunHistory) -> Table | None:
 
 
 def _state(history: RunHistory, client: ClientSpent) -> str:
-    """Whether a client could go on; if not, whether it was to: who has nothing left after the last round was not."""
+    """The client's state: able to go on, ended as planned (its budget ended in the last round), or exhausted early."""
     if not client.exhausted:
         return "[green]active"
     ended = bool(history.rounds) and history.last.round == history.settings["rounds"]
@@ -148,7 +148,7 @@ def _noise_text(plan: TrainingPlan, noises: Sequence[float]) -> str:
 
 
 def _user_level_text(plan: TrainingPlan) -> list[str]:
-    """What the server's own noise makes of all rounds, for those who see the models; one line, or none."""
+    """The guarantee of the server's own noise over all rounds, for those who see the models; one line, or none."""
     if (user_level := plan.user_level) is None:
         return []
     event, rounds = user_level.mechanism.event, min(plan.config.rounds, user_level.rounds_left)
@@ -160,14 +160,14 @@ def _user_level_text(plan: TrainingPlan) -> list[str]:
 
 
 def _question_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
-    """What the task asks before it is trained."""
+    """The question that the task asks before it is trained, and its cost."""
     words = plan.standardise.words if plan.standardise else ""
     most = epsilon_text(max(outlook.question for outlook in outlooks))
     return f"Before the first round clients are asked once, privately: {words}. It takes epsilon {most} of a client."
 
 
 def _terms_table(outlooks: Sequence[Outlook]) -> Table:
-    """What a local step of each group of clients is, and the budget that it is charged to."""
+    """The local step of each group of clients, and the budget that it is charged to."""
     table = Table()
     table.add_column("", overflow="fold")
     for column in ("budget", "sampling rate", "noise multiplier"):
@@ -183,7 +183,7 @@ def _budget(epsilon: float) -> str:
 
 
 def _budget_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
-    """What the run takes of each budget, what is left of it, and for how many such runs."""
+    """The run's share of each budget, what is left of it, and for how many such runs."""
     table = Table()
     table.add_column("", overflow="fold")
     for column in ("budget", "spent before", "this run", "left", "such runs left"):
@@ -211,7 +211,7 @@ def _budget_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
 
 
 def _names(outlook: Outlook) -> str:
-    """Whom a column or a row is about."""
+    """The client or the number of clients that a column or a row describes."""
     client_ids = outlook.group.client_ids
     return client_ids[0] if len(client_ids) == 1 else count_text(len(client_ids), "client")
 

@@ -1,4 +1,4 @@
-"""What every command shares: where it prints, what the user typed, and how it ends when something is wrong."""
+"""Functions that all commands share: printing, the words that the user typed, and the end when something is wrong."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def print_json(value: object) -> None:
 
 
 def as_typed() -> str:
-    """How to call this program again, quoted for the shell; what `python -m` has started is called like that again."""
+    """The call of this program, quoted for the shell; a program that `python -m` started is called like that again."""
     path = Path(sys.argv[0])
     return f"{_called(Path(sys.executable))} -m fedprivacy" if path.name == "__main__.py" else _called(path)
 

@@ -84,7 +84,7 @@ def write_app(folder: Path, task: str, *, clients: int = 3, bring: bool = True) 
 
 
 def task_of(folder: Path) -> str:
-    """What the settings of an app in a folder name as their task.
+    """The task that the settings of an app in a folder name.
 
     Raises:
         AppFolderError: the folder holds no Flower app.
@@ -133,7 +133,8 @@ def _importable(folder: Path) -> Iterator[None]:
 
 
 def task_from_here(folder: Path) -> str:
-    """How this process, outside the app, loads the task that its settings name: a module of the app by its file.
+    """The name under which this process, outside the app, loads the task of its settings: a module of the app by its
+    file.
 
     Raises:
         AppFolderError: the folder holds no Flower app, or one whose settings name no task.

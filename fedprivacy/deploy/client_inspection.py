@@ -36,11 +36,11 @@ from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
 
 _LARGE_EPSILON = 10.0
-"""From here on a guarantee says little: e^10 is 22,000."""
+"""Least epsilon of a warning: a guarantee of this size says little, for e^10 is 22,000."""
 
 
 def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
-    """Everything that is checked on a client's host."""
+    """Check everything on a client's host."""
     ca = folder / "ca.crt"
     yield from findings(common_checks(party, folder, "flower-supernode"))
     file = folder / NODE_CONFIG
@@ -58,7 +58,7 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
 
 
 def _settings(file: Path, party: Party) -> tuple[NodeSettings, Path]:
-    """What the data owner decided, and the file of its key."""
+    """The data owner's settings, and the file of its key."""
     try:
         node: UserConfig = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -115,7 +115,7 @@ def _task(settings: NodeSettings, party: Party) -> Task:
 
 
 def _records(settings: NodeSettings, party: Party) -> str:
-    """Opens the shard as a run would. Of what an error says nothing but its kind and place is shown: not a value."""
+    """Open the shard as a run would. Of an error only its kind and place are shown: not a value."""
     task = _task(settings, party)
     if not settings.folder.is_dir():
         raise Objection(
@@ -141,7 +141,7 @@ def _records(settings: NodeSettings, party: Party) -> str:
 
 
 def _each_by_itself(task: Task, folder: Path) -> str:
-    """Changes one cell after another in a copy of a few rows: a task that lets one change other records is refused.
+    """Change one cell after another in a copy of a few rows: a task that lets one change other records is refused.
 
     What is said may be sent to the operator, so it is one of two constants; the doctor tells the data owner more.
     """
@@ -156,7 +156,7 @@ def _each_by_itself(task: Task, folder: Path) -> str:
 
 
 def _guard(settings: NodeSettings, party: Party) -> str:
-    """Opens the guard that is there, which finishes what a crash interrupted in it. None is made by a check."""
+    """Open the existing guard, which finishes what a crash interrupted in it. A check creates none."""
     file, usual = settings.guard, settings.folder / GUARD
     if usual.exists() and usual.resolve() != file.resolve():
         raise Objection(

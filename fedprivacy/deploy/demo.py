@@ -29,7 +29,7 @@ class DataError(ValueError):
     """There are no records to rehearse with; the message says what was looked for."""
 
 
-class Digits:
+class DemoDigits:
     """The digits task's records, split over three hospitals."""
 
     clients: tuple[str, ...] = HOSPITALS

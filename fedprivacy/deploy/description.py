@@ -18,7 +18,7 @@ CLIENT = "{client}"
 """Stands for a client's name in a path on the clients' hosts."""
 
 OPERATOR = "operator"
-"""Who makes the clients' keys where the clients do not."""
+"""Value of `client-keys` under which the operator makes the clients' keys."""
 
 _PORTS = (1, 65535)
 
@@ -105,7 +105,7 @@ class Description:
         return path.replace(CLIENT, client)
 
     def changes(self, other: Description) -> list[str]:
-        """What is not as in another description, clients aside."""
+        """The settings that differ from those of another description, clients aside."""
         pairs = zip(FIELDS, dataclasses.astuple(self)[1:], dataclasses.astuple(other)[1:], strict=True)
         return [f"{key} is {theirs!r}, and was {own!r}" for key, own, theirs in pairs if own != theirs]
 
@@ -127,7 +127,7 @@ def _names(given: object) -> tuple[tuple[str, ...], list[str]]:
 
 
 def _paths(settings: Mapping[str, object]) -> list[str]:
-    """What would not be a path on the hosts: services have no working directory that a path could begin in."""
+    """Problems with paths on the hosts: services have no working directory that a relative path could begin in."""
     hosts = [
         key for key in ("server-folder", "client-folder", "records", "environment") if FIELDS[key].name in settings
     ]

@@ -62,7 +62,7 @@ class SuperNode:
     process: SupervisedProcess
 
     def connected(self) -> bool:
-        """Whether the SuperLink has admitted it: Flower logs its node id then."""
+        """True once the SuperLink has admitted it: Flower logs its node id then."""
         return "SuperNode ID:" in self.process.output()
 
 
@@ -221,7 +221,7 @@ def json_in(printed: str) -> Any:
 
 
 def healthy(address: str, trust: ssl.SSLContext) -> bool:
-    """Whether a SuperLink answers at HOST:PORT, over TLS with a certificate that is trusted."""
+    """True if a SuperLink answers at HOST:PORT, over TLS with a certificate that is trusted."""
     try:
         with urllib.request.urlopen(f"https://{address}/health", timeout=2.0, context=trust) as response:
             return bool(response.status == 200)
@@ -241,7 +241,7 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 
 def quiet_environment() -> dict[str, str]:
-    """What every program of Flower's is started with: this Python's programs, nothing sent out."""
+    """Environment in which every program of Flower's is started: this Python's programs, nothing sent out."""
     return {
         "PATH": _search_path(),  # Flower starts its own programs by bare name
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -36,7 +36,7 @@ from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks.loader import public_name
 
 RECORD = "deployment.toml"
-"""What the folders were made from, kept beside them."""
+"""Name of the description from which the folders were made, kept beside them."""
 
 SIGNING_KEY = "signing.key"
 CLIENT_KEYS = "clients"
@@ -46,7 +46,7 @@ _SERVICES = ("superlink", "proxy", "dashboard")
 
 
 class Handouts(NamedTuple):
-    """What was written: the deployment's folder, the clients that are new in it, and whether it is new itself."""
+    """The written folders: the deployment's folder, the clients that are new in it, and whether it is new itself."""
 
     folder: Path
     clients: tuple[str, ...]
@@ -65,15 +65,15 @@ class _HostTask:
 
     @property
     def name(self) -> str:
-        """What a run calls it between hosts."""
+        """The task's name in a run, between hosts."""
         return public_name(self.source)
 
     def on_host(self, folder: str) -> str:
-        """As a configuration on that host names it."""
+        """The task's name in a configuration on that host."""
         return f"{folder}/{self.name}" if self.file else self.source
 
     def pinned(self, folder: str) -> str:
-        """As a client allows it: this file and no other."""
+        """The task's name in a client's list of allowed tasks: this file and no other."""
         digest = f"@sha256:{sha256(self.file.read_bytes()).hexdigest()}" if self.file else ""
         return self.on_host(folder) + digest
 
@@ -199,7 +199,7 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
 
 
 def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> dict[str, Any]:
-    """What the templates of every party may ask for; `folder` is the party's on its host."""
+    """Facts that the templates of every party may ask for; `folder` is the party's on its host."""
     return wanted.settings() | {
         **{name: getattr(wanted, name) for name in ("rounds", "superlink_port", "supernode_port", "dashboard_port")},
         "folder": folder,
@@ -232,5 +232,5 @@ def _unit(name: str) -> str:
 
 
 def _fingerprint(certificate: Path) -> str:
-    """As `openssl x509 -fingerprint -sha256` prints it."""
+    """The fingerprint, as `openssl x509 -fingerprint -sha256` prints it."""
     return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(SHA256()).hex(":").upper()

@@ -36,11 +36,11 @@ _PATIENCE = 5.0
 
 _FORWARDED = "/v1/fleet/pull-messages"
 _FORBIDDEN = (("GET", "/health"), ("POST", "/v1/control/list-nodes"))
-"""What the proxy lets through, and what it must not: nobody has to log in there."""
+"""Services that the proxy lets through, and those that it must not: nobody has to log in there."""
 
 
-class Verdict(enum.StrEnum):
-    """How a check ended. `WARNING`: it can be right, and often is not."""
+class CheckResult(enum.StrEnum):
+    """The result of a check. `WARNING`: it can be right, and often is not."""
 
     OK = "ok"
     WARNING = "warning"
@@ -49,25 +49,25 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found, and what to do about it."""
+    """The finding of one check, and what to do about it."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckResult
     words: str
     remedy: str = ""
 
 
 class Objection(Exception):
-    """What a check has against a host; the remedy may be empty where the words say it."""
+    """An objection of a check to a host; the remedy may be empty where the words give it."""
 
-    def __init__(self, words: str, remedy: str = "", verdict: Verdict = Verdict.FAILED) -> None:
+    def __init__(self, words: str, remedy: str = "", verdict: CheckResult = CheckResult.FAILED) -> None:
         self.words, self.remedy, self.verdict = words, remedy, verdict
         super().__init__(words)
 
 
 def warning(words: str, remedy: str = "") -> Objection:
     """An objection that lets the check pass."""
-    return Objection(words, remedy, Verdict.WARNING)
+    return Objection(words, remedy, CheckResult.WARNING)
 
 
 Check = tuple[str, Callable[[], str]]
@@ -78,15 +78,17 @@ def findings(checks: Iterable[Check]) -> Iterator[Finding]:
     """Do the checks, one after the other."""
     for name, check in checks:
         try:
-            yield Finding(name, Verdict.OK, check())
+            yield Finding(name, CheckResult.OK, check())
         except Objection as objection:
             yield Finding(name, objection.verdict, objection.words, objection.remedy)
         except OSError as error:
-            yield Finding(name, Verdict.FAILED, str(error), "let the service's account read it, and check as that one")
+            yield Finding(
+                name, CheckResult.FAILED, str(error), "let the service's account read it, and check as that one"
+            )
 
 
 def common_checks(party: Party, folder: Path, flower_program: str) -> list[Check]:
-    """What is checked on every host first."""
+    """The first checks on every host."""
     return [
         ("account", lambda: _account(folder)),
         ("versions", lambda: _versions(party)),
@@ -95,7 +97,7 @@ def common_checks(party: Party, folder: Path, flower_program: str) -> list[Check
 
 
 def door_findings(party: Party, host: str, ca: Path) -> Iterator[Finding]:
-    """What is checked of the server's one open port, from where this process is.
+    """Checks of the server's one open port, from where this process is.
 
     Args:
         party: whose host it is.
@@ -120,17 +122,17 @@ def readable_by_owner_alone(file: Path) -> None:
         raise Objection(f"{file} has mode {mode:o}: others on this host can read it", f"chmod 600 {file}")
 
 
-def lasts(certificate: x509.Certificate, what: str) -> str:
-    """Until when a certificate is valid; an objection where it is not, or not for long."""
+def lasts(certificate: x509.Certificate, name: str) -> str:
+    """The end of a certificate's validity; an objection where it is not valid, or not for long."""
     now, end = datetime.now(UTC), certificate.not_valid_after_utc
     if now < certificate.not_valid_before_utc:
         begin = certificate.not_valid_before_utc
-        raise Objection(f"{what} is valid from {begin:%Y-%m-%d %H:%M} UTC on", "set this host's clock")
+        raise Objection(f"{name} is valid from {begin:%Y-%m-%d %H:%M} UTC on", "set this host's clock")
     if now > end:
-        raise Objection(f"{what} ended on {end:%Y-%m-%d}", "renew the certificates: docs/how-to/deploy.md")
+        raise Objection(f"{name} ended on {end:%Y-%m-%d}", "renew the certificates: docs/how-to/deploy.md")
     if (end - now).days < RENEWAL:
-        raise warning(f"{what} ends on {end:%Y-%m-%d}", "renew the certificates: docs/how-to/deploy.md")
-    return f"{what} until {end:%Y-%m-%d}"
+        raise warning(f"{name} ends on {end:%Y-%m-%d}", "renew the certificates: docs/how-to/deploy.md")
+    return f"{name} until {end:%Y-%m-%d}"
 
 
 def certificate_in(file: Path) -> x509.Certificate:
@@ -176,7 +178,7 @@ def _versions(party: Party) -> str:
 
 
 def _series(one: str, other: str) -> bool:
-    """Whether two versions differ in more than their last part."""
+    """True if two versions differ in more than their last part."""
     return one.split(".")[:2] != other.split(".")[:2]
 
 
@@ -203,7 +205,7 @@ class _Door:
     ca: Path
 
     def ask(self, method: str, path: str) -> _Answer:
-        """What it answers; an objection says why it does not."""
+        """The server's answer; an objection says why there is none."""
         certificate_in(self.ca)
         trust = ssl.create_default_context(cafile=str(self.ca))
         connection = http.client.HTTPSConnection(self.host, self.port, timeout=_PATIENCE, context=trust)
@@ -269,7 +271,7 @@ def _interfaces(door: _Door, party: Party) -> str:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether a port is open on a host that is not this one."""
+    """True if a port is open on a host that is not this one."""
     try:
         address = socket.gethostbyname(host) if ":" not in host else host
         if ipaddress.ip_address(address).is_loopback:

@@ -37,7 +37,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 """Names that every server certificate holds: on its own host the server is reached by them."""
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""How far a client's clock may lag behind the clock that made the certificates."""
+"""Longest time by which a client's clock may lag behind the clock that made the certificates."""
 
 MAX_DAYS = 825
 """The longest validity that TLS libraries accept of a server certificate on every platform (Apple's limit)."""
@@ -76,7 +76,7 @@ class DeploymentKeys:
     expires: datetime
 
     def handout(self) -> str:
-        """What goes to whom, as a text for the operator."""
+        """Instructions for the operator: which file goes to whom."""
         lines = [
             f"Keys written to {self.directory}; the certificates are valid until {self.expires:%Y-%m-%d %H:%M} UTC",
             f"for {', '.join(self.hosts)}.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 FILE = "party.toml"
-"""Where a folder says it."""
+"""Name of the file in a folder that describes its party."""
 
 SERVER = "server"
 """The party that is no client."""
@@ -23,7 +23,7 @@ class PartyError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Party:
-    """What the check of a host holds it against.
+    """Facts against which the check of a host compares it.
 
     Attributes:
         party: `SERVER`, or the client's name.
@@ -49,12 +49,12 @@ class Party:
 
     @property
     def is_server(self) -> bool:
-        """Whether it is the server."""
+        """True if this party is the server."""
         return self.party == SERVER
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """What a folder says.
+        """Read the party from its folder.
 
         Raises:
             PartyError: it was made for no party.
@@ -73,5 +73,5 @@ class Party:
         return party
 
     def facts(self) -> dict[str, str | int]:
-        """As its file has it."""
+        """The party's fields, as its file has them."""
         return {key.replace("_", "-"): value for key, value in dataclasses.asdict(self).items()}

@@ -64,7 +64,7 @@ class SupervisedProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True if it has not ended yet."""
         return self._popen.poll() is None
 
     @property
@@ -73,7 +73,7 @@ class SupervisedProcess:
         return self._popen.pid
 
     def output(self) -> str:
-        """What it has printed so far, without colours."""
+        """The text that it has printed so far, without colours."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return _COLOUR.sub("", log.read().decode(errors="replace"))
@@ -82,9 +82,9 @@ class SupervisedProcess:
         """The last lines of its output."""
         return "\n".join(self.output().splitlines()[-lines:])
 
-    def failure(self, what: str) -> ProcessError:
+    def failure(self, event: str) -> ProcessError:
         """An error that says what happened to this process and shows the end of its log."""
-        return ProcessError(f"{self.name} {what}. The end of {self.log}:\n{self.tail()}")
+        return ProcessError(f"{self.name} {event}. The end of {self.log}:\n{self.tail()}")
 
 
 class Supervisor:

@@ -120,7 +120,7 @@ class Operator:
         return f"'flwr ls {self.connection}' shows it, 'flwr stop {run_id} {self.connection}' ends it"
 
     def _asked(self, *arguments: str | Path) -> Any:
-        """What a `flwr` command answers, as JSON."""
+        """The answer of a `flwr` command, as JSON."""
         command = [program("flwr"), *arguments, "--format", "json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
         try:

@@ -28,6 +28,6 @@ REPRODUCTIONS: dict[str, str] = {
     "tcga-brca": "fedprivacy.reproductions.tcga_brca:TCGA_BRCA",
     "digits": "fedprivacy.reproductions.digits:DIGITS",
 }
-"""Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""
+"""Place of each reproduction, "module:attribute", by the name that is typed. It is imported on first use."""
 
 __getattr__ = when_asked(__name__, "experiment")

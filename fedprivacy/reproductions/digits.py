@@ -37,7 +37,7 @@ ROUNDS, CLIPPING_NORM = 40, 0.1
 
 @dataclass(frozen=True)
 class Setting:
-    """What depends on the budget: the less noise, the farther it pays to go, and the finer features pay.
+    """Settings that depend on the budget: the less noise, the longer training pays, and the finer features pay.
 
     Attributes:
         goal: accuracy.
@@ -55,7 +55,7 @@ SETTINGS = {
     3.0: Setting(0.95, learning_rate=120.0, products=1.0),
     8.0: Setting(0.965, learning_rate=150.0, products=4.0),
 }
-"""By epsilon."""
+"""Settings by epsilon."""
 
 SLANTS = (-0.25, 0.0, 0.25)
 SIDE, SCALES, GROUPS = 16, 2, 27

@@ -1,4 +1,4 @@
-"""What a reproduction is made of: rows with a goal, and a function that measures them with one seed.
+"""The parts of a reproduction: rows with a goal, and a function that measures them with one seed.
 
 A reproduction is any object with the attributes of `Reproduction`; a class of one's own, or a frozen dataclass.
 """
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one seed gave a row.
+    """The measurement of a row with one seed.
 
     Attributes:
         value: the figure.
@@ -57,7 +57,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What one seed's measurements are given.
+    """The folders that the measurements of one seed are given.
 
     Attributes:
         data: the folder of --data, in which the reproduction's files are; the present folder, where it needs none.
@@ -75,12 +75,12 @@ class Reproduction(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is typed."""
+        """The name, as it is typed."""
         ...
 
     @property
     def title(self) -> str:
-        """For people, a few words."""
+        """A title for people, a few words."""
         ...
 
     @property
@@ -90,12 +90,12 @@ class Reproduction(Protocol):
 
     @property
     def delta(self) -> float:
-        """Of every epsilon in it."""
+        """The delta of every epsilon in it."""
         ...
 
     @property
     def data(self) -> Mapping[str, str]:
-        """Where to get each file that must be in the folder of --data, by its path there; empty: it needs none."""
+        """The source of each file that must be in the folder of --data, by its path there; empty: it needs none."""
         ...
 
     @property
@@ -105,12 +105,12 @@ class Reproduction(Protocol):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """What is measured, in the order of the table."""
+        """The measured rows, in the order of the table."""
         ...
 
     @property
     def seeds(self) -> int:
-        """How many seeds there are unless somebody says otherwise."""
+        """Number of seeds unless the caller gives another."""
         ...
 
     def measure(self, seed: int, place: Workplace) -> Iterator[tuple[str, Measured]]:
@@ -122,6 +122,6 @@ class Reproduction(Protocol):
 
 
 def lacking(value: object) -> list[str]:
-    """What an object would need to be a reproduction."""
+    """The attributes that an object lacks to be a reproduction."""
     parts = (part for part in vars(Reproduction) if not part.startswith("_"))
     return sorted(part for part in parts if not hasattr(value, part))

@@ -14,11 +14,11 @@ from fedprivacy.reproductions.bench import measure, reproduction_of
 from fedprivacy.reproductions.results import SeedResult
 
 _LOOK_SECONDS = 0.2
-"""Between two looks at what processes tell."""
+"""Seconds between two looks at the messages of the processes."""
 
 
 class News(NamedTuple):
-    """What one seed is about."""
+    """A message about the work of one seed."""
 
     seed: int
     words: str
@@ -52,7 +52,7 @@ class SeedProcesses:
         self._pool.shutdown(cancel_futures=True)
 
     def measured(self, seeds: Sequence[int]) -> Iterator[News | SeedResult]:
-        """What is under way, and every seed's result as soon as it is there.
+        """Messages about the work under way, and every seed's result as soon as it is there.
 
         Raises:
             Exception: what a seed raised; the others are ended.
@@ -73,7 +73,7 @@ class SeedProcesses:
 
 
 _work: dict[str, Any] = {}
-"""What a process was begun with."""
+"""Arguments with which a process was begun."""
 
 
 def _begin(news: Any, source: str, data: Path, out: Path) -> None:
@@ -87,9 +87,9 @@ def _begin(news: Any, source: str, data: Path, out: Path) -> None:
 def _measured(seed: int) -> SeedResult:
     words, rows = "", 0
 
-    def tell(said: str) -> None:
+    def tell(progress: str) -> None:
         nonlocal words
-        words = said
+        words = progress
         _work["news"].put(News(seed, words, rows))
 
     def advance(done: int) -> None:

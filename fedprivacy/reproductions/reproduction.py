@@ -9,7 +9,7 @@ from fedprivacy._support.console import console_of
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.bench import check_complete, data_folder, finished, reproduction_of
 from fedprivacy.reproductions.experiment import Reproduction, ReproductionError
-from fedprivacy.reproductions.results import Results
+from fedprivacy.reproductions.results import ReproductionResults
 from fedprivacy.reproductions.seeds import SeedsLeft, rows_bar
 from fedprivacy.runs.settings.configuration import RUNS
 
@@ -22,7 +22,7 @@ def reproduce(
     out: str | PathLike[str] | None = None,
     jobs: int = 1,
     progress: bool = True,
-) -> Results:
+) -> ReproductionResults:
     """Run a paper's experiment, or one of your own, over several seeds; what is finished is kept, and not run again.
 
     >>> import fedprivacy as fp
@@ -68,13 +68,13 @@ def reproduce(
         with rows_bar(console_of(shown=progress)) as bar:
             measured = SeedsLeft(chosen, left, files, folder, bar)
             found += measured.one_by_one() if several == 1 else measured.together(_source(reproduction), several)
-    results = Results(chosen, sorted(found, key=lambda result: result.seed), folder)
+    results = ReproductionResults(chosen, sorted(found, key=lambda result: result.seed), folder)
     results.save()
     return results
 
 
 def _source(reproduction: str | Reproduction) -> str:
-    """Where other processes find it: there is none but a name of it, see `_chosen`."""
+    """The source from which other processes load it: only its name, see `_chosen`."""
     name = str(reproduction)
     return REPRODUCTIONS.get(name, name)
 

@@ -1,4 +1,4 @@
-"""What a reproduction found: figures of each seed, kept as soon as it is finished, and the verdict over all seeds."""
+"""The results of a reproduction: figures of each seed, kept as soon as it is finished, and the verdict over seeds."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fedprivacy.values.runs import Rows
 RESULTS, FIGURE, BUDGETS = "results.json", "figure.svg", "budgets.svg"
 
 
-class Verdict(StrEnum):
-    """Whether the mean over seeds reaches the goal."""
+class GoalVerdict(StrEnum):
+    """The comparison of the mean over seeds with the goal."""
 
     MET = "met"
     NOT_MET = "not met"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What one seed gave a row, and how long it took.
+    """The figure of a row with one seed, and how long it took.
 
     Attributes:
         value: the figure.
@@ -48,7 +48,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """Everything that one seed gave.
+    """The figures of one seed.
 
     Attributes:
         seed: the seed.
@@ -59,14 +59,14 @@ class SeedResult:
     rows: dict[str, Timed]
 
     def save(self, reproduction: Reproduction, out: Path) -> None:
-        """Keep it, with the settings that it was measured with."""
+        """Write the figures, with the settings that they were measured with."""
         rows = {name: asdict(timed) for name, timed in self.rows.items()}
         kept = {"name": reproduction.name, "seed": self.seed, "settings": settings_of(reproduction), "rows": rows}
         write_durably(_file(out, self.seed), (json.dumps(kept, indent=2) + "\n").encode())
 
     @classmethod
     def read(cls, reproduction: Reproduction, out: Path, seed: int) -> SeedResult | None:
-        """What is kept of a seed; None: it is not finished.
+        """Read the kept figures of a seed; None: it is not finished.
 
         Raises:
             ReproductionError: it is of another reproduction, of other settings or rows, or cannot be read.
@@ -106,12 +106,12 @@ class RowResult:
 
     @property
     def mean(self) -> float:
-        """Of the values."""
+        """The mean of the values."""
         return math.fsum(self.values) / len(self.values)
 
     @property
     def standard_error(self) -> float | None:
-        """Of the mean; None: of one seed nothing is known.
+        """The standard error of the mean; None: of one seed nothing is known.
 
         >>> RowResult(Row("a", ""), (1.0, 3.0), None, 0.0).standard_error
         1.0
@@ -122,8 +122,8 @@ class RowResult:
         return math.sqrt(squares / (len(self.values) - 1) / len(self.values))
 
     @property
-    def verdict(self) -> Verdict:
-        """Whether the mean is at least the goal, or at most.
+    def verdict(self) -> GoalVerdict:
+        """Met if the mean is at least the goal, or at most; recorded if there is no goal.
 
         >>> error = Row("error", "", goal=0.025, at_least=False)
         >>> str(RowResult(error, (0.024, 0.026), None, 0.0).verdict)
@@ -131,13 +131,15 @@ class RowResult:
         """
         goal = self.row.goal
         if goal is None:
-            return Verdict.RECORDED
-        return Verdict.MET if (self.mean >= goal if self.row.at_least else self.mean <= goal) else Verdict.NOT_MET
+            return GoalVerdict.RECORDED
+        return (
+            GoalVerdict.MET if (self.mean >= goal if self.row.at_least else self.mean <= goal) else GoalVerdict.NOT_MET
+        )
 
     @property
     def drawn(self) -> DrawnRow:
-        """As the figure takes it."""
-        met = None if self.verdict is Verdict.RECORDED else self.verdict is Verdict.MET
+        """The row, as the figure takes it."""
+        met = None if self.verdict is GoalVerdict.RECORDED else self.verdict is GoalVerdict.MET
         error = self.standard_error or 0.0
         row = self.row
         return DrawnRow(
@@ -146,8 +148,8 @@ class RowResult:
 
 
 @dataclass(frozen=True)
-class Results:
-    """What all seeds gave.
+class ReproductionResults:
+    """The results of all seeds.
 
     Attributes:
         reproduction: that was run.
@@ -161,17 +163,17 @@ class Results:
 
     @cached_property
     def rows(self) -> tuple[RowResult, ...]:
-        """In the order of the reproduction's rows."""
+        """The results of the rows, in the reproduction's order."""
         return tuple(self._row(row) for row in self.reproduction.rows)
 
     @property
     def met(self) -> bool:
-        """Whether every goal is reached."""
-        return all(row.verdict is not Verdict.NOT_MET for row in self.rows)
+        """True if every goal is reached."""
+        return all(row.verdict is not GoalVerdict.NOT_MET for row in self.rows)
 
     @property
     def seconds(self) -> float:
-        """That all seeds took, those of an earlier start of the command among them."""
+        """Seconds that all seeds took, those of an earlier start of the command among them."""
         return math.fsum(timed.seconds for seed in self.seeds for timed in seed.rows.values())
 
     @cached_property
@@ -197,7 +199,7 @@ class Results:
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """By file name: every row, and where rows make lines over budgets, these."""
+        """The figures by file name: every row, and where rows make lines over budgets, these."""
         about, drawn = self.reproduction, [row.drawn for row in self.rows]
         figures = {FIGURE: Figure(reproduction_figure(about.title, drawn))}
         if has_lines(drawn):
@@ -222,7 +224,7 @@ class Results:
 
     @property
     def files(self) -> list[Path]:
-        """What `save` wrote."""
+        """The files that `save` wrote."""
         return [file for name in (RESULTS, FIGURE, BUDGETS) if (file := self.out / name).exists()]
 
     def save(self) -> None:
@@ -239,7 +241,7 @@ class Results:
 
 
 def settings_of(reproduction: Reproduction) -> dict[str, Any]:
-    """As JSON gives them back."""
+    """The settings, as JSON gives them back."""
     settings: dict[str, Any] = json.loads(json.dumps(dict(reproduction.settings)))
     return settings
 

@@ -24,7 +24,7 @@ from fedprivacy.tasks import Score, Shard, ShardSource, Task
 
 SCHOOLS, FEATURES = 139, 28
 LARGEST_SCORE = 70.0
-"""In the file: the paper's errors are of scores as shares of it. No source says what the exam allowed."""
+"""Largest score in the file: the paper's errors are of scores as shares of it. No source says what the exam allowed."""
 
 PERCENTAGES = [3, 4]
 HELD_OUT = 0.2

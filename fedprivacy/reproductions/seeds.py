@@ -18,7 +18,7 @@ from fedprivacy.reproductions.results import SeedResult
 
 @dataclass(frozen=True)
 class SeedsLeft:
-    """What is to be measured, and where it is shown.
+    """The seeds to be measured, and the bar on which they are shown.
 
     Attributes:
         reproduction: of which seeds are measured.
@@ -35,7 +35,7 @@ class SeedsLeft:
     bar: Progress
 
     def one_by_one(self) -> list[SeedResult]:
-        """In this process."""
+        """Measure the seeds one after another, in this process."""
         found: list[SeedResult] = []
         task, rows = self._task()
 
@@ -50,7 +50,7 @@ class SeedsLeft:
         return found
 
     def together(self, source: str, jobs: int) -> list[SeedResult]:
-        """Several at a time, in processes that load the reproduction from its source."""
+        """Measure several seeds at a time, in processes that load the reproduction from its source."""
         found: list[SeedResult] = []
         task, rows = self._task()
         done = dict.fromkeys(self.seeds, 0)

@@ -31,7 +31,7 @@ from fedprivacy.reproductions.experiment import Measured, Row, Workplace
 from fedprivacy.reproductions.survival import concordance_index, expected_risk, hazard_model, survival_loss
 
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
-"""In the order of FLamby's split."""
+"""Names of the regions, in the order of FLamby's split."""
 
 METRICS = ("c-index", "mean of regions", "weakest region")
 """Concordance of all test patients together, its mean over the regions, and the weakest region's."""
@@ -47,7 +47,7 @@ YEARS = 10
 """An interval for each of the first ten years; what comes later is censored there."""
 
 HAZARD = 0.03
-"""Of a patient in a year, to begin with: about nine in ten live five years (SEER), and some die of something else."""
+"""Initial hazard of a patient in a year: about nine in ten live five years (SEER), and some die of something else."""
 
 DELTA = 1e-3
 """The largest region has 248 patients: a quarter of one over their number, which everybody knows."""
@@ -56,7 +56,7 @@ SAMPLING_RATE = 0.5
 OPEN_ROUNDS, OPEN_LEARNING_RATE = 100, 1.0
 ROUNDS, CLIPPING_NORM = 40, 1.0
 LEARNING_RATES = {1.0: 0.15, 3.0: 0.3, 8.0: 0.6}
-"""By epsilon: the more noise, the shorter the way."""
+"""Learning rates by epsilon: the more noise, the shorter the way."""
 
 
 class TcgaBrca(fp.Task):
@@ -88,7 +88,7 @@ class TcgaBrca(fp.Task):
         return hazard_model(COVARIATES, YEARS, HAZARD)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Of the discrete-time hazard model."""
+        """The loss of the discrete-time hazard model."""
         return survival_loss(outputs, targets, self.ends.to(outputs.device))
 
     def shard(self, source: fp.ShardSource) -> fp.Shard:

@@ -16,7 +16,7 @@ from fedprivacy._support.signing import server_key
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import client_inspection, inspection, server_inspection
 from fedprivacy.deploy.federation import free_ports, write_toml
-from fedprivacy.deploy.inspection import Finding, Verdict
+from fedprivacy.deploy.inspection import CheckResult, Finding
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
 
@@ -322,7 +322,7 @@ def test_people_read_a_line_for_each_check(client, monkeypatch):
 
 
 def test_who_is_in_order_is_told_what_to_do_next(hosts, client, monkeypatch):
-    in_order = lambda *_: iter([Finding("account", Verdict.OK, "owns it")])  # noqa: E731
+    in_order = lambda *_: iter([Finding("account", CheckResult.OK, "owns it")])  # noqa: E731
     monkeypatch.setattr(client_inspection, "inspect_client", in_order)
     monkeypatch.setattr(server_inspection, "inspect_server", in_order)
     told = CliRunner().invoke(deploy_app, ["check", str(client)]).output.splitlines()

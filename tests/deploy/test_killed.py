@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedprivacy._support.signing import server_key, server_public_key
-from fedprivacy.deploy.demo import HOSPITALS, Digits
+from fedprivacy.deploy.demo import HOSPITALS, DemoDigits
 from fedprivacy.deploy.federation import LoopbackFederation
 from fedprivacy.deploy.processes import ProcessError, Supervisor
 from fedprivacy.flower.client.node import GUARD
@@ -85,7 +85,7 @@ class Deployment:
         folder = self.folder / name
         if not folder.exists():
             folder.mkdir()
-            Digits()(name, folder)
+            DemoDigits()(name, folder)
         server = server_public_key(server_key(self.folder / "signing.key"))
         own = {"folder": str(folder), "client-id": name, "key": str(self._keys[name].private_key), **BUDGET}
         return own | {"server-key": server, "task": "digits"}

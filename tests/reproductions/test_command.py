@@ -10,7 +10,7 @@ import fedprivacy as fp
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.bench import measure, reproduction_of
 from fedprivacy.reproductions.experiment import Measured, ReproductionError, Row
-from fedprivacy.reproductions.results import RowResult, SeedResult, Timed, Verdict
+from fedprivacy.reproductions.results import GoalVerdict, RowResult, SeedResult, Timed
 from tests.commands.running import fedprivacy
 from tests.reproductions import coins
 from tests.reproductions.coins import Coins
@@ -211,12 +211,12 @@ def test_every_reproduction_is_what_it_says(name):
 @pytest.mark.parametrize(
     ("goal", "at_least", "mean", "verdict"),
     [
-        (0.9, True, 0.9, Verdict.MET),
-        (0.9, True, 0.8999, Verdict.NOT_MET),
-        (0.1, False, 0.1, Verdict.MET),
-        (0.1, False, 0.1001, Verdict.NOT_MET),
-        (0.1, False, float("nan"), Verdict.NOT_MET),
-        (None, True, 0.0, Verdict.RECORDED),
+        (0.9, True, 0.9, GoalVerdict.MET),
+        (0.9, True, 0.8999, GoalVerdict.NOT_MET),
+        (0.1, False, 0.1, GoalVerdict.MET),
+        (0.1, False, 0.1001, GoalVerdict.NOT_MET),
+        (0.1, False, float("nan"), GoalVerdict.NOT_MET),
+        (None, True, 0.0, GoalVerdict.RECORDED),
     ],
 )
 def test_the_verdict_is_of_the_mean(goal, at_least, mean, verdict):

@@ -66,7 +66,7 @@ def epsilon(
             raise asked.missing(**typed, delta=delta)
         else:
             event = PoissonSampledGaussian(sampling_rate, noise_multiplier, relation or asked.relation_of([]))
-            trainings = [asked.Training(event, steps)]
+            trainings = [asked.TrainingSteps(event, steps)]
         if delta is None:
             raise asked.missing(delta=delta)
         answers = costs(accountant, asked.composed(trainings), check_delta(delta))

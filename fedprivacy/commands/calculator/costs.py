@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from fedprivacy.accounting import composition, gdp, noise_multiplier, pld, rdp
 from fedprivacy.accounting.histories import extended
-from fedprivacy.commands.calculator.trainings import Training, check_steps, composed, read, relation_of
+from fedprivacy.commands.calculator.trainings import TrainingSteps, check_steps, composed, read, relation_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 
 
 class Worth(enum.StrEnum):
-    """What an accountant's number says about the true epsilon.
+    """The relation of an accountant's number to the true epsilon.
 
     `GUARANTEE`: it is at most this, computed with every rounding error counted. `BOUND`: it is at most this, by a
     theorem. `APPROXIMATION`: it is about this, and may be larger.
@@ -52,7 +52,7 @@ _BESIDE = (
 )
 
 ACCOUNTANTS = {accountant.name: accountant for accountant in (PLD, *_BESIDE)}
-"""By name, the tightest first."""
+"""Accountants by name, the tightest first."""
 
 ALL = "all"
 """Every accountant."""
@@ -60,7 +60,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an accountant says: an epsilon in nats, maybe infinite, or None where the accountant does not apply.
+    """An accountant's result: an epsilon in nats, maybe infinite, or None where the accountant does not apply.
 
     `note` says why there is no finite number; "" if there is one.
     """
@@ -71,7 +71,7 @@ class Cost:
 
 
 def cost(accountant: Accountant, history: History, delta: float) -> Cost:
-    """What `accountant` says of a history that is valid, at a valid delta."""
+    """The result of `accountant` for a history that is valid, at a valid delta."""
     try:
         epsilon = accountant.epsilon(history, delta)
     except ValueError as error:
@@ -80,7 +80,7 @@ def cost(accountant: Accountant, history: History, delta: float) -> Cost:
 
 
 def costs(name: str, history: History, delta: float) -> list[Cost]:
-    """What an accountant says, or, for "all", what each of them says.
+    """The result of an accountant, or, for "all", the result of each of them.
 
     Raises:
         ValueError: there is no such accountant, or it does not apply to a mechanism of the history.
@@ -102,7 +102,7 @@ class Spent:
     `history` and `figure` are files: the one that was read, and the one that was drawn; "": none.
     """
 
-    trainings: Sequence[Training]
+    trainings: Sequence[TrainingSteps]
     delta: float
     costs: Sequence[Cost]
     history: str

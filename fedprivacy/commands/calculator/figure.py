@@ -17,14 +17,14 @@ import altair as alt
 import numpy as np
 
 from fedprivacy.commands.calculator.costs import ACCOUNTANTS, Accountant, Worth, cost
-from fedprivacy.commands.calculator.trainings import AskingError, Training, composed, described, steps_text
+from fedprivacy.commands.calculator.trainings import AskingError, TrainingSteps, composed, described, steps_text
 from fedprivacy.figures import axes, style
 from fedprivacy.values.wording import delta_text, epsilon_text
 
 FORMATS = (".svg", ".png", ".html", ".json")
 
 POINTS = 40
-"""Of a line; as many again lie close to the first step, where the lines are steep."""
+"""Points of a line; as many again lie close to the first step, where the lines are steep."""
 
 _NAMES = {
     "pld": "PLD (guarantee)",
@@ -35,7 +35,7 @@ _NAMES = {
 }
 
 
-def draw(trainings: Sequence[Training], delta: float, path: Path) -> None:
+def draw(trainings: Sequence[TrainingSteps], delta: float, path: Path) -> None:
     """Draw what trainings cost, one after another, into a file of the kind that its name tells.
 
     Raises:
@@ -52,7 +52,7 @@ def draw(trainings: Sequence[Training], delta: float, path: Path) -> None:
         raise AskingError(f"plot is '{path}', which cannot be written ({error.strerror}); choose another.") from error
 
 
-def figure(trainings: Sequence[Training], delta: float) -> alt.LayerChart:
+def figure(trainings: Sequence[TrainingSteps], delta: float) -> alt.LayerChart:
     """Epsilon after every number of steps, on a logarithmic axis.
 
     Raises:
@@ -77,7 +77,7 @@ def figure(trainings: Sequence[Training], delta: float) -> alt.LayerChart:
 
 
 _LAYERS = {Worth.BOUND: 0, Worth.GUARANTEE: 1, Worth.APPROXIMATION: 2}
-"""What is drawn over what: lines may lie on one another, and dashes let see what is below."""
+"""Order of drawing: lines may lie on one another, and dashes let see what is below."""
 
 _STROKES: dict[Worth, dict[str, Any]] = {
     Worth.GUARANTEE: {"color": style.SPENDING, "strokeWidth": 4},
@@ -97,8 +97,8 @@ class _Curve:
     points: tuple[tuple[int, float], ...]
 
     @classmethod
-    def of(cls, accountant: Accountant, trainings: Sequence[Training], delta: float) -> _Curve:
-        """At numbers of steps that show the line's shape; no points where the accountant finds no end of it."""
+    def of(cls, accountant: Accountant, trainings: Sequence[TrainingSteps], delta: float) -> _Curve:
+        """The curve at numbers of steps that show its shape; no points where the accountant finds no end of it."""
         epsilons = [
             (steps, cost(accountant, composed(_first(trainings, steps)), delta).epsilon)
             for steps in _shown(sum(training.steps for training in trainings))
@@ -120,11 +120,11 @@ def _shown(steps: int) -> list[int]:
     return sorted({round(value) for value in [*evenly, *early]})
 
 
-def _first(trainings: Sequence[Training], steps: int) -> list[Training]:
+def _first(trainings: Sequence[TrainingSteps], steps: int) -> list[TrainingSteps]:
     """The first steps of trainings that follow one another."""
     found = []
     for training in trainings:
-        found.append(Training(training.event, min(steps, training.steps)))
+        found.append(TrainingSteps(training.event, min(steps, training.steps)))
         steps -= found[-1].steps
         if not steps:
             break
@@ -166,7 +166,7 @@ def _labels(curves: Sequence[_Curve], bottom: float, top: float) -> list[alt.Cha
     ]
 
 
-def _title(trainings: Sequence[Training], curves: Sequence[_Curve], steps: int, delta: float) -> alt.TitleParams:
+def _title(trainings: Sequence[TrainingSteps], curves: Sequence[_Curve], steps: int, delta: float) -> alt.TitleParams:
     guarantee = next((curve.last for curve in curves if curve.accountant.worth is Worth.GUARANTEE), math.inf)
     relation = trainings[0].event.relation
     what = described(trainings[0]) if len(trainings) == 1 else f"{len(trainings)} trainings, one after another"

@@ -1,4 +1,4 @@
-"""What the calculator says: in a terminal, as JSON, and what may be typed next with the numbers on the screen.
+"""The pages of the calculator: in a terminal, as JSON, and what may be typed next with the numbers on the screen.
 
 Every epsilon stands with its delta, accountant and relation.
 """
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivacy.commands.calculator.costs import PLD, Accountant, Cost, Noise, Spent, Worth
-from fedprivacy.commands.calculator.trainings import Training, described, steps_text
+from fedprivacy.commands.calculator.trainings import TrainingSteps, described, steps_text
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import budget_text, delta_text, epsilon_text
 
@@ -96,7 +96,7 @@ def noise_text(noise_multiplier: float) -> str:
 
 
 def after_spent(spent: Spent, program: str) -> str:
-    """What to do after `fedprivacy epsilon`, and the command for it."""
+    """The next step after `fedprivacy epsilon`, and the command for it."""
     gaussian = [(t.event, t.steps) for t in spent.trainings if isinstance(t.event, PoissonSampledGaussian)]
     if not gaussian:
         options = ["--history", spent.history, "--delta", delta_text(spent.delta), "--accountant", "all"]
@@ -113,7 +113,7 @@ def after_spent(spent: Spent, program: str) -> str:
 
 
 def after_noise(noise: Noise, program: str) -> str:
-    """What to do after `fedprivacy sigma`, and the command or the entry for it."""
+    """The next step after `fedprivacy sigma`, and the command or the entry for it."""
     event, sigma = noise.event, noise_text(noise.event.noise_multiplier)
     if noise.past:
         settings = {"sampling_rate": event.sampling_rate, "noise_multiplier": float(sigma), "steps": noise.steps}
@@ -142,7 +142,7 @@ def _accountant_fact(accountant: Accountant) -> tuple[str, str]:
     return "accountant", f"{accountant.title}, {_WORTH[accountant.worth]}"
 
 
-def _training_lines(trainings: Sequence[Training]) -> Iterator[str]:
+def _training_lines(trainings: Sequence[TrainingSteps]) -> Iterator[str]:
     for training in trainings[:_SHOWN_TRAININGS]:
         yield described(training)
     if len(trainings) > _SHOWN_TRAININGS:

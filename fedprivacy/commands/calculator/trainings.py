@@ -41,7 +41,7 @@ class AskingError(ValueError):
 
 
 def missing(**settings: object) -> AskingError:
-    """What to raise when settings that are needed are None: one line for each."""
+    """The error to raise when settings that are needed are None: one line for each."""
     names = [name.replace("_", "-") for name, value in settings.items() if value is None]
     return AskingError(*(f"{name} is not set; add it, for example --{name} {_EXAMPLES[name]}." for name in names))
 
@@ -53,7 +53,7 @@ def check_steps(steps: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingSteps:
     """An event and how often it was executed: at least once, and no more often than accountants can compose."""
 
     event: Event
@@ -63,10 +63,10 @@ class Training:
         check_steps(self.steps)
 
 
-def described(training: Training) -> str:
+def described(training: TrainingSteps) -> str:
     """A training for people, without its relation; its mechanism, unless it is the usual one.
 
-    >>> described(Training(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0), 1000))
+    >>> described(TrainingSteps(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0), 1000))
     '1,000 steps at sampling rate 0.01, noise multiplier 1'
     """
     event = training.event
@@ -82,8 +82,8 @@ def steps_text(steps: int) -> str:
     return f"{steps:,} step" if steps == 1 else f"{steps:,} steps"
 
 
-def composed(trainings: Sequence[Training]) -> dict[Event, int]:
-    """How often each event was executed.
+def composed(trainings: Sequence[TrainingSteps]) -> dict[Event, int]:
+    """Number of executions of each event.
 
     Raises:
         ValueError: the trainings mix neighbouring relations, or have too many steps together.
@@ -96,12 +96,12 @@ def composed(trainings: Sequence[Training]) -> dict[Event, int]:
     return checked(history)
 
 
-def relation_of(trainings: Sequence[Training]) -> NeighbouringRelation:
+def relation_of(trainings: Sequence[TrainingSteps]) -> NeighbouringRelation:
     """The relation that trainings share; the usual one where nothing was executed."""
     return trainings[0].event.relation if trainings else NeighbouringRelation.ADD_OR_REMOVE_ONE
 
 
-def read(path: str, relation: NeighbouringRelation | None = None) -> list[Training]:
+def read(path: str, relation: NeighbouringRelation | None = None) -> list[TrainingSteps]:
     """The trainings in a file, in its order.
 
     Args:
@@ -139,7 +139,7 @@ def _entries(path: str, name: str) -> list[Any]:
     return entries
 
 
-def _training(entry: object, relation: NeighbouringRelation | None) -> Training:
+def _training(entry: object, relation: NeighbouringRelation | None) -> TrainingSteps:
     if not isinstance(entry, dict):
         raise ValueError(f'this is {_shown(entry)}; write an object, such as {{"sampling_rate": 0.01, ...}}.')
     mechanism = entry.get("mechanism", DEFAULT_MECHANISM)
@@ -158,7 +158,7 @@ def _training(entry: object, relation: NeighbouringRelation | None) -> Training:
         raise ValueError(
             f"relation is {event.relation}, and --relation {relation}; keep one account for each relation."
         )
-    return Training(event, steps)
+    return TrainingSteps(event, steps)
 
 
 def _check_keys(mechanism: str, values: Mapping[str, Any], fields: Mapping[str, dataclasses.Field[Any]]) -> None:
