@@ -163,7 +163,7 @@ def norms_text(norms: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class ObservedNoise:
     """Releases that hold noise alone.
 
     Attributes:
@@ -200,7 +200,7 @@ class Subject(Protocol):
     def why(self, changes: Sequence[Change]) -> Iterator[str]:
         """What is wrong if some of the changes are too large."""
 
-    def noise(self, alarms: Alarms) -> Iterator[Noise]:
+    def noise(self, alarms: Alarms) -> Iterator[ObservedNoise]:
         """What is added to sums; first the noise by whose size the gate is judged."""
 
     def samples(self, alarms: Alarms) -> Iterator[Samples]:

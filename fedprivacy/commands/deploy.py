@@ -170,7 +170,7 @@ def app(
     clients: Annotated[int, typer.Option(help="How many clients a run waits for.", min=1)] = 3,
 ) -> None:
     """Write a Flower app for a task: what `flwr run` sends to servers and clients."""
-    from fedprivacy.deploy.app import write_app
+    from fedprivacy.deploy.app_folder import write_app
 
     with _checked():
         made = write_app(folder, task, clients=clients)
@@ -195,7 +195,7 @@ def demo(
 ) -> None:
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.commands.run_tables import client_table
-    from fedprivacy.deploy.app import checked_plan, task_of, write_app
+    from fedprivacy.deploy.app_folder import checked_plan, task_of, write_app
     from fedprivacy.deploy.demo import DemoDigits, OwnFolders, run_demo
     from fedprivacy.runs.folder import REPORT, check_usable, new_run_folder, plan_of, read_history
 
@@ -241,7 +241,7 @@ def _finding_line(finding: Finding) -> Table:
 def _checked() -> Iterator[None]:
     """Show a user's mistake as plain text with exit code 2, and a failure of the deployment itself with 1."""
     from fedprivacy._support.signing import SigningKeyError
-    from fedprivacy.deploy.app import AppFolderError
+    from fedprivacy.deploy.app_folder import AppFolderError
     from fedprivacy.deploy.demo import DataError
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError

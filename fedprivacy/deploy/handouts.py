@@ -26,7 +26,7 @@ from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy._support.sources import names_file
 from fedprivacy.deploy import party
-from fedprivacy.deploy.app import task_from_here, write_app
+from fedprivacy.deploy.app_folder import task_from_here, write_app
 from fedprivacy.deploy.description import OPERATOR, Description
 from fedprivacy.deploy.federation import write_toml
 from fedprivacy.deploy.keys import write_client_key, write_keys

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedprivacy.deploy.app import checked_plan
+from fedprivacy.deploy.app_folder import checked_plan
 from fedprivacy.deploy.federation import COMPLETED, DeploymentError, json_in, program, quiet_environment, write_toml
 from fedprivacy.runs.folder import check_unused, new_run_folder
 from fedprivacy.runs.settings.configuration import RUNS, ConfigError, Value

@@ -19,8 +19,8 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
-    """Noise multiplier of a run's local steps.
+class RunNoise:
+    """Noise multipliers of a run's local steps.
 
     Attributes:
         shared: of the clients that have none of their own; None: each client has its own for its sampling rate, which

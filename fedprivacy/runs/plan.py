@@ -20,7 +20,7 @@ from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question
 from fedprivacy.runs.client_terms import ClientTerms, client_terms_of
 from fedprivacy.runs.initial_model import initial_parameters
-from fedprivacy.runs.least_noise import Demand, Noise
+from fedprivacy.runs.least_noise import Demand, RunNoise
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.standing import Standing, standings_on
 from fedprivacy.runs.user_level_plan import UserLevelPlan, user_level_plan
@@ -71,7 +71,7 @@ class RunPlan:
         return client_terms_of(self.config.client_terms)
 
     @cached_property
-    def noise(self) -> Noise:
+    def noise(self) -> RunNoise:
         """The configured noise, or the least that budgets, spend and these clients' pasts allow; 0 without privacy.
 
         Raises:
@@ -79,10 +79,10 @@ class RunPlan:
         """
         terms, configured = self.client_terms, self.config.noise_multiplier
         if not self.config.privacy:
-            return Noise(0.0, {})
+            return RunNoise(0.0, {})
         own = {c: each.noise_multiplier for c, each in terms.by_client.items() if each.noise_multiplier is not None}
         if configured is not None or self.noise_by_rate:
-            return Noise(configured, own)
+            return RunNoise(configured, own)
         try:
             standings = self.standings()
             alone = {c: s for c, s in standings.items() if terms.of(c).asks_for_noise}
@@ -93,7 +93,7 @@ class RunPlan:
             raise
         except ValueError as error:
             raise ConfigError([str(error)]) from error
-        return Noise(shared, own)
+        return RunNoise(shared, own)
 
     def least_noise(self, standings: Mapping[str, Standing], disclosed: Mapping[str, int]) -> dict[str, float]:
         """Return the least noise multiplier of each client for its own sampling rate, by client_id.
@@ -395,9 +395,9 @@ class QuestionPlan(RunPlan):
         return super().client_terms.budgets
 
     @cached_property
-    def noise(self) -> Noise:
+    def noise(self) -> RunNoise:
         """The noise that was found for these clients; else as for every run."""
-        return super().noise if self.found is None else Noise(self.found, {})
+        return super().noise if self.found is None else RunNoise(self.found, {})
 
     @property
     def most_spent(self) -> float:

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from fedprivacy.dashboard import app
+from fedprivacy.dashboard import web_app
 from tests.dashboard.shown import asking, some_runs
 
 
@@ -24,5 +24,5 @@ def ask(runs):
 def bundled_once():
     """Vega is bundled once for all dashboards of this process: it takes two seconds of a core."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(app, "bundled_vega", functools.cache(app.bundled_vega))
+        patch.setattr(web_app, "bundled_vega", functools.cache(web_app.bundled_vega))
         yield

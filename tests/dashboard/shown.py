@@ -7,10 +7,10 @@ import time
 import uvicorn
 from starlette.testclient import TestClient
 
-from fedprivacy.dashboard.app import dashboard_app
 from fedprivacy.dashboard.catalogue import Catalogue
 from fedprivacy.dashboard.security import Door
 from fedprivacy.dashboard.service import Server
+from fedprivacy.dashboard.web_app import dashboard_app
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.values.attempt import Attempt

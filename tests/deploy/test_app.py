@@ -9,7 +9,7 @@ from flwr.cli.config_utils import load_and_validate
 from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.app import AppFolderError, task_of, write_app
+from fedprivacy.deploy.app_folder import AppFolderError, task_of, write_app
 from fedprivacy.deploy.demo import HOSPITALS, DataError, OwnFolders
 from fedprivacy.deploy.federation import DeploymentError
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.app import write_app
+from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.demo import run_demo
 from fedprivacy.deploy.federation import (
     HOST,

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.app import write_app
+from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.runs.folder import plan_of
 from tests.deploy.written_hosts import command_of

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import submission
-from fedprivacy.deploy.app import write_app
+from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.federation import DeploymentError, write_toml
 from fedprivacy.deploy.submission import Operator, Submission
 from fedprivacy.runs.folder import ROUNDS

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.simulated.population import Population
+from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.folder import RunWriter
 

@@ -18,7 +18,7 @@ from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.rounds import RunRounds
 from fedprivacy.flower.simulated.engine import check_rounds
 from fedprivacy.flower.simulated.orders import PrivateOrder
-from fedprivacy.flower.simulated.population import Population
+from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.folder import ROUNDS, START, RunWriter, read_config

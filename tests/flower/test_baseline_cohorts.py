@@ -13,7 +13,7 @@ from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.simulated import engine
-from fedprivacy.flower.simulated.population import Population
+from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.blobs import Blobs, _blobs, plan_of

@@ -15,7 +15,7 @@ from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.run_tables import client_table
 from fedprivacy.dashboard.forecasts import forecast
 from fedprivacy.flower.baseline.assignment import Assignment
-from fedprivacy.flower.simulated.population import CohortUpdate
+from fedprivacy.flower.simulated.populations import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.folder import CLIENT_TERMS

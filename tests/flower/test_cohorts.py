@@ -14,7 +14,7 @@ from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.wrapped import averages
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.simulated.orders import PrivateOrder
-from fedprivacy.flower.simulated.population import CohortUpdate, Population
+from fedprivacy.flower.simulated.populations import CohortUpdate, Population
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger

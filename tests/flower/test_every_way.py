@@ -21,7 +21,7 @@ from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.simulated.crew import Crew, answer_to
-from fedprivacy.flower.simulated.population import Population, train_privately
+from fedprivacy.flower.simulated.populations import Population, train_privately
 from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError

@@ -20,7 +20,7 @@ from fedprivacy.flower import PrivateStrategy, WorkerError, private_client
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.simulated.crew import TrainingErrand
 from fedprivacy.flower.simulated.orders import PrivateOrder, Start
-from fedprivacy.flower.simulated.population import CohortUpdate, Population, train_privately
+from fedprivacy.flower.simulated.populations import CohortUpdate, Population, train_privately
 from fedprivacy.flower.simulated.workers import Workers
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.keystream import Keystream

@@ -62,7 +62,7 @@ def asked(node, content, task=None, **run_config):
 @pytest.mark.exhaustive
 def test_nothing_that_a_deployed_client_loads_trains_without_privacy():
     """Catches: the baseline imported where a deployed client could reach it, by however many detours."""
-    loaded = loaded_by("import clients.app, fedprivacy.deploy.app; from fedprivacy.flower import *")
+    loaded = loaded_by("import clients.app, fedprivacy.deploy.app_folder; from fedprivacy.flower import *")
     assert {"fedprivacy.training.dpsgd", "fedprivacy.flower.simulated.engine"} <= loaded
     assert not {*IMPORTING} & loaded
 

@@ -13,7 +13,7 @@ from scipy import stats
 
 from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, rows_of
 from fedprivacy.audit.gates.alarms import Alarms, rms
-from fedprivacy.audit.subject import Effort, Noise
+from fedprivacy.audit.subject import Effort, ObservedNoise
 
 Rows = NDArray[np.float64]
 
@@ -44,7 +44,7 @@ _SAME = 1e-6
 """Or at most this share of the claimed noise: rounding."""
 
 
-def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[Noise]:
+def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
     """Noise of trainings with every record, whose sums are the same; and with samples."""
     drawn = _with_every_record(audited)
     groups = [("trainings", drawn), ("rounds", _of_rounds(audited)), ("steps of a round", _of_steps(audited))]
@@ -60,12 +60,12 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[Noise]:
         return
     sizes = {f"parameter {n} of {len(audited.sizes)}": size for n, size in enumerate(audited.sizes, 1)}
     alone = _without_mean(drawn) / audited.unit
-    yield Noise(rows=alone, of="", layers=sizes, about=_named("training", alone), at_least=True)
+    yield ObservedNoise(rows=alone, of="", layers=sizes, about=_named("training", alone), at_least=True)
     if rms(alone) > 1.0 - _NEAR and audited.repeats and audited.size > 1:  # else it is too small whoever joins
         rows = _sampled(audited) / audited.unit
         if np.isfinite(rows).all():
             named = _named("step with a sample", rows)
-            yield Noise(rows=rows, of=" of steps with samples", about=named, at_least=True)
+            yield ObservedNoise(rows=rows, of=" of steps with samples", about=named, at_least=True)
 
 
 def _named(word: str, rows: Rows) -> list[str]:

@@ -7,7 +7,7 @@ from scipy import stats
 
 from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
 from fedprivacy.audit.gates.gate import Judged, gate
-from fedprivacy.audit.subject import Noise, Subject
+from fedprivacy.audit.subject import ObservedNoise, Subject
 
 _FAR, _VERY_FAR = 3.5, 4.0
 """Standard deviations from which on a draw is in the tails: of few draws, and of many."""
@@ -36,7 +36,7 @@ def check(subject: Subject) -> Judged:
     return Judged(sizes[0] if sizes else 0.0, alarms.reasons, alarms.p_value)
 
 
-def _judge(alarms: Alarms, noise: Noise) -> None:
+def _judge(alarms: Alarms, noise: ObservedNoise) -> None:
     """Test noise of one model, by layer and altogether."""
     rows, of, least = noise.rows, noise.of, noise.at_least
     must = f"it must be 1{' at least' if least else ''}"
@@ -69,7 +69,7 @@ def _judge(alarms: Alarms, noise: Noise) -> None:
         alarms.test(p_value, f"The noise of {one} can be told from that of {other}: a server could subtract it.")
 
 
-def _test_alike(alarms: Alarms, noise: Noise) -> None:
+def _test_alike(alarms: Alarms, noise: ObservedNoise) -> None:
     """Whether no release has less noise than others, nor more if it must be exact."""
     squares, d = np.square(noise.rows).sum(axis=1), noise.rows.shape[1]
     least, most = int(squares.argmin()), int(squares.argmax())

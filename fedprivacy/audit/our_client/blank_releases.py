@@ -20,7 +20,7 @@ from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.known_gradients import Known, dense, known_of, like, shard_of, zeros_for
 from fedprivacy.audit.our_client.noisy_counts import count_weight, noisy_count
 from fedprivacy.audit.real_client import AskedClient
-from fedprivacy.audit.subject import Effort, Noise
+from fedprivacy.audit.subject import Effort, ObservedNoise
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Shard
@@ -69,9 +69,9 @@ class _Release:
     records: int
 
 
-def noise(audited: Audited, alarms: Alarms) -> Iterator[Noise]:
+def noise(audited: Audited, alarms: Alarms) -> Iterator[ObservedNoise]:
     """Noise of a wide layer, of clients of a known task, and of the audited task's own client without a record."""
-    yield Noise(rows=_of_wide(audited)[None], of=" of a wide layer")
+    yield ObservedNoise(rows=_of_wide(audited)[None], of=" of a wide layer")
     known = known_of(audited)
     blank = _Blank(audited, known).releases()
     if audited.grant.adaptive is not None:  # whose count stands behind the last layer, where it could be read
@@ -87,10 +87,10 @@ def noise(audited: Audited, alarms: Alarms) -> Iterator[Noise]:
     yield _together(_of_own(audited), sizes, " of the task's own model")
 
 
-def _together(releases: list[_Release], layers: Mapping[str, int], of: str) -> Noise:
+def _together(releases: list[_Release], layers: Mapping[str, int], of: str) -> ObservedNoise:
     rows = np.array([release.noise for release in releases])
     about = [f"{each.about} (of {each.records} records)" for each in releases]
-    return Noise(rows=rows, of=of, layers=layers, about=about)
+    return ObservedNoise(rows=rows, of=of, layers=layers, about=about)
 
 
 def _positions(audited: Audited, rounds: int) -> Iterator[tuple[str, Grant]]:

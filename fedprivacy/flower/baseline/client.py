@@ -28,7 +28,7 @@ from fedprivacy.flower.client.local import LocalClient, simulated_client
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.client.request import TrainingRequest
 from fedprivacy.flower.kept import KeptFor, KeptInState
-from fedprivacy.flower.simulated.population import optimizer_in
+from fedprivacy.flower.simulated.populations import optimizer_in
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.plan import TrainingPlan

@@ -14,7 +14,7 @@ import torch
 from fedprivacy.flower.baseline.assignment import BaselineOrder
 from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.flower.simulated.orders import Order, Start
-from fedprivacy.flower.simulated.population import load, optimizer_in
+from fedprivacy.flower.simulated.populations import load, optimizer_in
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig

@@ -20,7 +20,7 @@ from fedprivacy.flower.server.accounts import Books
 from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome, Settlement
 from fedprivacy.flower.server.registry import ClientRegistry
-from fedprivacy.flower.simulated.population import CohortUpdate, Population
+from fedprivacy.flower.simulated.populations import CohortUpdate, Population
 
 
 def population_of(grid: Grid) -> Population | None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fedprivacy.flower.simulated.crew import answer_to
-from fedprivacy.flower.simulated.population import Population
+from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError
 

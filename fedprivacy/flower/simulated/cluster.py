@@ -36,7 +36,7 @@ from fedprivacy.flower.simulated.actor import Actor, Hand
 from fedprivacy.flower.simulated.crew import Crew, Worker, WorkerError, packed
 from fedprivacy.flower.simulated.joining import joined
 from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
-from fedprivacy.flower.simulated.population import Population
+from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.placement import Placement

@@ -32,7 +32,7 @@ from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.simulated.cluster import ClusterWorkers
 from fedprivacy.flower.simulated.crew import USELESS, Crew
-from fedprivacy.flower.simulated.population import Population, train_privately
+from fedprivacy.flower.simulated.populations import Population, train_privately
 from fedprivacy.flower.simulated.workers import Workers
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_usable, read_history

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from fedprivacy.flower.simulated.crew import Crew, Worker, answer_to, packed
 from fedprivacy.flower.simulated.orders import Start, TrainTogether
-from fedprivacy.flower.simulated.population import Population
+from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task

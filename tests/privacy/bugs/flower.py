@@ -279,7 +279,7 @@ BUGS = (
     ),
     Bug(
         meaning="all trainings of a simulated client have the same noise",
-        place="fedprivacy.flower.simulated.population:Population.train",
+        place="fedprivacy.flower.simulated.populations:Population.train",
         old="Start(arrays, attempt.round, base, proximal_mu, apart, control)",
         new="Start(arrays, 1, base, proximal_mu, apart, control)",
         breaks=guarantees.NO_REPEAT,
@@ -306,7 +306,7 @@ BUGS = (
     ),
     Bug(
         meaning="all clients of a population draw from one stream",
-        place="fedprivacy.flower.simulated.population:_trainee",
+        place="fedprivacy.flower.simulated.populations:_trainee",
         old="base.of(client.dataset_id)",
         new="base",
         breaks=guarantees.NO_REPEAT,
@@ -314,7 +314,7 @@ BUGS = (
     ),
     Bug(
         meaning="two runs of a population on one ledger share their noise",
-        place="fedprivacy.flower.simulated.population:Population.train",
+        place="fedprivacy.flower.simulated.populations:Population.train",
         old='Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)',
         new='Keystream.from_seed(seed, "", 0, attempt.attempt)',
         breaks=guarantees.NO_REPEAT,
@@ -322,7 +322,7 @@ BUGS = (
     ),
     Bug(
         meaning="another attempt at a population's round has the noise of the first",
-        place="fedprivacy.flower.simulated.population:Population.train",
+        place="fedprivacy.flower.simulated.populations:Population.train",
         old='Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)',
         new='Keystream.from_seed(seed, "", earlier_runs)',
         breaks=guarantees.NO_REPEAT,
@@ -394,7 +394,7 @@ BUGS = (
     ),
     Bug(
         meaning="a cohort's sum is divided by its clients, not by their weights",
-        place="fedprivacy.flower.simulated.population:CohortUpdate.mean",
+        place="fedprivacy.flower.simulated.populations:CohortUpdate.mean",
         old="total / self.weight",
         new="total / len(self.weights)",
         breaks=guarantees.FIGURE,
@@ -474,7 +474,7 @@ BUGS = (
     ),
     Bug(
         meaning="workers lose what personal algorithms keep",
-        place="fedprivacy.flower.simulated.population:CohortUpdate.join",
+        place="fedprivacy.flower.simulated.populations:CohortUpdate.join",
         old="self.kept |= other.kept",
         new="pass",
         breaks=guarantees.FIGURE,
