@@ -19,15 +19,12 @@ tensor([ 0.5000, -2.0000])
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias
-
-from fedprivacy._support.settings import LEAST, KnownSettings, SettingsGroup, setting
-from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
 
 if TYPE_CHECKING:  # every `--help` asks for the names of the optimisers, and need not wait for torch
     from torch import Tensor
@@ -203,35 +200,3 @@ def build_optimizer(name: str, learning_rate: float, *, momentum: float = 0.0, w
 
 MOMENTA = (0.0, 0.9999)
 """Bounds of a momentum, and of the decay of an average."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerSettings(SettingsGroup):
-    """How local steps move a model by the gradients that they release, and which average of the models is kept."""
-
-    optimizer: str = setting(f"Optimiser of the local steps: {', '.join(OPTIMIZERS)}.", choices=OPTIMIZERS)
-    learning_rate: float = setting("Step size of the local steps.", bounds=(LEAST, LARGEST_LEARNING_RATE))
-    momentum: float = setting("Momentum of the local steps, for sgd.", bounds=MOMENTA)
-    weight_decay: float = setting(
-        "Weight decay of the local steps, for sgd and adamw.", bounds=(0.0, LARGEST_WEIGHT_DECAY)
-    )
-    ema_decay: float = setting(
-        "Decay of the average of the global models, which is evaluated and kept; 0: the last.", bounds=MOMENTA
-    )
-    learning_rate_schedule: str = setting(
-        f"How the step size of the local steps changes over the rounds: {', '.join(LEARNING_RATE_SCHEDULES)}.",
-        "constant",
-        choices=LEARNING_RATE_SCHEDULES,
-    )
-
-    @classmethod
-    def problems(cls, known: KnownSettings) -> list[str]:
-        """Find momentum or weight decay for an optimiser that takes none."""
-        return known.problems(_taken_by_no_step)
-
-
-def _taken_by_no_step(optimizer: str, momentum: float, weight_decay: float) -> Iterator[str]:
-    try:
-        build_optimizer(optimizer, 1.0, momentum=momentum, weight_decay=weight_decay)
-    except ValueError as error:
-        yield str(error)

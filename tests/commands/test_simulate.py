@@ -63,7 +63,7 @@ def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
 def test_the_folder_receives_every_file(main_job):
     folder = main_job[0] / "runs" / "digits-1"
     names = {path.name for path in folder.iterdir()}
-    results = {"rounds.jsonl", "report.html", "figure.png", "model.safetensors", "config.json"}
+    results = {"rounds.jsonl", "report.html", "figure.png", "model.safetensors", "config.json", "run.toml"}
     assert names == results | {"start.json", "ledger.db", "checkpoint.safetensors", "machine.json"}
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 61))

@@ -33,15 +33,16 @@ from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.participation.asynchronous import ASYNCHRONOUS, AsynchronySettings
 from fedprivacy.participation.selection import ParticipationSettings
 from fedprivacy.runs.settings import task_problems
+from fedprivacy.runs.settings.averaging import StrategySettings
 from fedprivacy.runs.settings.execution import LEDGER, ExecutionSettings
 from fedprivacy.runs.settings.extent import ExtentSettings, TaskSettings
 from fedprivacy.runs.settings.privacy import PrivacySettings
-from fedprivacy.runs.settings.strategies import DEFAULT_STRATEGY, STRATEGIES, StrategySettings
+from fedprivacy.runs.settings.strategies import DEFAULT_STRATEGY, STRATEGIES
 from fedprivacy.runs.settings.user_level_noise import USER_LEVEL, UserLevelSettings
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, Algorithm, LocalTraining, arguments_of
 from fedprivacy.training.algorithms.choice import AlgorithmSettings
-from fedprivacy.training.optimizers import OptimizerSettings
+from fedprivacy.training.local_steps import OptimizerSettings
 from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
 from fedprivacy.values.budget import Allowance
 
