@@ -22,9 +22,6 @@ NO_PARAMETERS = re.compile(  # `where`, `by` and `at` are words of the questions
 REMAINING = {
     "fedprivacy/audit": 220,
     "fedprivacy/flower": 207,
-    "fedprivacy/participation": 2,
-    "fedprivacy/runs": 54,
-    "fedprivacy/training": 6,
 }
 
 FILES = [*HOUSE, *modules("server"), *modules("clients")]

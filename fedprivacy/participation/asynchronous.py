@@ -189,7 +189,7 @@ ASYNCHRONOUS = ("concurrency", "buffer_size")
 
 @dataclass(frozen=True, kw_only=True)
 class AsynchronySettings(SettingsGroup):
-    """How many clients train at any moment, and how many updates make a step of the server."""
+    """Number of clients that train at any moment, and number of updates that make a step of the server."""
 
     concurrency: int | None = setting(
         "Simulated: how many clients train at any moment in asynchronous rounds (FedBuff), which need buffer-size.",

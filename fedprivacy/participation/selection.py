@@ -12,7 +12,7 @@ from fedprivacy.participation.sizes import COHORTS
 
 @dataclass(frozen=True, kw_only=True)
 class ParticipationSettings(SettingsGroup):
-    """Which clients take part in a round: how many are asked, and which of them answer in time."""
+    """Selection of the clients of a round: how many are asked, and which of them answer in time."""
 
     fraction_train: float = setting(
         "Share of the clients that each round asks; with user-level noise, the probability with which each joins.",

@@ -250,7 +250,7 @@ class Callbacks:
 
 @contextmanager
 def _told(callback: Callback, method: str) -> Iterator[None]:
-    """Whatever it raises, with whose it is."""
+    """Add the names of the callback and its method to any exception raised inside."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Which device a client computes on."""
+"""Choice of the device on which a client computes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 def is_device(name: str) -> bool:
-    """Whether a device can have this name: auto, cpu, cuda or cuda:N."""
+    """Return whether a device can have this name: auto, cpu, cuda or cuda:N."""
     return _DEVICE.fullmatch(name) is not None
 
 

@@ -378,5 +378,5 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_mul
     )
 
 
-def _buffered(told: Mapping[str, Any]) -> Buffered:
-    return Buffered(**{**told, "dispatched": tuple(told["dispatched"])})
+def _buffered(fields: Mapping[str, Any]) -> Buffered:
+    return Buffered(**{**fields, "dispatched": tuple(fields["dispatched"])})

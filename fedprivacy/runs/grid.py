@@ -44,17 +44,17 @@ class SweptRun:
 
     @property
     def finished(self) -> bool:
-        """Whether it ran to its end."""
+        """Return whether the run reached its end."""
         return (self.folder / FINISHED).exists()
 
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """What a sweep runs.
+    """The runs of a sweep: every combination of the values of its settings.
 
     Attributes:
-        lists: values by hyphenated key; of one value it is the same in every run.
-        seeds: how many, from 0 on.
+        lists: values by hyphenated key; a list with one value sets it in every run.
+        seeds: number of seeds, from 0 on.
         baseline: whether each choice of the settings that are not privacy's is run without privacy, too.
         out: the folder that receives the runs.
     """
@@ -66,10 +66,10 @@ class SweepGrid:
 
     @classmethod
     def of(cls, texts: Mapping[str, str], seeds: int, out: Path, *, baseline: bool) -> SweepGrid:
-        """From lists as people write them, with commas.
+        """Read the grid from lists as people write them, with commas.
 
         Raises:
-            ConfigError: lists what is not of the setting's type.
+            ConfigError: lists the values that are not of their setting's type.
         """
         lists: dict[str, Sequence[Value]] = {}
         problems: list[str] = []
@@ -89,7 +89,7 @@ class SweepGrid:
 
     @cached_property
     def combinations(self) -> tuple[Combination, ...]:
-        """In the order of the lists, the last list fastest; baselines at the end."""
+        """All combinations in the order of the lists, the last list fastest; baselines at the end."""
         private = [dict(zip(self.swept, chosen, strict=True)) for chosen in self._product(self.swept)]
         if not self.baseline:
             return tuple(private)
@@ -188,7 +188,7 @@ def _differences(plan: TrainingPlan, run: SweptRun) -> list[str]:
 
 @dataclass(frozen=True)
 class SweepResults:
-    """What the finished runs of a sweep reached, by the metric that the task shows first."""
+    """Results of the finished runs of a sweep, by the metric that the task shows first."""
 
     grid: SweepGrid
     metric: str
@@ -213,7 +213,7 @@ class SweepResults:
         return spread_of([row[self.metric] for row in rows]) if rows else None
 
     def lines(self) -> list[EpsilonLine]:
-        """What each choice of the other settings reached within each budget; the best first."""
+        """A line for each choice of the settings other than epsilon: the metric at each epsilon, in ascending order."""
         others = [key for key in self.grid.swept if key != "epsilon"]
         choices: dict[tuple[Value, ...], list[tuple[float, SeedSpread]]] = {}
         for combination in self.grid.combinations:
@@ -271,7 +271,7 @@ def _told(grid: SweepGrid, combination: Combination) -> dict[str, Value | None]:
 
 
 def _is_of(row: Mapping[str, Any], combination: Combination) -> bool:
-    """Whether a row is of a run of this combination."""
+    """Return whether a row belongs to a run of this combination."""
     private = "privacy" not in combination
     return row["privacy"] is private and all(row[key] == v for key, v in combination.items() if key != "privacy")
 

@@ -18,7 +18,7 @@ SIMULATED = ("drop_out", *CLOCKED)
 
 
 def participation_of(config: RunConfig, run_id: str) -> Participation:
-    """Who takes part in the rounds of a run. Without a seed, its name is what clients are drawn by.
+    """Return the participation of clients in a run's rounds. Without a seed, the run's id seeds the draws.
 
     Raises:
         ConfigError: a trace that is named cannot be read.
@@ -39,7 +39,7 @@ def participation_of(config: RunConfig, run_id: str) -> Participation:
 
 
 def buffer_of(config: RunConfig, participation: Participation) -> Buffer | None:
-    """What makes the rounds of a run asynchronous; None: they are not."""
+    """Return the buffer of a run with asynchronous rounds; None: its rounds are synchronous."""
     if config.concurrency is None or config.buffer_size is None:
         return None
     return Buffer(participation, config.concurrency, config.buffer_size)

@@ -1,4 +1,4 @@
-"""Where simulated clients run, and in how many processes: it belongs to no run, and changes no result of one."""
+"""Placement of simulated clients in processes and machines. It is no setting of a run, and changes no result of one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who runs the clients of a simulation.
+    """Processes that run the clients of a simulation.
 
     Attributes:
-        engine: what carries messages to them.
+        engine: carrier of the messages to the clients.
         workers: processes that train the clients of a large population; None: left open, which is this process alone,
             or as many as a cluster has room for.
         ray_address: of a Ray cluster that runs already, whose machines these processes are then on: "host:port", or
@@ -41,17 +41,17 @@ class Placement:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether a large population trains in processes of its own."""
+        """Return whether a large population trains in processes of its own."""
         return bool(self.ray_address) or (self.workers or 1) > 1
 
     @property
     def words(self) -> str:
-        """What asked for these processes, for people: "workers is 8"."""
+        """The setting that asked for these processes, for people: "workers is 8"."""
         return f"ray-address is '{self.ray_address}'" if self.ray_address else f"workers is {self.workers or 1}"
 
     @property
     def options(self) -> list[str]:
-        """What another run takes to be placed alike, on the command line. How many processes it has is left open."""
+        """Options of the command line that place another run alike; they leave the number of processes open."""
         ray = ["--engine", self.engine.value] if self.engine is not Engine.IN_PROCESS else []
         return [*ray, "--ray-address", self.ray_address] if self.ray_address else ray
 
@@ -97,4 +97,4 @@ class Placement:
 
 
 HERE = Placement()
-"""In this process, all of them."""
+"""Placement of all clients in this process."""

@@ -30,7 +30,7 @@ OTHER_THREADS = "other threads"
 """Names of spans outside the run's own thread. Their time is no part of the run's time."""
 
 BETWEEN = " > "
-"""Between the names of a phase."""
+"""Separator of the names in a phase."""
 
 _PID = 1
 """Process number in a trace; the real one would say nothing."""

@@ -1,4 +1,4 @@
-"""What asking would cost every client: the plan of a run whose one step reads every record."""
+"""Plan of a run that asks questions, with its cost to every client: its one step reads every record."""
 
 from __future__ import annotations
 

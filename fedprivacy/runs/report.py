@@ -98,7 +98,7 @@ class Evaluated(NamedTuple):
 def _evaluated(history: RunHistory) -> Evaluated | None:
     if (record := history.last_evaluated) is None:
         return None
-    clients = sorted(record.evaluations.items(), key=lambda told: _as_counted(told[0]))
+    clients = sorted(record.evaluations.items(), key=lambda item: _as_counted(item[0]))
     return Evaluated(record.round, list(clients[0][1].means), clients)
 
 
@@ -113,7 +113,7 @@ class OfEach(NamedTuple):
 def _held_out(history: RunHistory) -> OfEach | None:
     if (record := history.last_held_out) is None:
         return None
-    clients = sorted(record.held_out.items(), key=lambda told: _as_counted(told[0]))
+    clients = sorted(record.held_out.items(), key=lambda item: _as_counted(item[0]))
     return OfEach(record.round, spread_of(record.held_out), clients)
 
 

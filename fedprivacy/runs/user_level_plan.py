@@ -14,7 +14,7 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 @dataclass(frozen=True, slots=True)
 class UserLevelPlan:
-    """What a run releases of its clients in each round, and how much it may tell of any of them."""
+    """Mechanism by which a run releases its clients' updates in each round, and the budget of each client."""
 
     mechanism: ClippedClientSum
     clipping_norm: float  # C of the first round
@@ -22,12 +22,12 @@ class UserLevelPlan:
 
     @property
     def rounds_left(self) -> int:
-        """How many rounds the budget allows in all."""
+        """Number of rounds that the budget allows in all."""
         event = self.mechanism.event
         return UserLevelAccount().rounds_left(self.budget, event.sampling_rate, event.noise_multiplier)
 
     def epsilon(self, rounds: int) -> float:
-        """What so many rounds tell of a client, at the budget's delta."""
+        """Return each client's epsilon after so many rounds, at the budget's delta."""
         account, event = UserLevelAccount(), self.mechanism.event
         account.record(event.sampling_rate, event.noise_multiplier, rounds)
         return account.epsilon(self.budget.delta).value

@@ -24,7 +24,7 @@ from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_RECORDS = 4096
-"""Whose gradients are computed at once: of larger samples the sums are added up."""
+"""Maximum number of records whose gradients are computed at once; a larger sample is split and its sums are added."""
 
 
 @dataclass(frozen=True, slots=True)

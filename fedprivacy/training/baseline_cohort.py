@@ -77,7 +77,7 @@ class BaselineCohort:
     views: Views | None = None
 
     def train(self, trainees: Sequence[BaselineTrainee], round: int) -> Iterator[Portion]:
-        """Train every client, in portions; whom a stack cannot, alone."""
+        """Train every client, in portions; a client that cannot be trained in a stack trains alone."""
         left = set(range(len(trainees)))
         for places in alike(trainees):
             for portion in self._together(places, [trainees[place] for place in places], round):
@@ -98,7 +98,7 @@ class BaselineCohort:
         return Portion([place], update.sent.unsqueeze(0), [math.inf], kept)
 
     def _together(self, places: list[int], trainees: Sequence[BaselineTrainee], round: int) -> Iterator[Portion]:
-        """What clients that are alike arrive at in a stack; but for those whose records it cannot do."""
+        """Train clients with the same number of steps as one stack; yield those whose results are all finite."""
         shard = trainees[0].shard
         stack = self.engine.stack(shard.inputs, shard.targets) if self.views is None else None
         if stack is None:

@@ -66,27 +66,26 @@ __all__ = [
 ]
 
 RUNS = "runs"
-"""Where simulations leave their folders."""
+"""Folder in which simulations make their own folders."""
 
 USUAL_SPEND = 0.1
-"""What part of a budget's epsilon a task's own question takes, and how much of it other questions do."""
+"""Default share of a budget's epsilon (at most 10) for a task's own question; default epsilon for other questions."""
 
 CONFIG = "config.json"
-"""What a run names its configuration, in its folder: every setting, and the noise that was used."""
+"""Name of the configuration in a run's folder: every setting, and the noise that was used."""
 
 DEFAULT_SEED = 0
-"""Of simulations on bundled records."""
+"""Default seed of simulations on bundled records."""
 
 _OF_BUDGETS = {"noise_multiplier", "question_spend", "spend"}
-"""What a run without privacy has no use for."""
+"""Settings that a run without privacy ignores."""
 
 _SWITCHES = {"asynchronous": ASYNCHRONOUS, "user_level": USER_LEVEL}
-"""What some settings switch on, by the name that groups' rules have for it."""
+"""Settings any of which switches a mode on, by the name of the mode in the groups' rules."""
 
 
 class Engine(enum.StrEnum):
-    """Where simulated clients run.
-
+    """Engine that runs simulated clients.
     `IN_PROCESS`: one after another in this process; the fastest for small models. `RAY`: in Ray's worker processes,
     several at once, on GPUs and clusters.
     """
@@ -111,7 +110,7 @@ class RunConfig(
     """A complete configuration: the settings of all groups, and what needs settings of several groups."""
 
     def algorithm_in(self, round: int) -> Algorithm:
-        """What clients do in a round: the algorithm, and in the last `fine_tuning_rounds` local training."""
+        """Return the clients' algorithm in a round: in the last `fine_tuning_rounds`, local training."""
         if round > self.rounds - self.fine_tuning_rounds:
             return LocalTraining()
         given = {name: getattr(self, name) for name in ALGORITHM_SETTINGS}
@@ -123,7 +122,10 @@ class RunConfig(
         return self.learning_rate * LEARNING_RATE_SCHEDULES[self.learning_rate_schedule](round, self.rounds)
 
     def allowance(self, known: Allowance | None = None) -> Allowance:
-        """What this run asks for on a dataset: its budget, by its filter or, left open, by the known one's."""
+        """Return the allowance that this run asks for on a dataset: its budget and filter.
+
+        A filter that is left open is that of `known`, the dataset's earlier allowance, or without one the default.
+        """
         new = DEFAULT_FILTER if self.spend is None and self.question_spend is None else FILTER_OF_MIXTURES
         return Allowance(self.budget, self.filter or (known.filter if known else new))
 
@@ -206,7 +208,7 @@ def of_simulation(given: Mapping[str, Value | None], task: Task | None = None) -
 
 
 def words_of(field: dataclasses.Field[Value | None]) -> str:
-    """What a setting means, and what it is where it is left open."""
+    """Describe a setting for people: its meaning and its default."""
     default = "the task's own" if field.default is dataclasses.MISSING else field.default
     return str(field.metadata["help"]) + (f" Default: {default}." if default not in ("", None) else "")
 

@@ -1,4 +1,4 @@
-"""How a run is carried out and written down: its ledger, files, machine and patience."""
+"""Settings of a run's execution and records: its ledger, files, device and timeouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedprivacy.runs.device import check_device
 from fedprivacy.trackers import TRACKERS, check_trackers
 
 LEDGER = "ledger.db"
-"""What a simulation names its own ledger, in its folder."""
+"""Name of a simulation's own ledger in its folder."""
 
 
 def _check_ledger(named: str) -> None:
@@ -67,7 +67,7 @@ class ExecutionSettings(SettingsGroup):
     round_timeout: float = setting("Seconds to wait for a round's replies.", 3600.0, bounds=(LEAST, 1e9))
 
     def ledger_url(self, *, deployed: bool) -> str:
-        """Where charges are written: a deployment's ledger outlives every run, a simulation keeps its own."""
+        """Address of the ledger for charges: a deployment's outlives every run, and a simulation keeps its own."""
         if not self.ledger and deployed:
             from fedprivacy.ledger import default_url
 
@@ -76,5 +76,5 @@ class ExecutionSettings(SettingsGroup):
 
     @property
     def signing_key_file(self) -> Path:
-        """What signs in a deployment; a simulation signs only where the key is named."""
+        """The file of the key that signs in a deployment; a simulation signs only if the key is named."""
         return Path(self.signing_key) if self.signing_key else Path.home() / ".fedprivacy" / "signing.key"

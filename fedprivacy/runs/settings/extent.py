@@ -1,4 +1,4 @@
-"""What a run trains, with how many clients and for how long; and what it takes of its task besides records."""
+"""Settings of a run's extent: its task, the number of clients, and the numbers of rounds and of local steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExtentSettings(SettingsGroup):
 
     @property
     def schedule(self) -> Schedule:
-        """What each round is charged."""
+        """The steps that each round is charged."""
         return Schedule(self.local_steps, self.local_evaluation)
 
     @classmethod

@@ -16,7 +16,7 @@ from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, ConfigEr
 from fedprivacy.tasks import Task
 
 Given = Value | os.PathLike[str] | Mapping[str, Mapping[str, Real | None]] | None
-"""What a keyword takes; a path stands for its text, and a mapping, of `client_terms`, for its JSON."""
+"""Types of a keyword's value; a path stands for its text, and a mapping (for `client_terms`) for its JSON."""
 
 GivenTask = Task | type[Task] | str | None
 """A task, its class, or its name; None: left open."""

@@ -67,7 +67,7 @@ class PrivacySettings(SettingsGroup):
 
     @property
     def most_spent(self) -> float:
-        """How much of the budget's epsilon this run may take; infinite: all that is left."""
+        """Maximum epsilon that this run may take of the budget; infinite: all that is left."""
         return math.inf if self.spend is None else self.spend
 
     @classmethod

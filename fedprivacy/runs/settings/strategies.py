@@ -67,6 +67,6 @@ STRATEGIES = {
         source="flwr.serverapp.strategy:Krum", fixed={"num_malicious_nodes": 1}, fewest_clients=5, averages=False
     ),
 }
-"""By the name that configurations have for them."""
+"""Flower's strategies, by their name in configurations."""
 
 DEFAULT_STRATEGY = "fedavg"

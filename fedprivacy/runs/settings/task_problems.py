@@ -1,4 +1,4 @@
-"""What about a task keeps a run from training it, by itself or beside the settings that are given.
+"""Problems that keep a run from training a task, alone or together with the settings that are given.
 
 Every function takes settings by field name, those that are not left open, and returns a line for each problem.
 """
@@ -20,7 +20,7 @@ Settings = Mapping[str, Value]
 
 
 def of_task(task: Task) -> list[str]:
-    """What about a task itself keeps it from being trained."""
+    """Find problems that keep a task from being trained under any settings."""
     from fedprivacy.gradients import UnsupportedModelError, check_frozen, check_model
     from fedprivacy.tasks.loader import TaskError, model_of
 
@@ -41,7 +41,7 @@ def of_task(task: Task) -> list[str]:
 
 
 def of_question(task: Task, given: Settings, wrong: Collection[str]) -> list[str]:
-    """What is wrong with the question that a task standardises by, or with a spend for none."""
+    """Find problems of the question that a task standardises by, or of a spend for a question that it does not ask."""
     from fedprivacy.questions.arguments import QuestionError
     from fedprivacy.questions.standardise import standardise_question
     from fedprivacy.tasks.loader import offers_table
@@ -68,7 +68,10 @@ def of_question(task: Task, given: Settings, wrong: Collection[str]) -> list[str
 
 
 def of_recipe(recipe: Recipe, given: Settings, wrong: Collection[str]) -> list[str]:
-    """What no recipe knows for another optimiser than its own: with a wrong step size a budget is spent on nothing."""
+    """Find settings that an optimiser other than the recipe's requires, and that are left open.
+
+    The recipe does not know them, and a wrong step size would spend the budget on a useless model.
+    """
     optimizer = str(given.get("optimizer", recipe.optimizer))
     if optimizer == recipe.optimizer or optimizer not in OPTIMIZERS:
         return []

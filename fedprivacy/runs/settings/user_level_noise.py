@@ -9,10 +9,10 @@ from fedprivacy._support.settings import LEAST, KnownSettings, LeftOpen, Setting
 from fedprivacy.values.events import CLIPPING_NORMS
 
 USER_LEVEL_CLIPPINGS = ("fixed", "adaptive")
-"""How the bound on a client's whole update is chosen."""
+"""Ways to choose the bound on a client's whole update."""
 
 USER_LEVEL = ("user_level_noise_multiplier", "user_level_epsilon")
-"""The settings of which any one switches the noise on."""
+"""Settings any of which switches the noise on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class UserLevelSettings(SettingsGroup):
 
     @property
     def user_level(self) -> bool:
-        """Whether the server clips and noises the clients' updates, so that the models protect each client."""
+        """Return whether the server clips and noises the clients' updates, so that the models protect each client."""
         return self.user_level_noise_multiplier is not None or self.user_level_epsilon is not None
 
     @classmethod

@@ -41,7 +41,7 @@ StoredCharge = Mapping[str, Any]
 """A charge by the columns of the ledger's `charges`, and `client_id`."""
 
 FEW_CLIENTS = 200
-"""Up to so many clients, all curves are read: many may be alike. More are a fan."""
+"""Maximum number of clients whose curves are all read; more are summarised as a fan."""
 
 _FEW_NAMES = 8
 

@@ -12,7 +12,7 @@ from fedprivacy.training.algorithms.pull import LARGEST_PULL
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmSettings(SettingsGroup):
-    """What clients do with a round's local steps, and what they keep of their own."""
+    """Algorithm of the clients: their use of a round's local steps, and what they keep of their own."""
 
     algorithm: str = setting(
         f"What clients do with a round's local steps: {', '.join(ALGORITHMS)}. fedavg: all train the global model; "
@@ -38,12 +38,12 @@ class AlgorithmSettings(SettingsGroup):
 
     @property
     def keeps(self) -> bool:
-        """Whether clients keep something of their own from round to round."""
+        """Return whether clients keep something of their own from round to round."""
         return bool(self.keeping)
 
     @property
     def keeping(self) -> str:
-        """Which setting has them do so, for people; empty: none."""
+        """The setting that has clients keep something of their own, for people; empty: none."""
         return _keeping(self.algorithm, self.fine_tuning_rounds)
 
     @classmethod
