@@ -46,17 +46,17 @@ GATES: dict[str, Callable[[OurClient], Gate]] = {
     "evaluation": local_scores.check,
     "ledger": claimed_epsilon.check,
 }
-"""By name, in the order in which they run."""
+"""Gates by name, in the order in which they run."""
 
 NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
     host_duties.NAME: host_duties.check,
     host_noise.NAME: host_noise.check,
     host_reading.NAME: host_reading.check,
 }
-"""Of a deployed client, by name; they run first."""
+"""Gates of a deployed client, by name; they run first."""
 
 CONFIDENCE = 0.9999
-"""That all lower bounds of an audit hold: one that is above what is stated is then a bug, and no accident."""
+"""Probability that all lower bounds of an audit hold: one above the stated epsilon is then a bug, not an accident."""
 
 _UNANSWERED = Gate(
     name="attacks",
@@ -67,7 +67,7 @@ _UNANSWERED = Gate(
     assumptions="Nothing else is assumed.",
     reasons=("The client sent no update when it was attacked: no attack could show how much is lost.",),
 )
-"""That a client does not answer must not pass for an attack that found nothing."""
+"""Gate that fails if a client does not answer: silence must not pass for an attack that found nothing."""
 
 
 class NodeAuditError(RuntimeError):
@@ -150,7 +150,7 @@ def audit_node(
 def _attacked(
     audited: Audited, own: Shard | None, gates: list[Gate], trained: Parameters | None = None
 ) -> tuple[LowerBound, ...]:
-    """What attacks showed; with a record of `own`, unless there is none, and at a trained model, if there is one."""
+    """Return what attacks showed: with a record of `own` and at a trained model, if there are any."""
     try:
         return lower_bounds(
             audited.task,
@@ -187,10 +187,10 @@ def _gates(audited: OurClient, run: Path | None, tell: Callable[[str], None]) ->
 
 
 def _trained(run: Path, task: Task) -> Parameters | None:
-    """The model that a run came to; None: it has left none.
+    """Return the final model of a run; None: it has left none.
 
     Raises:
-        RunFolderError: it is none, or that of another task.
+        RunFolderError: the file holds no model, or that of another task.
     """
     if not (file := run / MODEL).exists():
         return None

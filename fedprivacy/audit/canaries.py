@@ -62,7 +62,7 @@ class Canaries:
     def observed(
         self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """For each step, the readings and how many canaries joined each, with their signs; both of shape [readings].
+        """Yield, for each step, the readings and the signed count of canaries in each; both of shape [readings].
 
         Raises:
             RuntimeError: the client sent no update.
@@ -76,7 +76,7 @@ class Canaries:
             yield values - self._counted(who[crowd], values.size), self._counted(who[~crowd], values.size)
 
     def _counted(self, records: NDArray[np.intp], readings: int) -> NDArray[np.float64]:
-        """How many of some records point along each reading, with their signs."""
+        """Return the signed count of some records that point along each reading."""
         counts = np.bincount(self.directions[records], weights=self.signs[records], minlength=readings)
         return counts.astype(np.float64)  # of nobody, they are integers
 
@@ -97,7 +97,7 @@ def one_coordinate(sizes: Sequence[int], training: AuditedTraining, rng: np.rand
 
 
 def opposing(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
-    """In some coordinates a crowd of records that agree, and as many very long ones that pull them back."""
+    """Return, in some coordinates, a crowd of records that agree and as many very long ones that pull them back."""
     some = rng.permutation(sum(sizes))[:_DIRECTIONS]
     copies = max(1, _copies(some.size, training) // 2)
     where, signs = np.repeat(some, 2 * copies), np.tile(np.repeat([1.0, -1.0], copies), some.size)
@@ -164,7 +164,7 @@ def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Genera
 
 
 def _odd(numbers: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Whether a number below 2^32 has an odd number of ones, as 0 or 1."""
+    """Return 1 for each number below 2^32 that has an odd number of ones in binary, else 0."""
     for shift in (16, 8, 4, 2, 1):
         numbers = numbers ^ (numbers >> shift)
     return numbers & 1
@@ -181,7 +181,7 @@ def _most_records(training: AuditedTraining) -> int:
 
 
 def _copies(directions: int, training: AuditedTraining) -> int:
-    """How many records each direction has."""
+    """Number of records in each direction."""
     return max(1, min(_COPIES, _most_records(training) // directions))
 
 

@@ -29,7 +29,7 @@ class _ReadableTask(Task):
         self.nominal_shard_size = 1
 
     def shard(self, source: ShardSource) -> Shard:
-        """None: whoever asks brings the records."""
+        """Refuse: the auditor brings the records."""
         raise NotImplementedError("canaries have no shard of their own")
 
 

@@ -108,7 +108,7 @@ class DeployedClient(RealClient):
         self.host, self.settings = host, settings
 
     def signed(self, grant: Grant) -> Grant:
-        """A grant in the name of the server that this client heeds."""
+        """A grant in the name of the server that this client obeys."""
         return replace(grant, server_key=self.settings.server_key, signature="").signed(self.host.server)
 
     def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
@@ -116,11 +116,11 @@ class DeployedClient(RealClient):
         return self.asked_as_is(self.signed(grant), parameters)
 
     def asked_as_is(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
-        """The reply to a grant, whoever signed it."""
+        """The reply to a grant, with any signature."""
         return super().asked(grant, parameters)
 
     def request(self, **changed: str) -> EnrolmentRequest:
-        """A request to enrol that this client must heed, but for what was changed before it was signed."""
+        """A request to enrol that this client must answer, unless `changed` spoils a field before it is signed."""
         own = key_hash(signing.client_public_key(self.host.key))
         usual = {"run_id": str(_RUN), "client_key": own}
         return EnrolmentRequest(**usual | changed).signed(self.host.server)
@@ -131,7 +131,7 @@ class DeployedClient(RealClient):
         return self.send(ENROL, RecordDict({EnrolmentRequest.name: record}))
 
     def charges(self) -> list[ChargeEntry]:
-        """What its book holds, read from the disk."""
+        """Return the entries of the client's book, read from the disk."""
         settings = self.settings
         return Guard(settings.guard, settings.budget).charges() if settings.guard.exists() else []
 

@@ -1,4 +1,4 @@
-"""What an audit finds: gates that pass or fail, and lower bounds beside the accountant's upper one."""
+"""Findings of an audit: gates that pass or fail, and lower bounds beside the accountant's upper one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Gate:
         proves: in words, what holds if it passes.
         passed: whether it did.
         statistic: the number that decided, for example the largest change of a sum, in clipping norms.
-        p_value: how likely so extreme a statistic is where nothing is wrong; None: the check is exact.
-        assumptions: under which it proves that.
+        p_value: probability of so extreme a statistic if nothing is wrong; None: the check is exact.
+        assumptions: conditions under which it proves that.
         reasons: what is wrong, one sentence each, in words of the people whose records these are; empty if it passed.
     """
 
@@ -44,7 +44,7 @@ class Gate:
 
     @property
     def verdict(self) -> str:
-        """Whether it passed, in a word."""
+        """The result in a word: passed or FAILED."""
         return "passed" if self.passed else "FAILED"
 
     @property
@@ -62,9 +62,9 @@ class LowerBound:
         epsilon: at least this much is lost, at `delta`, with probability `confidence`.
         delta: that of the upper bound beside it.
         confidence: for example 0.95.
-        view: who attacks: the server, who sees each client's update; or whoever has the final model.
+        view: the attacker: the server, which sees each client's update, or anybody who has the final model.
         relation: the neighbours that the bound tells apart.
-        assumptions: under which it is a lower bound, and which gate checks them.
+        assumptions: conditions under which it is a lower bound, and the gates that check them.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Findings:
 
     @property
     def passed(self) -> bool:
-        """Whether every gate passed, and no attack showed a larger loss than the accountant states."""
+        """Return whether every gate passed, and no attack showed a larger loss than the accountant states."""
         return not self.failed and not self.violated
 
     @property
@@ -117,11 +117,11 @@ class Findings:
 
     @property
     def confidence(self) -> float:
-        """That all lower bounds hold together, at least, by the union bound."""
+        """Probability, at least, that all lower bounds hold together, by the union bound."""
         return 1.0 - sum(1.0 - bound.confidence for bound in self.lower_bounds)
 
     def in_words(self) -> str:
-        """What came out, in a sentence."""
+        """Return the result in a sentence."""
         if self.failed:
             names = ", ".join(gate.name for gate in self.failed)
             return f"FAILED: {len(self.failed)} of {count_text(len(self.gates), 'gate')} ({names})"
@@ -155,7 +155,7 @@ class Findings:
         )
 
     def summary(self) -> dict[str, Any]:
-        """What `fedprivacy audit --json` prints; numbers that are not finite are None."""
+        """Return what `fedprivacy audit --json` prints; numbers that are not finite are None."""
         return {
             "subject": self.subject,
             "seed": self.seed,
@@ -180,7 +180,7 @@ class Findings:
         return "".join([told, f"<ul>{''.join(wrong)}</ul>" if wrong else "", *map(as_html, self._tables())])
 
     def _reasons(self) -> list[tuple[str, str]]:
-        """What is wrong, and of which gate or attack."""
+        """Return each reason after the name of its gate or attack."""
         failed = [(gate.name, reason) for gate in self.failed for reason in gate.reasons]
         upper = epsilon_text(self.epsilon_upper)
         return failed + [

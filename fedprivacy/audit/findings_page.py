@@ -1,4 +1,4 @@
-"""What an audit found as a page for people: one file, no script, nothing from the network."""
+"""Page that shows people an audit's findings: one file, no script, nothing from the network."""
 
 from __future__ import annotations
 

@@ -33,10 +33,10 @@ OWN_RECORD = f"{PER_STEP}-own-record"
 OWN_RECORD_TRAINED = f"{OWN_RECORD}-trained"
 CLOPPER_PEARSON, ONE_RUN, F_DP = "clopper-pearson", "one-run", "one-run-f-dp"
 NAMES = (PER_STEP, LAYERS, OPPOSING, SPREAD, DENSE, OWN_RECORD, CLOPPER_PEARSON, ONE_RUN, F_DP)
-"""Of all bounds, in the order in which they are found; where there is a trained model, there is one more."""
+"""Names of all bounds, in the order in which they are found; where there is a trained model, there is one more."""
 
 MOST_STEPS = 100
-"""That a client is asked for by one attack."""
+"""Maximum number of steps that one attack asks of a client."""
 
 _MOST_GUESSED = 5_000  # canaries of one run
 

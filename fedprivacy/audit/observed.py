@@ -25,10 +25,10 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedTraining:
-    """What a client is granted, and what is claimed of it.
+    """Training that a client is granted, and the privacy that is claimed for it.
 
     Attributes:
-        event: of each step.
+        event: mechanism of each step.
         steps: T, over all rounds.
         delta: of the claim.
         clipping_norm: C.
@@ -49,7 +49,7 @@ class AuditedTraining:
 
     @property
     def epsilon(self) -> float:
-        """What the accountant states for it, at `delta`: an upper bound."""
+        """The epsilon that the accountant states for it at `delta`, an upper bound."""
         return pld.epsilon({self.event: self.steps}, self.delta)
 
     def granted(self, usual: Grant) -> Grant:
@@ -101,7 +101,7 @@ class ObservedClient:
         self._seed, self._records = seed, len(shard.inputs)
 
     def release(self, step: int) -> NDArray[np.float64]:
-        """What the mechanism released in a step, counted from 1: a noisy sum, in clipping norms, shape [d].
+        """Return the mechanism's release in a step, counted from 1: a noisy sum, in clipping norms, shape [d].
 
         Raises:
             RuntimeError: the client sent no update.

@@ -43,12 +43,12 @@ class OwnRecord:
     def longest(
         cls, task: Task, shard: Shard, parameters: Mapping[str, NDArray[Any]] | None = None
     ) -> OwnRecord | None:
-        """Of a shard's first records, the one with the longest gradient; None if none has one that is finite.
+        """Return that one of a shard's first records with the longest gradient; None if none has a finite one.
 
         Args:
-            task: whose model and loss.
-            shard: records of it.
-            parameters: of the model, by name; None: those of a new one.
+            task: the task that gives the model and the loss.
+            shard: records of the task.
+            parameters: the model's, by name; None: those of a new one.
         """
         model = task.model().train()
         if parameters is not None:
@@ -69,13 +69,15 @@ class OwnRecord:
 
     @property
     def norm(self) -> float:
-        """Of the gradient. Below the clipping norm, the record moves a release by as much less."""
+        """Norm of the gradient. If it is below the clipping norm, the record moves a release by as much less."""
         return float(np.linalg.norm(self.gradient))
 
     def observed(
         self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """For each step, d readings and how many copies joined each: the first is along the gradient, others hold none.
+        """Yield, for each step, d readings and the number of copies in each: the first lies along the gradient.
+
+        All copies count in the first reading, and none in the others.
 
         The axes are turned so that the gradient is the first one (a Householder reflection): noise that was the same
         along all axes still is.

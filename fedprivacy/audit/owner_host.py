@@ -56,7 +56,7 @@ class Node:
 
     @classmethod
     def read(cls, config: Path, task: str | None = None) -> Node:
-        """What a file says, or that of a folder which `fedprivacy deploy init` made.
+        """Read a file, or the one in a folder that `fedprivacy deploy init` made.
 
         Args:
             config: the file, or the folder that holds `NODE_CONFIG`.
@@ -141,7 +141,7 @@ class Node:
 
 
 def run_settings(file: Path) -> dict[str, Value]:
-    """What a run's file of settings says, such as the operator's `run.toml`.
+    """Read a run's file of settings, such as the operator's `run.toml`.
 
     Raises:
         ConfigError: it cannot be read.
@@ -163,7 +163,7 @@ def _toml(file: Path, option: str, remedy: str) -> dict[str, Value]:
 
 
 def _task(file: Path, settings: NodeSettings, word: str | None) -> tuple[str, Task]:
-    """What a run calls the task, and the task."""
+    """Return the name that a run has for the task, and the task."""
     if not settings.tasks:
         if word is None:
             raise ConfigError(["it names no task, since the app brings it; name the app's own, with --task FILE:NAME."])
@@ -175,7 +175,7 @@ def _task(file: Path, settings: NodeSettings, word: str | None) -> tuple[str, Ta
 
 
 def _why(file: Path, given: UserConfig, refused: Refused) -> str:
-    """What a client would say in its log, with what to do."""
+    """Return what a client would say in its log, with the remedy."""
     key = given.get("key")
     if refused.code is RefusalCode.CLIENT_FAILED:
         return _unreadable(file, given, refused.__cause__ or refused)

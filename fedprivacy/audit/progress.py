@@ -1,4 +1,4 @@
-"""What an audit is doing, for people who wait for it."""
+"""Progress of an audit, for people who wait for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def progress_on(console: Console) -> Iterator[Callable[[str], None]]:
     """Show a line for each part of an audit, with the time that it took so far; at the end all of them are gone.
 
     Yields:
-        What is to be told the name of each part when it begins.
+        A function to call with the name of each part when it begins.
     """
     columns = SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as lines:

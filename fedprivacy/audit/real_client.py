@@ -37,11 +37,11 @@ _NODE = 7
 
 
 _HEADROOM = 2.0**10
-"""By how much a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
+"""Factor by which a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
 
 _SPLIT = 100_001
-"""Into how many parts the first of the auditor's shards is one of; the next of one more. A client's name stays the same
-up to a million: its randomness, which is drawn under that name, does too."""
+"""Number of parts that the first of the auditor's shards is one of; each further shard is one of one part more. A
+client's name stays the same up to a million parts, and so does its randomness, which is drawn under that name."""
 
 
 class NoUpdateError(RuntimeError):
@@ -86,11 +86,11 @@ class WithShard:
 
 @dataclass(frozen=True, slots=True)
 class SentUpdate:
-    """What a client sent for a grant.
+    """Update that a client sent for a grant.
 
     Attributes:
         moved: the trained parameters less the ones that were sent, by name, in float64.
-        receipt: what it says that it spent.
+        receipt: the client's statement of what it spent.
     """
 
     moved: Mapping[str, NDArray[np.float64]]
@@ -128,7 +128,7 @@ class RealClient:
         return self.send(MessageType.TRAIN, RecordDict({GRANT: grant.to_record(), "arrays": arrays}))
 
     def answer(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> SentUpdate:
-        """What was trained for a grant and a global model.
+        """Return the update that was trained for a grant and a global model.
 
         Raises:
             NoUpdateError: the client sent none.
@@ -190,11 +190,11 @@ def parameters_of(model: nn.Module) -> dict[str, NDArray[Any]]:
 
 
 def gain(parameters: Mapping[str, NDArray[Any]], move: float) -> float:
-    """By how much to multiply what moves parameters so that their rounding hides nothing of it, a power of two.
+    """Return the factor on a move of parameters with which their rounding hides nothing of it, a power of two.
 
     Args:
-        parameters: that are moved, by name.
-        move: how far a sum as long as the clipping norm moves them.
+        parameters: the parameters that are moved, by name.
+        move: distance by which a sum as long as the clipping norm moves them.
     """
     largest = max((float(np.abs(values).max(initial=0.0)) for values in parameters.values()), default=0.0)
     return 2.0 ** max(math.ceil(math.log2(max(largest, 1e-9) * _HEADROOM / move)), 0)

@@ -31,7 +31,7 @@ NOISED = "noised"
 
 
 class Effort(enum.StrEnum):
-    """How long an audit may take: seconds, or minutes for more positions, records and parameters."""
+    """Duration of an audit: seconds, or minutes for more positions, records and parameters."""
 
     QUICK = "quick"
     FULL = "full"
@@ -42,7 +42,7 @@ class Said(NamedTuple):
 
     Attributes:
         proves: in words, what holds if it passes.
-        assumes: under which it proves that.
+        assumes: conditions under which it proves that.
     """
 
     proves: str
@@ -65,11 +65,11 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """Who joined the steps of some rounds.
+    """Records that joined the steps of some rounds.
 
     Attributes:
         rate: the claimed sampling rate.
-        rounds: of each round, who joined its steps.
+        rounds: for each round, the counts of records that joined its steps.
         pairs: those that must be independent.
         at_most: whether fewer records may join than the rate says.
         if_shuffled: what is guaranteed if every record joins once an epoch, in words that go on after a sentence.
@@ -84,7 +84,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """What left of two neighbouring shards, with the same randomness.
+    """Outputs of trainings on two neighbouring shards, with the same randomness.
 
     Attributes:
         one, other: all that left.
@@ -100,10 +100,10 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How far apart two releases are whose shards differ in one record, with the same randomness.
+    """Distance between two releases whose shards differ in one record, with the same randomness.
 
     Attributes:
-        about: which record it is, and where, in words.
+        about: words that say which record it is, and where.
         moved: norm of the difference; infinite: one of them is no number.
         allowed: the most that one record may move a release, rounding included, if it joined.
         clipping_norm: the unit in which a change is told.
@@ -127,22 +127,22 @@ class Change:
 
     @property
     def lost(self) -> bool:
-        """Whether no number left."""
+        """Return whether what left was not a number."""
         return math.isinf(self.moved)
 
     @property
     def holds(self) -> bool:
-        """Whether it is no larger than it may be."""
+        """Return whether it is no larger than it may be."""
         return self.moved <= (self.allowed if self.joined else 0.0) < math.inf
 
     @property
     def may_be_told(self) -> bool:
-        """Whether its size is public: that no number left is, as whoever receives the update sees it."""
+        """Return whether its size is public; a loss always is, since anybody who receives the update sees it."""
         return self.lost or not self.confidential
 
     @property
     def in_words(self) -> str:
-        """What is wrong with a change that is too large."""
+        """The fault of a change that is too large, in a sentence."""
         if self.lost:
             return f"An update that is not a number left the client ({self.about})."
         if not self.joined:
@@ -185,28 +185,28 @@ class Subject(Protocol):
     """Training code under audit.
 
     Every method trains on shards that the auditor chose, under randomness that the auditor froze, and yields what that
-    showed. `alarms` hears of what is wrong with the asking itself."""
+    showed. Faults of the asking itself go to `alarms`."""
 
     @property
     def said(self) -> Mapping[str, Said]:
         """A gate's words for this subject, by the gate's name, where they are not the usual ones."""
 
     def neighbours(self, alarms: Alarms) -> Iterator[Neighbours]:
-        """What leaves of shards that differ in one record."""
+        """Yield what leaves for shards that differ in one record."""
 
     def changes(self, alarms: Alarms) -> Iterator[Change]:
-        """By how much one record changes what leaves."""
+        """Yield the changes that one record makes to what leaves."""
 
     def why(self, changes: Sequence[Change]) -> Iterator[str]:
-        """What is wrong if some of the changes are too large."""
+        """Explain what is wrong if some of the changes are too large."""
 
     def noise(self, alarms: Alarms) -> Iterator[ObservedNoise]:
-        """What is added to sums; first the noise by whose size the gate is judged."""
+        """Yield the noise that is added to sums; first the noise whose size is the gate's statistic."""
 
     def samples(self, alarms: Alarms) -> Iterator[Samples]:
-        """Who joins each step; first at the claimed sampling rate."""
+        """Yield the records that join each step; first at the claimed sampling rate."""
 
 
 def drawn(seed: int | None) -> int:
-    """The seed of an audit; None: one that nobody knows before, so that no code can be made for what it asks."""
+    """Return the seed of an audit; for None, an unpredictable one, so that no code can be written to its requests."""
     return secrets.randbelow(2**31) if seed is None else seed

@@ -125,7 +125,7 @@ def seed_of(given: Mapping[str, Value]) -> int | None:
 
 
 def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> TrainingPlan:
-    """What a finished run was asked for.
+    """Return the plan of a finished run.
 
     Raises:
         ConfigError: other settings are given, or another task than the run's.

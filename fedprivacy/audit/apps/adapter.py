@@ -20,17 +20,17 @@ class AppError(SourceError):
 
 
 class Seen(enum.StrEnum):
-    """Where the audit sees the noisy sum of a step."""
+    """Place where the audit sees the noisy sum of a step."""
 
     AT_OPTIMIZER = "at-optimizer"
-    """In the gradients that a torch optimiser is about to take a step with: the sum over `App.divisor`."""
+    """The gradients that a torch optimiser is about to take a step with: the sum over `App.divisor`."""
     IN_WHAT_LEFT = "in-what-left"
-    """In the arrays that left: they have moved by the learning rate times the sum over `App.divisor`, as by SGD."""
+    """The arrays that left: they have moved by the learning rate times the sum over `App.divisor`, as by SGD."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What one client is asked to do in one round. An app states those that it claims, and is asked with others too.
+    """Settings of one client's round. An app states those that it claims; the audit also asks it to train with others.
 
     Attributes:
         sampling_rate: q, with which a record joins a step, as it is accounted.
@@ -106,5 +106,5 @@ class App(ABC):
         """
 
     def divisor(self, asked: Settings) -> float:
-        """What a sum is divided by before the optimiser takes a step with it."""
+        """Return the divisor of a sum, applied before the optimiser takes a step with it."""
         return asked.expected_batch_size

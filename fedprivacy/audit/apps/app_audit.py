@@ -22,7 +22,7 @@ GATES: dict[str, Callable[[TheirApp], Gate]] = {
     "accounting": shown_epsilon.check,
     "randomness": guessable_seeds.check,
 }
-"""By name, in the order in which they run."""
+"""Gates by name, in the order in which they run."""
 
 
 def audit_app(

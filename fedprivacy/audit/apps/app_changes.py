@@ -1,4 +1,4 @@
-"""By how much one record changes the sum of a step of an app, with next to no noise, and why it is too much."""
+"""Change of an app's sum in a step by one record, with next to no noise, and the causes if it is too large."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedprivacy.audit.subject import Change, distance
 from fedprivacy.tasks import Shard
 
 _EXACT = 1e-2
-"""By how much a change may exceed the clipping norm, relative: libraries add a little to a norm before they divide."""
+"""Relative tolerance of changes above the clipping norm: libraries add a little to a norm before they divide by it."""
 
 _COPIES = 12
-"""Of a record, whose sum shows whether they are clipped one by one."""
+"""Number of copies of a record whose sum shows whether they are clipped one by one."""
 
 _TOGETHER = 0.9
 """Copies of a record whose sum is less than this share of so many are not clipped one by one."""
@@ -28,10 +28,10 @@ _LATER = 2
 """Records with which a second step is looked at."""
 
 _SECOND = "in a second step after a first that was the same"
-"""Where a record changed a sum."""
+"""Words for a change that a record made to the sum of a second step."""
 
 _DRAWS = 6
-"""Of the noise, to see what it is divided by."""
+"""Number of draws of the noise, to measure its divisor."""
 
 _GROWN = 3.0
 """Noise that is so many times as large on one record's sum is divided by the true number of records."""
@@ -40,7 +40,7 @@ _ALIKE = 1.3
 """Factor within which a record and the noise are too large by the same."""
 
 _LESS = 0.01
-"""What is clipped to this share of the clipping norm is as much smaller; what is not clipped stays."""
+"""Factor on the clipping norm that shows whether gradients are clipped: clipped ones shrink by it, others do not."""
 
 
 def changes(audited: AuditedApp, alarms: Alarms) -> Iterator[Change]:
@@ -73,7 +73,7 @@ def _change(audited: AuditedApp, about: str, one: Gradient, other: Gradient, tim
 
 
 def _alone(audited: AuditedApp, about: str, record: Shard, **asked: Any) -> Change:
-    """What a record adds by itself: its sum, or that of many where the number of records is public."""
+    """Return what a record adds by itself: its own sum, or that of many copies if the number of records is public."""
     count = 1 if audited.count_is_private else len(audited.shard)
     about = f"{about}, {'alone in its shard' if audited.count_is_private else 'beside copies of itself'}"
     sums = _sum(audited, _copies(record, count), **asked)
@@ -81,7 +81,7 @@ def _alone(audited: AuditedApp, about: str, record: Shard, **asked: Any) -> Chan
 
 
 def _removes(audited: AuditedApp) -> bool:
-    """Whether a shard with a record is held against one without it; else against one with another in its place."""
+    """Return whether neighbours differ by removal of a record; otherwise another record takes its place."""
     return audited.count_is_private and audited.repeats
 
 
@@ -94,15 +94,15 @@ def _without(audited: AuditedApp, company: Shard) -> Gradient:
     return _sum(audited, _other(audited, company))
 
 
-def _among(audited: AuditedApp, about: str, record: Shard, company: Shard, without: Gradient) -> Change:
-    """What a record beside others changes; in the place of another it may change twice as much."""
+def _among(audited: AuditedApp, about: str, record: Shard, company: Shard, rest: Gradient) -> Change:
+    """Return the change by a record beside others, whose sum is `rest`; a replacement may change twice as much."""
     with_it = _sum(audited, beside(company, record))
     about = f"{about}, among {len(company)} others"
-    return _change(audited, about, with_it, without, 1.0 if _removes(audited) else 2.0)
+    return _change(audited, about, with_it, rest, 1.0 if _removes(audited) else 2.0)
 
 
 def _later(audited: AuditedApp, about: str, record: Shard) -> Change:
-    """What a record changes in a second step, where the first one moved the model in the same way."""
+    """Return a record's change of a second step, after a first step that moved both models in the same way."""
     company = rows_of(audited.shard, slice(0, len(audited.shard) - 1))
     asked: dict[str, Any] = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": SILENT}
     other = _other(audited, company)
@@ -126,7 +126,7 @@ def why(audited: AuditedApp, changes: Sequence[Change]) -> Iterator[str]:
 
 
 def _why(audited: AuditedApp, worst: Change, longest: Change | None) -> str:
-    """What a change that is too large looks like.
+    """Explain a change that is too large.
 
     Args:
         audited: the app.
@@ -153,7 +153,7 @@ def _why(audited: AuditedApp, worst: Change, longest: Change | None) -> str:
 
 
 def _alike(audited: AuditedApp, longest: Change, changed: str) -> Iterator[str]:
-    """What is seen of the record with the largest sum, the surest first."""
+    """Yield explanations by the record with the largest sum, the surest first."""
     record, single = longest.alone or audited.shard, longest.size
     less = _LESS * audited.app.settings.clipping_norm
     if _alone(audited, "", record, clipping_norm=less).size > 0.5 * single > 0.5:

@@ -1,4 +1,4 @@
-"""What leaves an app of neighbouring shards, beside noised numbers."""
+"""Outputs of an app, beside noised numbers, that differ between neighbouring shards."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BY_ITSELF = 1e3
 """A number that differs between equal trainings tells of a record if a record changes it so many times as much."""
 
 _AGAIN = 4
-"""How often an app is asked the same again before what differs is said to differ by a record."""
+"""Number of repeated trainings of an app before a difference is attributed to a record."""
 
 _SAME = 1e-5
 """Relative difference of arrays that are the same but for rounding."""
 
 
 def neighbours(audited: AuditedApp, alarms: Alarms) -> Iterator[Neighbours]:
-    """What leaves without noise to speak of, and with it; and arrays that hold more than noised sums."""
+    """Yield outputs of neighbours, almost without noise and with it; report arrays that hold more than noised sums."""
     for asked in ({**EVERY, "noise_multiplier": SILENT}, {}):
         whole = _Asked(audited, audited.shard, asked)
         for about, one, other in _neighbours(audited):
@@ -40,7 +40,7 @@ def neighbours(audited: AuditedApp, alarms: Alarms) -> Iterator[Neighbours]:
 
 
 def _neighbours(audited: AuditedApp) -> Iterator[tuple[str, Shard, Shard]]:
-    """In words, what is other in the second shard."""
+    """Yield pairs of neighbouring shards, each after words for the difference of the second."""
     shard = audited.shard
     rest, last = rows_of(shard, slice(0, len(shard) - 1)), rows_of(shard, slice(0, 1))
     if audited.count_is_private:
@@ -69,12 +69,12 @@ class _Asked:
 
     @cached_property
     def training(self) -> WatchedTraining:
-        """What it did."""
+        """The training as it was observed."""
         return self.audited.train(self.shard, **self.asked)
 
     @cached_property
     def again(self) -> list[dict[str, Field]]:
-        """What left when it was asked again: fields that differ there differ by themselves, as a duration does."""
+        """Outputs of repeated trainings: a field that differs between them differs by itself, as a duration does."""
         trainings = (self.audited.train(self.shard, **self.asked) for _ in range(_AGAIN))
         return [{field.name: field for field in training.fields} for training in trainings]
 
@@ -110,7 +110,7 @@ class _Asked:
         return Neighbours(one=left[0], other=left[1], in_words=in_words)
 
     def _tells(self, mine: Field, theirs: Field) -> bool:
-        """Whether a field differs by the record, and not by itself."""
+        """Return whether a field differs by the record, and not by itself."""
         if _equal(mine.value, theirs.value):
             return False
         again = [fields[mine.name] for fields in self.again if mine.name in fields]
@@ -128,7 +128,7 @@ def _equal(one: object, other: object) -> bool:
 
 
 def _named(mine: Field, theirs: Field, about: str, count: int) -> str:
-    """What is wrong with a field that tells of a record, by what it seems to be."""
+    """Explain the leak of a field that depends on a record, by what the field seems to be."""
     shown = f"'{mine.name}' is {_short(mine.value)}, and {_short(theirs.value)} {about}"
     if mine.number == count:
         return (
@@ -180,7 +180,7 @@ def _others(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
 
 
 def _moved(one: Field, other: Field) -> bool:
-    """Whether an array is another, by more than rounding."""
+    """Return whether an array is another, by more than rounding."""
     if one.array is None or other.array is None or not one.array.size:
         return False
     if one.form != other.form:

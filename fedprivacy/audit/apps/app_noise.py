@@ -18,13 +18,13 @@ from fedprivacy.audit.subject import Effort, ObservedNoise
 Rows = NDArray[np.float64]
 
 _LEAST_DRAWS = 4000
-"""Of the noise, as far as so many trainings give them: enough to notice a tenth too little."""
+"""Minimum number of draws of the noise, if the trainings give as many: enough to notice a tenth too little."""
 
 _ROUNDS, _STEPS = 6, 4
-"""Of one app that is seeded once, and of one round."""
+"""Number of rounds of one app that is seeded once, and number of steps in one round."""
 
 _STILL = 1e-6
-"""By what the learning rate is multiplied so that steps do not move the model."""
+"""Factor on the learning rate with which steps do not move the model."""
 
 _SAMPLED = 16
 """Trainings with samples."""
@@ -86,7 +86,7 @@ def _with_every_record(audited: AuditedApp) -> Rows:
 
 
 def _is_silent(audited: AuditedApp, sum: Rows) -> bool:
-    """Whether the first noisy sum is what it would be if no noise were asked for."""
+    """Return whether the first noisy sum is what it would be if no noise were asked for."""
     silent = audited.sum(audited.shard, 100, noise_multiplier=SILENT)
     return float(np.linalg.norm(sum - silent)) <= _SILENCE * audited.unit * math.sqrt(audited.size)
 
@@ -115,7 +115,7 @@ def _steps(audited: AuditedApp, **asked: Any) -> Rows:
 
 
 def _test_repeated(alarms: Alarms, rows: Rows, unit: float, about: str) -> None:
-    """Whether any two sums of the same records are too near to each other: their noise is the same."""
+    """Test whether any two sums of the same records are too near to each other: their noise is the same."""
     if len(rows) < 2:
         return
     pairs = list(_pairs(len(rows)))

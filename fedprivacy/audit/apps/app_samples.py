@@ -1,4 +1,4 @@
-"""Who joins the steps of an app, by what was fetched for each."""
+"""Records that join the steps of an app, by what was fetched for each step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _apart(rounds: list[Counts]) -> list[tuple[Counts, Counts]]:
 
 
 def _without_amplification(audited: AuditedApp) -> str:
-    """What is guaranteed of shuffled batches, in which a record joins one step of each epoch."""
+    """State the guarantee of shuffled batches, in which a record joins one step of each epoch."""
     app, settings = audited.app, audited.app.settings
     epochs = math.ceil(settings.steps * settings.sampling_rate - 1e-9)
     one = PoissonSampledGaussian(1.0, settings.noise_multiplier, app.relation)

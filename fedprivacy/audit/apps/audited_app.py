@@ -31,19 +31,19 @@ Sums = Sequence[tuple[Gradient, ...]]
 """Gradients by step and parameter, as an optimiser is given them."""
 
 EVERY: Mapping[str, Any] = {"sampling_rate": 1.0, "steps": 1}
-"""What is asked for one step with every record."""
+"""Settings of a training with one step that every record joins."""
 
 SILENT = 1e-6
 """A noise multiplier that leaves sums readable."""
 
 _MOST_RECORDS = 256
-"""Of an app, in a quick audit."""
+"""Maximum number of an app's records in a quick audit; a full one takes 8 times as many."""
 
 _FAR = (1e3, 1e4, 1e5)
-"""How far own records are moved: a norm that is a difference of large numbers is lost for half of them in float32."""
+"""Distances by which own records are moved: half lose, in float32, a norm computed as a difference of large numbers."""
 
 _STILL = 1e-9
-"""By what the learning rate is multiplied to see where arrays stand that nothing moves."""
+"""Factor on the learning rate with which nothing moves the arrays that leave, so that their starting point shows."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class AuditedApp:
 
     @cached_property
     def model(self) -> nn.Module:
-        """What is sent to every training; always the same for one seed."""
+        """The model that is sent to every training; always the same for one seed."""
         seed_everything(self.seed, 0)
         try:
             return self.app.model()
@@ -97,13 +97,13 @@ class AuditedApp:
 
     @property
     def event(self) -> PoissonSampledGaussian:
-        """What a step is claimed to be."""
+        """The event that is claimed for each step."""
         settings = self.app.settings
         return PoissonSampledGaussian(settings.sampling_rate, settings.noise_multiplier, self.app.relation)
 
     @property
     def count_is_private(self) -> bool:
-        """Whether neighbouring shards have one record more or less."""
+        """Return whether neighbouring shards have one record more or less."""
         return self.app.relation is NeighbouringRelation.ADD_OR_REMOVE_ONE
 
     @property
@@ -181,7 +181,7 @@ class AuditedApp:
 
     @cached_property
     def at_optimizer(self) -> bool:
-        """Whether sums are read at a torch optimiser."""
+        """Return whether sums are read at a torch optimiser."""
         steps = self._plain.steps
         return self.app.seen is Seen.AT_OPTIMIZER and bool(steps) and steps[0].gradients is not None
 
@@ -214,7 +214,7 @@ class AuditedApp:
         return silent + 2.0**-22 * float(np.linalg.norm(self._still)) * scale
 
     def check(self) -> None:
-        """Whether the app trains at all, and does as it is asked.
+        """Check whether the app trains at all, and does as it is asked.
 
         Raises:
             AppError: says what it does instead.
@@ -252,7 +252,7 @@ class AuditedApp:
         )
 
     def _check_silence(self) -> None:
-        """That with next to no noise sums do not differ as with it; they may, where training itself is random."""
+        """Check that sums differ less with next to no noise than with it, unless the training itself is random."""
         silent, loud = (self._difference(noise_multiplier=n) for n in (SILENT, self.app.settings.noise_multiplier))
         if silent > self.unit * math.sqrt(self.size) and loud < 1.2 * silent:
             raise AppError(
@@ -266,12 +266,12 @@ class AuditedApp:
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether a step with every record and next to no noise is always the same: nothing else is random."""
+        """Return whether a step with every record and next to no noise is always the same: nothing else is random."""
         return self._difference(noise_multiplier=SILENT) <= self.rounding + 1e-3 * self.app.settings.clipping_norm
 
-    def generator(self, *of: int) -> torch.Generator:
-        """Random numbers of the audit's own, by what they are for."""
-        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, 2, *of]).generate_state(1)[0]))
+    def generator(self, *purpose: int) -> torch.Generator:
+        """Return the audit's own random numbers for a purpose."""
+        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, 2, *purpose]).generate_state(1)[0]))
 
 
 def _joined(training: WatchedTraining) -> Gradient:

@@ -1,4 +1,4 @@
-"""What left an app, as a flat list of fields: arrays, and everything else."""
+"""Outputs that left an app, as a flat list of fields: arrays, and everything else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Field:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What an array says without its numbers; of anything else, its type."""
+        """The type and shape of an array, without its numbers; the type of anything else."""
         if self.array is not None:
             return "array", str(self.array.dtype), self.array.shape
         return (type(self.value).__name__,)

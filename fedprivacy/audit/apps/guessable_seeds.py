@@ -14,13 +14,13 @@ from fedprivacy.audit.apps.watched_training import WatchedTraining
 from fedprivacy.audit.gates.gate import Judged, gate
 
 _CHANGE = 0x2AB3
-"""What guessable seeds are changed by: they stay as short as they were."""
+"""Mask that changes guessable seeds and keeps them as short as they were."""
 
 _MATERIAL = 1e-2
-"""What a changed seed must move, relative to what all other random numbers move: rounding moves less."""
+"""Least movement that counts, by a changed seed relative to all other random numbers: rounding moves less."""
 
 _ROUNDING = 1e-6
-"""Of an array, relative."""
+"""Relative rounding error of an array."""
 
 
 @gate(
@@ -31,7 +31,7 @@ _ROUNDING = 1e-6
     "numpy's are made for secrets.",
 )
 def check(audited: AuditedApp) -> Judged:
-    """Whether a seed that can be guessed moves what leaves, or who joins."""
+    """Check whether a seed that can be guessed moves what leaves, or who joins."""
     reasons = []
     plain = audited.train(audited.shard, 500, **EVERY)
     seeds = plain.guessable
@@ -54,7 +54,7 @@ def check(audited: AuditedApp) -> Judged:
 
 
 def _moves(plain: WatchedTraining, changed: WatchedTraining, other: WatchedTraining) -> bool:
-    """Whether another seed moves an array that leaves, by more than rounding; beside one that is drawn quite anew."""
+    """Return whether a changed seed moves an array that leaves by more than rounding; `other` is drawn quite anew."""
     if any(training.error is not None for training in (plain, changed, other)):
         return False
     return any(
@@ -64,7 +64,7 @@ def _moves(plain: WatchedTraining, changed: WatchedTraining, other: WatchedTrain
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
-    """Between two arrays; 0 if it is no more than rounding."""
+    """Return the distance between two arrays; 0 if it is no more than rounding."""
     if one.shape != other.shape:
         return math.inf
     a, b = one.astype(np.float64), other.astype(np.float64)

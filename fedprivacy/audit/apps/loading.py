@@ -1,4 +1,4 @@
-"""From `path/to/file.py:name` to the app that it names, made anew for each training that the audit asks for."""
+"""Load the app that `path/to/file.py:name` names, made anew for each training that the audit asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Maker = Callable[[], App]
 
 
 def load_app(name: str) -> Maker:
-    """What makes the app that `path/to/file.py:name` or `package.module:name` names: a class, a function, or an object.
+    """Return the maker of the app that `path/to/file.py:name` or `package.module:name` names.
+
+    The name is that of a class, a function or an object.
 
     Raises:
         AppError: there is none of that name, or it is no app.
@@ -29,7 +31,7 @@ def load_app(name: str) -> Maker:
 
 
 def maker_of(found: Any, name: str) -> Maker:
-    """What makes an app, of a class or function without arguments, or of an object, of which each is a copy.
+    """Return the maker of an app: a class or function without arguments, or a function that copies an object.
 
     Raises:
         AppError: it makes none.

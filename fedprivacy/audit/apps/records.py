@@ -37,8 +37,8 @@ class Records(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self._shard)
 
-    def __getitem__(self, which: Any) -> tuple[Tensor, Tensor]:
-        rows = self._rows[_index(which)]
+    def __getitem__(self, index: Any) -> tuple[Tensor, Tensor]:
+        rows = self._rows[_index(index)]
         self._note(np.atleast_1d(rows), np.ndim(rows) == 1)
         found = torch.from_numpy(rows) if np.ndim(rows) == 1 else int(rows)
         return self._shard.inputs[found], self._shard.targets[found]
@@ -49,10 +49,10 @@ class Records(Dataset[tuple[Tensor, Tensor]]):
         return [(self._shard.inputs[row], self._shard.targets[row]) for row in rows]
 
 
-def _index(which: Any) -> Any:
+def _index(index: Any) -> Any:
     """An index as numpy takes it; an empty list is one of rows."""
-    if isinstance(which, Tensor):
-        return which.detach().cpu().numpy()
-    if isinstance(which, list | tuple):
-        return np.asarray(which, dtype=np.int64 if not which else None)
-    return which
+    if isinstance(index, Tensor):
+        return index.detach().cpu().numpy()
+    if isinstance(index, list | tuple):
+        return np.asarray(index, dtype=np.int64 if not index else None)
+    return index

@@ -1,7 +1,7 @@
-"""What training code seeds random generators with: watched, and changed to see what depends on it.
+"""Seeds that training code sets for random generators: watched, and changed to see what depends on them.
 
-Noise, masks and samples are as secret as the number that they come from. Whoever tries all of four billion numbers
-finds a seed of 32 bits, in minutes. Of whatever seed, torch's generator on a CPU takes the last 32 bits.
+Noise, masks and samples are as secret as the number that they come from. Anybody who tries all of four billion numbers
+finds a seed of 32 bits, in minutes. Torch's generator on a CPU takes only the last 32 bits of any seed.
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ class Seeds:
 
 
 def bits(seed: int, taken: int | None = None) -> int:
-    """How many bits of a seed count, where a generator takes so many of it; None: all."""
+    """Return the number of bits of a seed that count, if a generator takes at most `taken`; None: it takes all."""
     length = seed.bit_length()
     return length if taken is None else min(length, taken)
 
 
 def _subclass(base: type, members: dict[str, Any]) -> type:
-    """A class that stands for its base, of whose objects it says that they are its own."""
-    kind: Any = type("Watching", (type(base),), {"__instancecheck__": lambda _, made: isinstance(made, base)})
+    """Return a class that stands for its base: objects of the base count as its own in `isinstance`."""
+    kind: Any = type("Watching", (type(base),), {"__instancecheck__": lambda _, value: isinstance(value, base)})
     made: type = kind(base.__name__, (base,), members)
     return made

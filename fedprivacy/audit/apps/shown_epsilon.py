@@ -19,17 +19,17 @@ _NEAR = 0.05
 """Relative difference within which an epsilon is taken for that of another number of steps: accountants differ."""
 
 _HALVINGS = 12
-"""Until a sampling rate is found that costs what is shown, to three digits."""
+"""Number of halvings that find, to three digits, the sampling rate that costs what is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What an app showed after some rounds, beside what it did.
+    """Epsilon that an app showed after some rounds, beside the steps that it took.
 
     Attributes:
-        rounds: in which it trained.
-        steps: that it took in them.
-        epsilon: that it showed.
+        rounds: number of rounds in which it trained.
+        steps: number of steps that it took in them.
+        epsilon: the value that it showed.
     """
 
     rounds: int
@@ -58,7 +58,7 @@ def shown(audited: AuditedApp, rounds: int) -> Shown:
     assumes="Noise and samples are as claimed (gates noise, sampling); other rounds are as the rehearsed ones.",
 )
 def check(audited: AuditedApp) -> Judged:
-    """Whether the epsilon that is shown is not less than what was spent."""
+    """Check whether the epsilon that is shown is not less than what was spent."""
     many = audited.app.rounds
     found = [shown(audited, rounds) for rounds in dict.fromkeys((1, many))]
     spent = [cost(audited, one.steps) for one in found]
@@ -76,7 +76,7 @@ def cost(audited: AuditedApp, steps: int) -> float:
 
 
 def _why(audited: AuditedApp, found: list[Shown], spent: list[float]) -> Iterator[str]:
-    """What an epsilon that is too low looks like."""
+    """Explain an epsilon that is too low."""
     first, last = found[0], found[-1]
     said = (
         f"after {last.rounds} rounds an epsilon of {last.epsilon:.3g} is shown, and the {last.steps} steps that were "
@@ -100,7 +100,7 @@ def _why(audited: AuditedApp, found: list[Shown], spent: list[float]) -> Iterato
 
 
 def _as_if(audited: AuditedApp, one: Shown) -> Iterator[str]:
-    """Of what else an epsilon is the cost, which one round shows and does not cost."""
+    """Yield other trainings that cost the epsilon shown after one round, which is less than that round costs."""
     if one.epsilon >= cost(audited, 1):
         yield (
             f"it is the cost of {count_text(_as_if_steps(audited, one), 'step')} (as where steps are counted for the "
@@ -116,7 +116,7 @@ def _as_if(audited: AuditedApp, one: Shown) -> Iterator[str]:
 
 
 def _as_if_steps(audited: AuditedApp, one: Shown) -> int:
-    """How many steps cost what is shown."""
+    """Return the number of steps that cost what is shown."""
     least, most = 0, one.steps
     while most - least > 1:
         middle = (least + most) // 2
@@ -125,7 +125,7 @@ def _as_if_steps(audited: AuditedApp, one: Shown) -> int:
 
 
 def _as_if_rate(audited: AuditedApp, one: Shown) -> float:
-    """At which sampling rate the steps cost what is shown."""
+    """Return the sampling rate at which the steps cost what is shown."""
     event, delta = audited.event, audited.app.delta
     least, most = 1e-3 * event.sampling_rate, event.sampling_rate
     for _ in range(_HALVINGS):

@@ -65,7 +65,7 @@ class WatchedTraining:
 
 @dataclass(slots=True)
 class _Watch:
-    """What is noted while an app trains.
+    """Notes taken while an app trains.
 
     Attributes:
         sums: gradients that the optimiser is given in place of its own, step by step; None: its own.
@@ -98,7 +98,7 @@ class _Watch:
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches])
 
     def all_steps(self) -> tuple[WatchedStep, ...]:
-        """Of an optimiser; where none was seen, each batch is taken for one."""
+        """Return the steps of the optimiser; if none was seen, each batch is taken for a step."""
         return tuple(self.steps) or tuple(WatchedStep(rows, None) for rows in self.batches)
 
 
@@ -153,9 +153,9 @@ def with_parameters_of(trained: nn.Module, model: nn.Module) -> nn.Module:
     return model
 
 
-def seed_everything(seed: int, *of: int) -> int:
+def seed_everything(seed: int, *purpose: int) -> int:
     """Seed the global generators of torch, numpy and Python; return a seed for others, 62 bits."""
-    words = np.random.SeedSequence([seed, *of]).generate_state(8)
+    words = np.random.SeedSequence([seed, *purpose]).generate_state(8)
     torch.manual_seed(int(words[:2].view(np.uint64)[0] >> 1))
     np.random.seed(words[2:6])
     random.seed(words.tobytes())

@@ -1,4 +1,4 @@
-"""What every bound asks of its arguments."""
+"""Checks of the arguments that every bound shares."""
 
 from __future__ import annotations
 

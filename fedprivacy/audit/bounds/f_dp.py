@@ -31,12 +31,12 @@ Least = Callable[[float], float]
 
 
 def gaussian(mu: float) -> Least:
-    """That of N(mu, 1) against N(0, 1): Phi(Phi^-1(chance) - mu) (Dong, Roth, Su 2022)."""
+    """Return the trade-off function of N(mu, 1) against N(0, 1): Phi(Phi^-1(chance) - mu) (Dong, Roth, Su 2022)."""
     return lambda chance: float(ndtr(ndtri(chance) - mu))
 
 
 def refuted(correct: int, guesses: int, canaries: int, least: Least, risk: float) -> bool:
-    """Whether so many right guesses, or more, have a probability below `risk` under the claim.
+    """Return whether so many right guesses, or more, have a probability below `risk` under the claim.
 
     Args:
         correct: v, from 0 to r.

@@ -20,7 +20,7 @@ from fedprivacy.audit.bounds.checks import check_confidence, check_guesses
 from fedprivacy.audit.bounds.search import last_rejected
 
 SHARE = 0.03
-"""Of the canaries that is guessed. Fixed before any is looked at: near the best for epsilons from 1 to 8."""
+"""Share of the canaries that is guessed. Fixed before any is looked at: near the best for epsilons from 1 to 8."""
 
 _LARGEST = 100.0  # epsilon, in nats; beyond, nothing is asked
 

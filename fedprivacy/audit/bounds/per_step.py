@@ -68,7 +68,7 @@ class Readings:
 
     @classmethod
     def of(cls, values: NDArray[np.float64], canaries: NDArray[np.float64]) -> Readings:
-        """Of readings and of how many canaries joined each, with their signs; both of shape [readings].
+        """Return statistics of readings and of the signed count of canaries that joined each; both of shape [readings].
 
         Raises:
             ValueError: a reading is not finite.
@@ -101,12 +101,12 @@ class Readings:
 
     @property
     def slope(self) -> float:
-        """By how much a canary that joined moves a reading: least squares, in clipping norms; 0 if k never varies."""
+        """Movement of a reading by a canary that joined: least squares, in clipping norms; 0 if k never varies."""
         return (self.products - self.canaries * self.values / self.number) / self.spread if self.spread > 0.0 else 0.0
 
     @property
     def deviation(self) -> float:
-        """Of the noise, in clipping norms; 0 where only rounding is left."""
+        """Standard deviation of the noise, in clipping norms; 0 where only rounding is left."""
         whole = self.values_squared - self.values**2 / self.number
         left = whole - self.slope**2 * self.spread
         return math.sqrt(left / (self.number - 2)) if left > _NO_NOISE * self.values_squared else 0.0

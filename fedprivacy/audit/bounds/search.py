@@ -10,8 +10,8 @@ _HALVINGS = 40
 def last_rejected(rejected: Callable[[float], bool], low: float, high: float, halvings: int = _HALVINGS) -> float:
     """A parameter at which a claim is rejected, next to one at which it is not; `low` where nothing is rejected.
 
-    Claims weaken from `low` to `high`: whoever keeps one keeps all after it. So every rejected parameter is a lower
-    bound on the true one, also where rejections are not in order: a smallest p-value over all weaker claims is one.
+    Claims weaken from `low` to `high`: a mechanism that keeps one keeps all after it. So every rejected parameter is a
+    lower bound on the true one, even if rejections are not in order: a smallest p-value over all weaker claims is one.
 
     Args:
         rejected: whether the claim with this parameter is.

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 FALSE_ALARM = 1e-6
-"""With which probability a statistical gate fails on correct code, all of its tests together."""
+"""Probability that a statistical gate fails on correct code, all of its tests together."""
 
 
 _LONGEST, _FEWEST_PRODUCTS = 2**20, 1000
@@ -47,7 +47,7 @@ class Alarms:
 
     @property
     def reasons(self) -> list[str]:
-        """Of the tests that failed, the clearest first."""
+        """Reasons of the tests that failed, the clearest first."""
         limit = FALSE_ALARM / max(len(self.found), 1)
         failed = sorted((p, reason) for p, reason in self.found if not p > limit)
         return [*self.exact, *(reason for _, reason in failed)]

@@ -31,18 +31,18 @@ from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent, reason_of
 
 PROVES = "Every client lost as much privacy as is said, by what was executed, and not more."
-"""What the gate proves, of a client as of a run."""
+"""Statement that the gate proves, about a client and about a run."""
 
 _LITTLE = 1e-3
 """A noise multiplier whose noise is shrunk by nothing that comes after it."""
 
 _COORDINATES = 20_000
-"""In which the noise of a grant's steps is measured."""
+"""Number of coordinates in which the noise of a grant's steps is measured."""
 
 
 @gate("ledger", proves=PROVES, assumes="Every round is executed as the one that was asked; the accountant is right.")
 def check(audited: Audited) -> Judged:
-    """Whether a client executes what it is granted and says so, and the claim is what that costs."""
+    """Check whether a client executes what it is granted and says so, and the claim is what that costs."""
     alarms = Alarms()
     receipt = _steps(audited, alarms)
     claim = audited.claim
@@ -77,7 +77,7 @@ def _steps(audited: Audited, alarms: Alarms) -> Receipt:
 
 
 def check_run(folder: Path) -> Gate:
-    """Whether every figure in a finished run's folder is what the executed steps cost.
+    """Check whether every figure in a finished run's folder is what the executed steps cost.
 
     Raises:
         RunFolderError: the folder holds no run.
@@ -100,7 +100,7 @@ def check_run(folder: Path) -> Gate:
 
 
 def _misstated(stated: ClientSpent, spent: float) -> list[str]:
-    """Whether an epsilon in a run's last round is less than what was executed cost."""
+    """Return the reason if an epsilon in a run's last round is less than the cost of what was executed."""
     if not too_low(stated.epsilon, spent):
         return []
     return [
@@ -127,7 +127,7 @@ def _uncharged(history: RunHistory) -> list[str]:
 
 
 def _asked(now: RoundResult) -> list[str]:
-    """Clients that a round must have charged: in an asynchronous one, whom it dispatched, whenever they answer."""
+    """Clients that a round must have charged; an asynchronous round must have charged those that it dispatched."""
     if now.buffered:
         return list(now.buffered.dispatched)
     return [*now.participants, *(c for c, why in now.failures.items() if not reason_of(why).refused)]
@@ -147,7 +147,7 @@ def _unasked(history: RunHistory) -> list[str]:
 
 
 def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, list[str]]]:
-    """What each client executed, by the run's ledger where there is one, else by its folder; and what contradicts."""
+    """Return what each client executed, by the run's ledger or else by its folder, and the contradictions in it."""
     terms = client_terms_of(str(folder / CLIENT_TERMS) if history.settings.get("client-terms") else "")
     stated = {client: _stated(terms.of(client), history, spent) for client, spent in history.last.spent.items()}
     own: dict[str, History] = {
@@ -177,9 +177,9 @@ def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, lis
 
 
 def _stated(own: Terms, history: RunHistory, spent: ClientSpent) -> PoissonSampledGaussian:
-    """What a client's local step is, by its own terms and the run's settings.
+    """Return the event of a client's local step, by its own terms and the run's settings.
 
-    Where they say a batch size, its rate is what the run shows of it, and so is noise that was found for that rate.
+    If they give a batch size, the rate is the one that the run shows, and so is the noise that was found for that rate.
     """
     rate = own.sampling_rate
     if rate is None:

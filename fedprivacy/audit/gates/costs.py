@@ -7,5 +7,5 @@ TOLERANCE = 1e-3
 
 
 def too_low(stated: float, spent: float) -> bool:
-    """Whether a stated epsilon is less than what was spent, by more than accountants may differ."""
+    """Return whether a stated epsilon is less than what was spent, by more than accountants may differ."""
     return not stated >= spent * (1.0 - TOLERANCE) - 1e-6

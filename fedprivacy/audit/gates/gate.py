@@ -17,11 +17,11 @@ MOST_REASONS = 4
 _NO_UPDATE = "A client sent no update for some records, though it does for others: that it has them shows."
 
 Audited = TypeVar("Audited")
-"""Whatever a gate checks."""
+"""The subject that a gate checks."""
 
 
 class Judged(NamedTuple):
-    """What a gate's check came to: the number that decided, what is wrong, and a p-value unless the check is exact."""
+    """Result of a gate's check: the number that decided, what is wrong, and a p-value unless the check is exact."""
 
     statistic: float
     reasons: Sequence[str]
@@ -29,10 +29,10 @@ class Judged(NamedTuple):
 
 
 def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited], Judged]], Callable[[Audited], Gate]]:
-    """A check as a gate: it passes if there is no reason why not; of many, the first few are told.
+    """Turn a check into a gate, which passes if there is no reason against it; of many reasons, it gives the first few.
 
-    A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked. A subject
-    may have words of its own, `said`.
+    A client that sends no update, although nothing is wrong with the request, fails the gate that asked. A subject may
+    have its own words for a gate, in `said`.
     """
 
     def as_gate(check: Callable[[Audited], Judged]) -> Callable[[Audited], Gate]:

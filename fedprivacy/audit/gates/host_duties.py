@@ -1,4 +1,4 @@
-"""Node: what a deployed client heeds, refuses, charges and says, asked on its own host with its own configuration.
+"""Node: what a deployed client obeys, refuses, charges and says, asked on its own host with its own configuration.
 
 In a deployment randomness is secret, so nothing can be frozen and compared here. What is asked instead needs no seed:
 whose word counts, what is refused and how it is said, what is on the disk when the first record is read, and that one
@@ -58,7 +58,7 @@ _TINY = 1e-9
 """A sampling rate below every delta: the budget alone would allow steps of it without noise."""
 
 _LESS = 0.999
-"""Of the least noise: too little."""
+"""Factor on the minimum noise multiplier that makes it too small."""
 
 
 class DiedError(BaseException):
@@ -114,7 +114,7 @@ class _Asked:
 
 
 def check(audited: Audited, host: Host) -> Gate:
-    """Whether the client obeys its own configuration, whoever asks for what.
+    """Check whether the client obeys its own configuration, for any request from any sender.
 
     Args:
         audited: the same task with the same shard, and the model that is sent.
@@ -173,7 +173,7 @@ def _updates(asked: _Asked) -> bool:
 
 
 def _receipt_is_true(client: DeployedClient, grant: Grant, reply: Message) -> bool:
-    """Whether a receipt says what was granted and sent, under the client's own signature."""
+    """Return whether a receipt says what was granted and sent, under the client's own signature."""
     try:
         receipt = Receipt.of(reply)
     except ValueError:
@@ -243,7 +243,7 @@ def _beyond(grant: Grant, epsilon: float, delta: float) -> int:
 
 
 def _refuses(asked: _Asked) -> None:
-    """What no configuration allows: refused with a constant code, nothing charged, no record read."""
+    """Test requests that no configuration allows: refused with a constant code, nothing charged, no record read."""
     for about, grant, expected in _forbidden(asked):
         _check_refusal(asked, asked.host.client(), grant, about, expected)
     for about, question, expected in forbidden(asked.audited, asked.host):
@@ -297,7 +297,7 @@ def _forbidden(asked: _Asked) -> Iterator[tuple[str, Grant, RefusalCode]]:
 
 
 def _enrols(asked: _Asked) -> None:
-    """Who asks a client who it is, and what it says."""
+    """Test enrolment: which requests the client answers, and what it says."""
     client = asked.host.client()
     stranger = Ed25519PrivateKey.generate()
     right = client.request()
@@ -321,7 +321,7 @@ def _enrols(asked: _Asked) -> None:
 
 
 def _enrolment(client: DeployedClient, request: EnrolmentRequest) -> Enrolment | None:
-    """What a client says at enrolment; None: something else, or more."""
+    """Return what a client says at enrolment; None: its reply holds something else, or more."""
     reply = client.enrolled(request)
     if reply.has_error() or list(reply.content) != [ENROLMENT]:
         return None
@@ -331,7 +331,7 @@ def _enrolment(client: DeployedClient, request: EnrolmentRequest) -> Enrolment |
 
 
 def _public(asked: _Asked, claims: str) -> Enrolment:
-    """What a client may say of itself."""
+    """Return what a client may say of itself."""
     node = asked.host.node
     size = len(node.shard) if node.task.shard_sizes_public else 0
     return Enrolment(client_id=node.settings.client_id, shard_size=size, num_partitions=0, spent=claims)

@@ -35,7 +35,7 @@ ASSUMES = (
 )
 
 _LEAST_DRAWS, _PAIRS = 4000, (4, 16)
-"""Of each layer, as far as so many pairs of updates give them."""
+"""Minimum draws of each layer's noise, and the fewest and most pairs of updates, in a quick audit, that give them."""
 
 _MOST_DRAWS = 2e7
 """Draws of a large model's noise that are worth the time."""
@@ -44,7 +44,7 @@ _MOST_SHAPED = 200_000
 
 
 def check(audited: Audited, host: Host) -> Gate:
-    """Whether what the deployed client adds is Gaussian, as large as granted, and never the same.
+    """Check whether what the deployed client adds is Gaussian, as large as granted, and never the same.
 
     Args:
         audited: the same task, and the model that is sent.
@@ -82,7 +82,7 @@ def _named(grant: Grant, number: int) -> Grant:
 
 
 def _count(audited: Audited) -> int:
-    """How many pairs."""
+    """Number of pairs of updates."""
     sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
     fewest, most = _PAIRS if audited.effort is Effort.QUICK else (_PAIRS[0], 16 * _PAIRS[1])
     return min(max(math.ceil(_LEAST_DRAWS / min(sizes)), fewest), most, max(int(_MOST_DRAWS / sum(sizes)), fewest))

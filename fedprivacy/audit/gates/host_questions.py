@@ -19,13 +19,13 @@ from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 NOBODY_S = "a column that no list names"
-"""What the auditor asks of, where a list names others."""
+"""Name of the column that the auditor asks about if the host's list names only others."""
 
 _LESS = 0.999
-"""Of the least noise: too little."""
+"""Factor on the minimum noise multiplier that makes it too small."""
 
 Forbidden = tuple[str, QuestionGrant, RefusalCode]
-"""In words, as it is sent, and the code."""
+"""A forbidden grant: its description in words, the grant as it is sent, and the code of the refusal."""
 
 
 def forbidden(audited: Audited, host: Host) -> Iterator[Forbidden]:

@@ -32,13 +32,13 @@ _SILENT = 1e-6
 """A noise multiplier that leaves a release readable."""
 
 _COMPANY = (1, 7, 16, 33, 100)
-"""How many others a record is summed with: around the sizes in which batches are computed."""
+"""Numbers of other records that a record is summed with: around the sizes in which batches are computed."""
 
 _ALLOWED = 2.0 * ROUNDING_ALLOWANCE
-"""How far apart a record's parts may be, in clipping norms: what rounding of both sums is allowed."""
+"""Maximum distance between a record's parts of sums, in clipping norms: the rounding that both sums are allowed."""
 
 _DOUBLED = 1.9
-"""At least how many times as long the sum of records is that are there twice, if nothing shrinks it."""
+"""Minimum factor by which a sum grows if every record is there twice and nothing shrinks it."""
 
 _FEATURES, _HIDDEN = 20, 50
 
@@ -49,7 +49,7 @@ _FEATURES, _HIDDEN = 20, 50
     assumes="The parameters, numbers of records and extreme neighbours that were tried stand for all others.",
 )
 def check(audited: Audited) -> Judged:
-    """Whether a record's part of a sum depends on the record, the parameters and public numbers alone."""
+    """Check whether a record's part of a sum depends on the record, the parameters and public numbers alone."""
     reasons: list[str] = []
     largest = 0.0
     for about, model, shard, parameters in _trials(audited):
@@ -87,7 +87,7 @@ def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]
 
 
 def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
-    """How far apart the parts of one record are, alone and in company, in clipping norms."""
+    """Return the largest distance between the parts of one record, alone and in company, in clipping norms."""
     grant = audited.asking(sampling_rate=1.0, noise_multiplier=_SILENT)
 
     def total(rows: Tensor, inputs: Tensor) -> NDArray[np.float64]:
@@ -108,7 +108,7 @@ def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
 
 
 def _shrunk(once: NDArray[np.float64], twice: NDArray[np.float64]) -> bool:
-    """Whether the sum of everybody twice points where that of everybody once does, and is not twice as long."""
+    """Return whether the sum of all records twice has the direction of the simple sum, but not twice its length."""
     lengths = [float(np.linalg.norm(released)) for released in (once, twice)]
     aligned = float(once @ twice) >= (1.0 - 1e-6) * lengths[0] * lengths[1] > 0.0
     return aligned and lengths[1] < _DOUBLED * lengths[0]

@@ -20,7 +20,7 @@ from fedprivacy.audit.subject import NOISED, Fields, Subject
     assumes="The neighbouring shards that were tried stand for all others. How long an answer takes is not judged.",
 )
 def check(subject: Subject) -> Judged:
-    """Whether nothing but noised numbers depends on a record."""
+    """Check whether nothing but noised numbers depends on a record."""
     alarms, told = Alarms(), dict[tuple[str, bool], str]()
     for pair in subject.neighbours(alarms):
         for name in differences(pair.one, pair.other, all_of_it=pair.alike):

@@ -36,19 +36,19 @@ _SILENT = 1e-6
 """A noise multiplier that leaves a release readable."""
 
 _READING = 2.0**-20
-"""By how much float32 may move what is read of a release, relative to its norm, and at least."""
+"""Error of float32 that a reading of a release may have, relative to its norm, and at least."""
 
 _LATTICE = 2.0**-12
-"""By how much rounding to the lattice may move a sum of four releases."""
+"""Maximum movement of a sum of four releases by rounding to the lattice."""
 
 _SCORES = 255
-"""Of a client whose noise is looked at: so many coordinates less one."""
+"""Number of scores of a client whose noise is tested: one less than its coordinates."""
 
 _JOINING = 32
 """Records whose joining is looked at."""
 
 _ROUNDS = 16
-"""In which a quick audit asks."""
+"""Number of rounds in which a quick audit asks."""
 
 _RAISES, _WORTHLESS = -1e31, 0.5
 """A target whose score raises, and that no made-up record has; and one that is in the middle, and moves a sum of scores
@@ -73,7 +73,7 @@ class Scored(Known):
         self._number = number
 
     def scores(self) -> Mapping[str, Score]:
-        """As many as there are targets."""
+        """Return one score for each target."""
         return {f"{column}": Score(partial(_target, column)) for column in range(self._number)}
 
 
@@ -88,7 +88,7 @@ def _target(column: int, outputs: Tensor, targets: Tensor) -> Tensor:
     assumes="The records and scores that were tried stand for all others.",
 )
 def check(audited: Audited) -> Judged:
-    """Whether the noisy sums of a local evaluation are what one release of the mechanism may be."""
+    """Check whether the noisy sums of a local evaluation are what one release of the mechanism may be."""
     found = _Found(audited, Alarms())
     _known_scores(found)
     _own_scores(found)
@@ -100,7 +100,7 @@ def check(audited: Audited) -> Judged:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found so far: the alarms, and by how much one record moved a sum at most, in units of its bound."""
+    """Findings so far: the alarms, and the largest movement of a sum by one record, in units of its bound."""
 
     audited: Audited
     alarms: Alarms
@@ -131,13 +131,13 @@ class _Found:
             self.alarms.must(change == 0.0, f"A record that did not join changed a local evaluation ({about}).")
 
     def company(self, among_others: Sums, alone: Sums) -> None:
-        """What a record adds to the sum of a crowd and to that of nobody: the same, but for the lattice's rounding."""
+        """Require that a record adds the same to a crowd's sum as to an empty one, up to the lattice's rounding."""
         holds = float(np.abs(among_others - alone).max()) <= _LATTICE
         self.alarms.must(holds, "What a record adds to a local evaluation depends on who else joins it.")
 
 
 def _sums(client: AskedClient, grant: Grant, parameters: Parameters) -> Sums:
-    """What the local evaluation of a grant released.
+    """Return the noisy sums that the local evaluation of a grant released.
 
     Raises:
         NoUpdateError: the client sent none.
@@ -155,7 +155,7 @@ def _scored_shard(scores: Sequence[Sequence[float]] | Tensor, task: Scored) -> S
 
 
 def _known_scores(found: _Found) -> None:
-    """Scores beyond their bounds, and none: each moves the sum by at most its bound, whoever else is there."""
+    """Test scores beyond their bounds, and none: each moves the sum by at most its bound, in any company."""
     task, number = found.scored(3), 3
     client, grant = found.audited.client_of(task, _scored_shard([], task)), found.grant(sampling_rate=1.0)
 
@@ -205,7 +205,7 @@ def _own_scores(found: _Found) -> None:
 
 
 def _can_be_scored(found: _Found, grant: Grant) -> bool:
-    """Whether the task's scores can be taken at all; if not, every client refuses before it reads a record."""
+    """Return whether the task's scores can be taken at all; if not, every client refuses before it reads a record."""
     empty = found.audited.client.holding(without_records(found.audited.shard))
     try:
         _sums(empty, grant, found.audited.parameters)
@@ -259,7 +259,7 @@ def _asked(found: _Found, task: Scored, sigma: float) -> Iterator[tuple[AskedCli
 
 
 def _sampling(found: _Found, rate: float) -> None:
-    """Who joins an evaluation: each with the sampling rate, whoever joins the steps that train."""
+    """Test who joins an evaluation: each record with the sampling rate, independently of the steps that train."""
     audited, alarms, task = found.audited, found.alarms, found.scored(_JOINING)
     scores = torch.full((_JOINING, _JOINING), _WORTHLESS).fill_diagonal_(1.0)
     client = audited.client_of(task, shard_of(1e4 * audited.grant.clipping_norm * torch.eye(_JOINING), scores))

@@ -28,7 +28,7 @@ _NEAR = 0.05
     assumes="Releases without records show the noise that releases with records carry.",
 )
 def check(subject: Subject) -> Judged:
-    """Whether every release carries the noise that is claimed for it."""
+    """Check whether every release carries the noise that is claimed for it."""
     alarms, sizes = Alarms(), list[float]()
     for noise in subject.noise(alarms):
         _judge(alarms, noise)
@@ -70,7 +70,7 @@ def _judge(alarms: Alarms, noise: ObservedNoise) -> None:
 
 
 def _test_alike(alarms: Alarms, noise: ObservedNoise) -> None:
-    """Whether no release has less noise than others, nor more if it must be exact."""
+    """Test whether no release has less noise than others, nor more if it must be exact."""
     squares, d = np.square(noise.rows).sum(axis=1), noise.rows.shape[1]
     least, most = int(squares.argmin()), int(squares.argmax())
     spread = stats.chi2.cdf(squares[least], d)

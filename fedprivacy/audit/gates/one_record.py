@@ -17,7 +17,7 @@ from fedprivacy.audit.subject import Subject
     assumes="The pairs of shards and the parameters that were tried stand for all others; the randomness was frozen.",
 )
 def check(subject: Subject) -> Judged:
-    """Whether one record changes a released sum by at most the clipping norm, and by nothing where it did not join."""
+    """Check that one record changes a released sum by at most the clipping norm, and by nothing if it did not join."""
     alarms = Alarms()
     changes = [*subject.changes(alarms)]
     largest = max((change.size for change in changes if change.may_be_told), default=0.0)

@@ -17,10 +17,10 @@ from fedprivacy.audit.gates.gate import Judged, gate
 from fedprivacy.audit.subject import Pairs, Samples, Subject
 
 _QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)
-"""Of binomial counts, at which they are compared with what they should be."""
+"""Quantiles at which counts are compared with the binomial distribution that they should have."""
 
 Joined = NDArray[np.bool_]
-"""Who joined: shape [steps, records]."""
+"""Records that joined each step, shape [steps, records]."""
 
 
 @gate(
@@ -29,7 +29,7 @@ Joined = NDArray[np.bool_]
     assumes="Records whose gradients the auditor knows are sampled as all others are.",
 )
 def check(subject: Subject) -> Judged:
-    """Whether the samples are Poisson samples of the stated rate."""
+    """Check whether the samples are Poisson samples of the stated rate."""
     alarms = Alarms()
     shares = [_judged(alarms, samples) for samples in subject.samples(alarms)]
     return Judged(shares[0], alarms.reasons, alarms.p_value)
@@ -65,7 +65,7 @@ def _judged(alarms: Alarms, samples: Samples) -> float:
 
 
 def test_counts(alarms: Alarms, joined: Joined, rate: float) -> None:
-    """How many records join a step, how many steps a record joins, and how many joined in all: binomial counts."""
+    """Test three counts that must be binomial: records in a step, steps of a record, and all that joined."""
     steps, records = joined.shape
     _test_rate(alarms, joined, rate)
     alarms.test(
@@ -80,7 +80,7 @@ def test_counts(alarms: Alarms, joined: Joined, rate: float) -> None:
 
 
 def _test_rate(alarms: Alarms, joined: Joined, rate: float, *, at_most: bool = False) -> None:
-    """Whether as many join as is claimed. Fewer may, where more is accounted for than was spent."""
+    """Test whether as many join as is claimed. Fewer may, where more is accounted for than was spent."""
     alarms.test(
         of_counts(int(joined.sum()), joined.size, rate, at_most=at_most),
         f"A record joins {100 * joined.mean():.3g} % of the steps; a sampling rate of {100 * rate:.3g} % is accounted "
@@ -97,7 +97,7 @@ def _of_binomials(counts: NDArray[np.int_], trials: int, chance: float) -> float
 
 
 def _test_independent(alarms: Alarms, pairs: Pairs, rate: float, at_most: bool) -> None:
-    """Whether samples have no more in common, nor less, than chance allows.
+    """Test whether samples have no more in common, nor less, than chance allows.
 
     Each record is counted once for two samples, and each step once for two records: so counts are binomial.
     """
@@ -112,7 +112,7 @@ def _test_independent(alarms: Alarms, pairs: Pairs, rate: float, at_most: bool) 
 
 
 def _test_shuffled(alarms: Alarms, samples: Samples) -> None:
-    """Whether no record ever joins twice in what would be an epoch."""
+    """Test whether no record ever joins twice in what would be an epoch."""
     windows = [
         joined[start : start + epoch]
         for joined in samples.rounds
@@ -130,7 +130,7 @@ def _test_shuffled(alarms: Alarms, samples: Samples) -> None:
 
 
 def _test_fixed_size(alarms: Alarms, joined: Joined, rate: float) -> None:
-    """Whether batches differ in size as independent samples do."""
+    """Test whether batches differ in size as independent samples do."""
     sizes, records = joined.sum(axis=1), joined.shape[1]
     values, counts = np.unique(sizes, return_counts=True)
     most = int(counts.max())

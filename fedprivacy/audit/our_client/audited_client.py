@@ -1,4 +1,4 @@
-"""What is audited: a task, the settings of its run, and the one client that is asked."""
+"""The subject of an audit: a task, the settings of its run, and the one client that is asked."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _UNLIMITED = 1e4
 """A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
 
 _LAST_ROUND = 10**6
-"""Up to which rounds are asked for: what changes in a long run must not be out of sight."""
+"""Largest round that is asked for, so that changes late in a long run are seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is said that a training costs a client.
+    """Privacy cost that is claimed for a client's training.
 
     Attributes:
         epsilon, delta: the cost.
@@ -76,7 +76,7 @@ class Audited:
     def of(
         cls, plan: TrainingPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0
     ) -> Self:
-        """What a planned run will ask of its first client, whose records are taken unless others are given."""
+        """Return what a planned run will ask of its first client, whose records are used unless others are given."""
         config, schedule = plan.config, plan.config.schedule
         if shard is None:
             shard = shard_of(plan.task, ShardSource(partition_id=0, num_partitions=config.clients))
@@ -184,12 +184,12 @@ class Audited:
         return -answer.flat / gain, answer
 
     def _gain(self, parameters: Parameters) -> float:
-        """By how much sums are multiplied before they move the parameters, a power of two."""
+        """Return the factor on sums before they move the parameters, a power of two."""
         return gain(parameters, self.grant.clipping_norm)
 
-    def generator(self, *of: int) -> torch.Generator:
-        """Random numbers of the auditor's own, by what they are for."""
-        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, *of]).generate_state(1)[0]))
+    def generator(self, *purpose: int) -> torch.Generator:
+        """Return the auditor's own random numbers for a purpose."""
+        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, *purpose]).generate_state(1)[0]))
 
     def positions(self, count: int, first: int = 1) -> Iterator[dict[str, Any]]:
         """So many rounds, as fields of a grant: half of them one after the other, the others anywhere in a long run."""

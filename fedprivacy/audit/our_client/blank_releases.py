@@ -30,7 +30,7 @@ _SHRUNK = 2e-3
 """A record whose clipped gradient is this much shorter in the release than its norm was shrunk after the noise."""
 
 _LEAST_DRAWS = 4000
-"""Of each layer, as far as so many releases give them: enough to notice a tenth too little noise."""
+"""Minimum draws of each layer's noise, if the releases give as many: enough to notice a tenth too little noise."""
 
 _FIRST, _STEPS = 301, 4
 """The first round in which noise is looked at, and how many steps of the next one are."""
@@ -48,10 +48,10 @@ _MOST_DRAWS = 5e7
 """Draws of a large model's noise that are worth the time."""
 
 _HALVINGS = 8
-"""How often the noise multiplier is halved to find noise that is not shrunk."""
+"""Maximum number of times that the noise multiplier is halved to find noise that is not shrunk."""
 
 _LINEAR = 1e-3
-"""How far noise may be from twice that of half the noise multiplier: the lattice rounds both."""
+"""Relative tolerance when checking that half the noise multiplier gives half the noise: the lattice rounds both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ def noise(audited: Audited, alarms: Alarms) -> Iterator[ObservedNoise]:
     yield _together(_of_own(audited), sizes, " of the task's own model")
 
 
-def _together(releases: list[_Release], layers: Mapping[str, int], of: str) -> ObservedNoise:
+def _together(releases: list[_Release], layers: Mapping[str, int], origin: str) -> ObservedNoise:
     rows = np.array([release.noise for release in releases])
     about = [f"{each.about} (of {each.records} records)" for each in releases]
-    return ObservedNoise(rows=rows, of=of, layers=layers, about=about)
+    return ObservedNoise(rows=rows, of=origin, layers=layers, about=about)
 
 
 def _positions(audited: Audited, rounds: int) -> Iterator[tuple[str, Grant]]:
@@ -145,7 +145,7 @@ class _Blank:
         return _Release(np.append(noise, centred / self.audited.deviation), about, records)
 
     def _joined(self, grant: Grant, records: int) -> int:
-        """How many of the records of zeros joined: as many as of records that can be counted."""
+        """Number of records of zeros that joined: the same as of records that can be counted."""
         norm = grant.clipping_norm
         crowd = torch.zeros(records, sum(self.task.sizes))
         crowd[:, 0] = 1e4 * norm
@@ -174,7 +174,7 @@ class _Blank:
 
     @cached_property
     def _unshrunk(self) -> float:
-        """By what to multiply the noise multiplier so that nothing shrinks the noise."""
+        """Factor on the noise multiplier with which nothing shrinks the noise."""
         return 2.0 ** -_halvings(self.audited, self.client, self.audited.asking(round=_FIRST), self.parameters)
 
     def _of(self, about: str, client: AskedClient) -> _Release:
@@ -210,7 +210,7 @@ class _Blank:
 
 
 def _halvings(audited: Audited, client: AskedClient, grant: Grant, parameters: Parameters) -> int:
-    """How often the noise multiplier is to be halved until the noise of a blank release is halved with it."""
+    """Number of halvings of the noise multiplier until a further one also halves the noise of a blank release."""
     noise = audited.sum(client, grant, parameters)
     for halvings in range(_HALVINGS):
         halved = replace(grant, noise_multiplier=grant.noise_multiplier / 2.0 ** (halvings + 1))

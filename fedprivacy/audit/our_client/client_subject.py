@@ -21,5 +21,5 @@ class OurClient(Audited):
     samples = joined_steps.samples
 
     def why(self, changes: Sequence[Change]) -> Iterator[str]:
-        """What is wrong with those that are too large, one by one."""
+        """Explain each change that is too large, one by one."""
         return (change.in_words for change in changes if not change.holds)

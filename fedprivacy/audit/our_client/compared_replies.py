@@ -27,7 +27,7 @@ _ASKED = (ENROL, ASK, MessageType.EVALUATE, MessageType.QUERY, *(f"{k}.more" for
 """Types of messages that ask for no update: to each, neighbours answer the same."""
 
 _WORDS = (ConfigRecord({"proximal-mu": 1.0}), ConfigRecord({"server-round": 9, "epochs": 3, "batch-size": 1}))
-"""What a server may say beside a grant: the pull of FedProx, which is nothing in a first step, and idle words."""
+"""Records that a server may send beside a grant: the pull of FedProx, zero in a first step, and meaningless words."""
 
 _RAISES = -1.0
 
@@ -103,7 +103,7 @@ def fields_of(reply: Message, grant: Grant | None = None) -> Fields:
 
 
 def _noised_in_receipt(grant: Grant | None) -> tuple[str, ...]:
-    """What a receipt for a grant holds that came out of the mechanism."""
+    """Names of the fields that the mechanism released in a receipt for a grant."""
     if grant is None:
         return ()
     adapted = ("clipping_norm",) if grant.adaptive is not None else ()
@@ -111,7 +111,7 @@ def _noised_in_receipt(grant: Grant | None) -> tuple[str, ...]:
 
 
 def _reply(audited: Audited, client: AskedClient, message_type: str, parameters: Parameters) -> Fields:
-    """What comes back for a message; an exception would reach the server as an error with its text."""
+    """Return the reply to a message; an exception would reach the server as an error with its text."""
     arrays = ArrayRecord({name: Array(values) for name, values in parameters.items()})
     settings = ConfigRecord({"server-round": 1})
     content = RecordDict({"arrays": arrays, GRANT: audited.grant.to_record(), "config": settings})
@@ -137,9 +137,9 @@ def _trained(client: AskedClient, grant: Grant, parameters: Parameters) -> Field
 
 
 def _neighbours(audited: Audited) -> Iterator[tuple[str, AskedClient, AskedClient, Parameters, bool]]:
-    """In words, two new clients with neighbouring shards, the model that they are sent, and whether they can score it.
+    """Yield words, two new clients with neighbouring shards, the model sent to them, and whether they can score it.
 
-    Each client is made anew: what is prepared for one of them, by its first records, shows in the other no more.
+    Each client is made anew, so that nothing prepared for one of them, from its first records, shows in the other.
     """
     raising = Raising(known_of(audited).sizes[:2], audited.grant.relation, audited.task.dataset)
     for about, one, other in _raising(raising):
@@ -179,7 +179,7 @@ def _null(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
 
 
 def _swayed(audited: Audited) -> Iterator[str]:
-    """What a server says beside the grant, and nobody charges for, changes nothing in a grant's first step."""
+    """Yield complaints if words beside the grant, which nobody charges for, change something in its first step."""
     task = known_of(audited)
     client, grant = audited.client_of(task, shard_of(torch.ones(3, sum(task.sizes)))), audited.asking()
     arrays = ArrayRecord({name: Array(values) for name, values in zeros_for(task).items()})

@@ -10,14 +10,14 @@ from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.gradients import trainable_parameters
 
 _LARGE = 30.0
-"""How many times as large as usual the large parameters are."""
+"""Factor by which the large parameters exceed the usual ones."""
 
 _AMPLIFICATION = 1e8
-"""By how much hostile parameters magnify the rounding of what they subtract from one another."""
+"""Factor by which hostile parameters magnify the rounding of what they subtract from one another."""
 
 
 def hostile_parameters(audited: Audited) -> Iterator[tuple[str, Parameters]]:
-    """In words, and by name: a new model's, large random ones, and some under which rounding decides."""
+    """Yield words and parameters: a new model's, large random ones, and some under which rounding decides."""
     yield "under a new model", audited.parameters
     yield "under large parameters", _large(audited)
     yield "under parameters that a hostile server chose", amplifying(audited)

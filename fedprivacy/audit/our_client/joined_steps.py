@@ -1,4 +1,4 @@
-"""Who joins the steps of our client: each record points in a direction of its own, and the noise is silent.
+"""Records that join the steps of our client: each points in its own direction, and there is next to no noise.
 
 So what leaves shows who joined.
 """
@@ -81,7 +81,7 @@ def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]
 
 
 def _joined(alarms: Alarms, sums: list[NDArray[np.float64]], clipping_norm: float) -> Counts:
-    """How often records joined: who adds nothing to the sums did not, and the others add the same, at most C."""
+    """Count how often records joined: one that adds nothing did not, and all others must add the same, at most C."""
     joined = []
     for released in sums:
         times = released / clipping_norm

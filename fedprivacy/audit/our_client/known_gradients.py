@@ -19,7 +19,7 @@ from fedprivacy.tasks import Augmentation, Shard, ShardSource, Task
 from fedprivacy.values.events import NeighbouringRelation
 
 _MOST_COORDINATES = 4000
-"""Of a known task's model: a larger one is stood for by a smaller one, layer by layer."""
+"""Maximum number of coordinates of a known task's model; a larger model is scaled down, layer by layer."""
 
 
 SAME_VIEWS = Augmentation(lambda records, chances: records, draws=1)

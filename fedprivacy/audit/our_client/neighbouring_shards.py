@@ -15,7 +15,7 @@ from fedprivacy.audit.subject import Effort
 from fedprivacy.tasks import Shard
 
 _MOST_RECORDS = 64
-"""Of a shard, in a quick audit."""
+"""Maximum number of a shard's records in a quick audit."""
 
 _EXTREMES = {
     "a record that is not a number": torch.nan,
@@ -26,7 +26,7 @@ _EXTREMES = {
 }
 
 _FAR = 1e4
-"""Where a norm that is a difference of large numbers is lost in float32: too large for some records, or nothing."""
+"""Distance at which float32 loses a norm computed as a difference of large numbers: it comes out too large, or zero."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from fedprivacy.training.adaptive import QuantileClipping
 
 
 def count_weight(adaptive: QuantileClipping, clipping_norm: float) -> float:
-    """What a record within the clipping norm weighs more in the release than one beyond it."""
+    """Return the additional weight in the release of a record within the clipping norm, over one beyond it."""
     return 2.0 * math.sqrt(adaptive.sensitivity(clipping_norm) ** 2 - clipping_norm**2)
 
 

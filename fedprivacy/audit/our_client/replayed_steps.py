@@ -27,13 +27,13 @@ from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard
 
 _READING = 2.0**-21
-"""By how much float32 may move what is read of a release, relative to its norm."""
+"""Error of float32 that a reading of a release may have, relative to its norm."""
 
 _RECORDS = 40
-"""Of the shards that a known record joins."""
+"""Number of records in the shards that a known record joins."""
 
 _STEPS = 3
-"""Of a round whose steps are compared."""
+"""Number of steps in a round whose steps are compared."""
 
 _SILENT = 1e-6
 """A noise multiplier that leaves a release readable."""
@@ -42,7 +42,7 @@ _TRACE, _SHORT = 1e-4, 2e-2
 """Below the first, in clipping norms, a change is float32's; up to the second a record that joined may fall short."""
 
 _FOLLOWED = 1e-3
-"""How far float32 may lead an optimiser astray, relative to the way that it goes."""
+"""Maximum deviation of an optimiser by float32, relative to the distance that it moves."""
 
 
 def changes(audited: Audited, alarms: Alarms) -> Iterator[Change]:
@@ -103,7 +103,7 @@ def _replayed(
 
 
 class _Joining:
-    """Which record joins at which position, told by what leaves a client whose records are known."""
+    """Record of who joins at which position, as seen in what leaves a client whose records are known."""
 
     def __init__(self, audited: Audited) -> None:
         self._audited, self._task = audited, known_of(audited)
@@ -111,7 +111,7 @@ class _Joining:
         self._known: dict[tuple[Grant, int], bool] = {}
 
     def joined(self, grant: Grant, place: int) -> bool:
-        """Whether the record at `place`, counted from 0, joins the only step of a grant."""
+        """Return whether the record at `place`, counted from 0, joins the only step of a grant."""
         if (grant, place) not in self._known:
             records = torch.zeros(place + 1, sum(self._task.sizes))
             blank = self._sum(shard_of(records.clone()), grant)
@@ -144,7 +144,7 @@ def _known_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Itera
 
 
 def _cases(task: Known, audited: Audited) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """What a record is, the shard that it joins [records, d], and the record [d]."""
+    """Yield a record's description, the shard that it joins [records, d], and the record [d]."""
     sizes, generator, norm = task.sizes, audited.generator(1), audited.grant.clipping_norm
     d = sum(sizes)
     crowd = torch.randn(_RECORDS, d, generator=generator)
