@@ -2,7 +2,7 @@
 
 It is kept in the run's folder and not in the ledger. A charge in the ledger belongs to one dataset, and every balance,
 certificate and proof there adds up what is charged to a dataset; a round of the federation belongs to no dataset, and
-must never enter such a sum. So it counts the rounds of one run. Whoever trains again with the same clients and
+must never enter such a sum. So it counts the rounds of one run. Anybody who trains again with the same clients and
 publishes both models adds the rounds up: `fedprivacy.accounting.views.UserLevelAccount` takes several runs.
 """
 

@@ -40,7 +40,7 @@ _MOST_BYTES = 64 * 2**20
 
 
 class Member(Protocol):
-    """The public facts of a cohort's client that decide with whom it is stacked."""
+    """The public facts of a cohort's client that decide with which others it is stacked."""
 
     @property
     def shard(self) -> Shard: ...  # noqa: D102

@@ -1,4 +1,4 @@
-"""The run store: finished rounds in the ledger's database, for whoever watches a run, live or afterwards.
+"""The run store: finished rounds in the ledger's database, for people who watch a run, live or afterwards.
 
 It is a copy for the eye. What was spent is in the ledger, and nothing here is read back to decide anything.
 """

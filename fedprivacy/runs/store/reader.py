@@ -149,7 +149,7 @@ class StoredRun:
         return self._read(lambda connection: int(connection.scalar(wanted) or 0))
 
     def tally(self) -> RunTally:
-        """A run's clients in few numbers, by one look at each: for whoever asks again and again."""
+        """A run's clients in few numbers, by one look at each, for repeated queries."""
         clients, failed = recorded_clients.c, recorded_failures.c
         share = case((and_(clients.budget.is_not(None), clients.share.is_(None)), math.inf), else_=clients.share)
         by_state = select(clients.state, func.count(), func.min(clients.budget), func.max(share))
