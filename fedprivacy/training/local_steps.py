@@ -18,7 +18,7 @@ from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings(SettingsGroup):
-    """How local steps move a model by the gradients that they release, and which average of the models is kept."""
+    """Optimiser by which local steps move a model along released gradients, and the average of models that is kept."""
 
     optimizer: str = setting(f"Optimiser of the local steps: {', '.join(OPTIMIZERS)}.", choices=OPTIMIZERS)
     learning_rate: float = setting("Step size of the local steps.", bounds=(LEAST, LARGEST_LEARNING_RATE))

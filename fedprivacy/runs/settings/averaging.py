@@ -11,7 +11,7 @@ from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE, MOMENTA
 
 WEIGHTINGS = ("size", "inverse-variance")
-"""How much a client's update counts in the average."""
+"""Rules for the weight of a client's update in the average."""
 
 
 def _default_words(setting: str) -> str:
@@ -22,7 +22,7 @@ def _default_words(setting: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategySettings(SettingsGroup):
-    """How the server makes the next global model of the clients' updates."""
+    """Strategy of the server, which makes the next global model of the clients' updates."""
 
     strategy: str = setting(
         f"Flower strategy that averages: {', '.join(STRATEGIES)}; or path/to/file.py:name of one of your own.",
