@@ -1,4 +1,4 @@
-"""The books of one run: who has an account, what is granted, what receipts say, and when that is signed."""
+"""The books of one run: the clients' accounts, the grants, the receipts, and the signed heads of the ledger."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from fedprivacy.values.wording import budget_text, count_text, delta_text, epsil
 log = logging.getLogger("fedprivacy.server")
 
 WITNESS = "ledger-checkpoint.json"
-"""The newest signed head of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
+"""The file in the run's folder with the newest signed head of the ledger: a witness, because it is kept elsewhere."""
 
 
 Granted = TypeVar("Granted", Grant, QuestionGrant)
@@ -54,10 +54,10 @@ class BudgetSpentError(RuntimeError):
 
 
 def check_named(plan: RunPlan, clients: Collection[EnrolledClient]) -> None:
-    """Refuse terms of simulated clients that are not there; of deployed ones, which may come later, warn.
+    """Refuse client terms for unknown simulated clients; warn for deployed ones, which may come later.
 
     Raises:
-        ConfigError: says which. Nobody has been asked for anything but its name.
+        ConfigError: names the unknown clients. Up to here clients were asked for nothing but their names.
     """
     client_ids = [client.client_id for client in clients]
     if not any(client.public_key for client in clients):
@@ -97,7 +97,7 @@ def _can_train(plan: RunPlan, group: ClientGroup) -> bool:
 
 
 class Books(Protocol):
-    """What charges and grants in a run, as its rounds need it; `Accounts` says what each method does."""
+    """The accounts of a run as its rounds use them: charges and grants. `Accounts` describes each method."""
 
     left_out: set[str]
     clipping_norms: dict[str, float]
@@ -143,10 +143,10 @@ class Accounts(ABC, Generic[Granted]):
     Args:
         plan: the run's public numbers.
         run_id: unique in the ledger.
-        clients: those that are there, each with an account as soon as this is made: their identities say whether the
+        clients: the clients present, which get their accounts in this constructor. Their public keys tell whether the
             run is a deployment.
-        resume: where a run stood that goes on; None: a new run.
-        folder: of the run, for the newest signed head of the ledger; None: it is kept nowhere else.
+        resume: the checkpoint of a run that is resumed; None: a new run.
+        folder: the run's folder, which receives a copy of the ledger's newest signed head; None: there is no copy.
 
     Raises:
         LedgerError: the ledger contradicts this run, no longer holds what was signed of it, or cannot be used.
@@ -222,10 +222,10 @@ class Accounts(ABC, Generic[Granted]):
 
     @staticmethod
     def check(config: RunConfig) -> None:
-        """Refuse a run without privacy: what its clients would send, no account can bound.
+        """Refuse a run without privacy: no account can bound the loss of what its clients would send.
 
         Raises:
-            ConfigError: it is one.
+            ConfigError: privacy is off.
         """
         if not config.privacy:
             raise ConfigError(
@@ -270,8 +270,8 @@ class Accounts(ABC, Generic[Granted]):
 
         Args:
             attempt: what is charged.
-            clients: whom the strategy wants to ask, by node id. Exhausted ones get no grant.
-            again: whether it may have been charged before.
+            clients: the clients that the strategy wants to ask, by node id. Exhausted ones get no grant.
+            again: whether the attempt may have been charged before.
         """
         granted = self.reserve(attempt, clients.values(), again=again)
         charged = self._accountant.histories(granted) if self._deployed else {}
@@ -293,12 +293,12 @@ class Accounts(ABC, Generic[Granted]):
         return granted
 
     def event(self, client_id: str) -> PoissonSampledGaussian:
-        """What one local step of this run costs a client."""
+        """The event that one local step of this run costs a client."""
         return self._accountant.event(client_id)
 
     @spanned("settling charges")
     def settle(self, outcome: RoundOutcome) -> None:
-        """Commit what was spent, return what was refused untouched."""
+        """Commit the charges that were spent, and return those of clients that refused before reading a record."""
         for settled in outcome.settlements:
             self._accountant.commit(settled.attempt, settled.confirmed)
             self._accountant.void(settled.attempt, settled.untouched)
@@ -323,13 +323,13 @@ class Accounts(ABC, Generic[Granted]):
         log.warning("Client %s answered round %d too late; its charge is confirmed.", grant.client_id, grant.round)
 
     def _close_charges(self, attempt: Attempt, client_ids: set[str]) -> None:
-        """A receipt has come for these charges, or they were returned."""
+        """Mark charges as closed: their receipts have come, or the charges were returned."""
         if still_open := self._open_charges.pop(attempt, set()) - client_ids:
             self._open_charges[attempt] = still_open
 
     @spanned("signing the ledger")
     def sign(self) -> None:
-        """Sign where the ledger's journal ends, and leave a copy in the run's folder, if the run has a signing key.
+        """Sign the head of the ledger's journal, and leave a copy in the run's folder, if the run has a signing key.
 
         Raises:
             LedgerError: the ledger no longer holds what was signed after the last round.
@@ -350,10 +350,10 @@ class Accounts(ABC, Generic[Granted]):
         return names[0]
 
     def admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]:
-        """Open accounts for those that have none, one by one: whoever cannot have one stays out, alone.
+        """Open accounts for clients without one, one by one; a client that cannot have one is left out, the others not.
 
         Returns:
-            Why some are left out.
+            The reasons of the clients that are left out.
         """
         problems: list[ValueError] = []
         for client in clients:
@@ -394,7 +394,7 @@ class Accounts(ABC, Generic[Granted]):
 
     @abstractmethod
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Granted:
-        """What lets a client spend so many steps, with all that the ledger holds against it."""
+        """Return the grant that lets a client spend `steps`, with the history that the ledger has charged to it."""
 
     @property
     def _server_key(self) -> str:
@@ -409,7 +409,7 @@ class RunAccounts(Accounts[Grant]):
     """The books of a run that trains."""
 
     def clipping_norm(self, client_id: str) -> float:
-        """That a client's next round begins with."""
+        """The clipping norm with which a client's next round begins."""
         return self.clipping_norms.get(client_id, self._plan.config.clipping_norm)
 
     def expected_batch_size(self, client: EnrolledClient) -> float:
@@ -418,7 +418,7 @@ class RunAccounts(Accounts[Grant]):
         return self.event(client.client_id).sampling_rate * size
 
     def order(self, client: EnrolledClient, part: int, steps: int) -> PrivateOrder:
-        """What a simulated client, which holds this part of the split, trains with that was granted steps."""
+        """The training order of a simulated client: the part of the split that it holds, and its granted steps."""
         return PrivateOrder(
             client_id=client.client_id,
             part=part,
@@ -430,9 +430,9 @@ class RunAccounts(Accounts[Grant]):
         )
 
     def steps_ahead(self, attempt: Attempt, client_ids: Iterable[str], *, again: bool) -> dict[str, int]:
-        """How many steps each of these clients would be granted in a round. Nothing is charged.
+        """Return the steps that each of these clients would be granted in a round. Nothing is charged.
 
-        An attempt that is handed out again grants what it was charged, whatever is left since.
+        An attempt that is handed out again grants the steps charged for it, regardless of the budget left since.
         """
         wanted, spent = self._plan.config.schedule.steps_in(attempt.round), self.spent()
         charged = dict.fromkeys(self._accountant.charged(attempt), wanted) if again else {}
@@ -440,7 +440,7 @@ class RunAccounts(Accounts[Grant]):
         return {c: granted[c] if c in granted else min(wanted, spent[c].steps_left) for c in client_ids}
 
     def weight(self, client: EnrolledClient) -> float:
-        """How much a client's update counts in the average: public."""
+        """The weight of a client's update in the average: public."""
         return self._plan.weight(client.shard_size, client.answered, self.event(client.client_id))
 
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:

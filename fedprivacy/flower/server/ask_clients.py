@@ -63,14 +63,14 @@ class QuestionAccounts(Accounts[QuestionGrant]):
             )
         )
 
-    def keep(self, attempt: Attempt, told: Mapping[str, Sequence[Told]]) -> None:
-        """Keep answers in the ledger, so that they need never be paid for again."""
+    def keep(self, attempt: Attempt, by_client: Mapping[str, Sequence[Told]]) -> None:
+        """Keep answers, by client_id, in the ledger, so that they need never be paid for again."""
         texts = [codec.as_text(question) for question in self._asked.questions]
         self._ledger.keep_answers(
             attempt,
             [
                 _kept(dataset_id(self._plan.task, client_id), number, text, each)
-                for client_id, answers in told.items()
+                for client_id, answers in by_client.items()
                 for number, (text, each) in enumerate(zip(texts, answers, strict=True))
             ],
         )
@@ -78,17 +78,17 @@ class QuestionAccounts(Accounts[QuestionGrant]):
 
 @dataclass(frozen=True)
 class AskResult(Answers):
-    """What asking came to.
+    """The answers of all clients, and the cost of those that were asked now.
 
     Attributes:
         asked, told: the questions, and the answers of every client that answered, now or before.
-        reread: clients whose answers the ledger had, and who were not asked.
-        failures: why others have none, by client_id.
-        before: every asked client's account before; empty where nobody was.
-        spent: the same afterwards.
-        ledger: where it was charged: URL.
-        event: what each asked client was charged; None: nobody was asked.
-        run_id: of the charges, in the ledger; empty: there are none.
+        reread: clients that were not asked, because the ledger had their answers.
+        failures: the reason of each client without an answer, by client_id.
+        before: the account of every asked client before the charge; empty if no client was asked.
+        spent: the same accounts afterwards.
+        ledger: URL of the ledger that was charged.
+        event: the charge of each asked client; None: no client was asked.
+        run_id: the run of the charges in the ledger; empty: there are no charges.
     """
 
     reread: tuple[str, ...] = ()
@@ -109,14 +109,14 @@ def ask_clients(
     client's answer is.
 
     Args:
-        grid: of Flower's.
-        plan: of one round of one step that reads every record, see `fedprivacy.runs.question_plan`.
+        grid: Flower's grid.
+        plan: a plan of one round with one step that reads every record, see `fedprivacy.runs.question_plan`.
         asked: the questions.
         anew: whether clients that have answered before are asked, and charged, again.
-        registry: of the clients that are there already; None: they are waited for.
+        registry: the clients that are enrolled already; None: wait for the configured number of clients.
 
     Raises:
-        ConfigError: client terms are for a simulated client that there is not.
+        ConfigError: client terms name a simulated client that does not exist.
         TooFewClientsError: the configured number of clients did not come in time.
         BudgetSpentError: no client's budget allows the answer.
         LedgerError: the ledger contradicts this run, or cannot be written.
@@ -144,16 +144,16 @@ def enrolled(grid: Grid, config: RunConfig) -> ClientRegistry:
 
 
 class InTurn:
-    """Asks questions one after another, each chosen by the answers before.
+    """Asks questions one after another, so that each can be chosen by the answers before.
 
-    What the plan may spend is divided beforehand: the first question that somebody has not answered yet is asked with
-    the noise with which all that may still come would take the whole spend, and every further one with the same. What
-    is not asked is not charged.
+    The plan's spend is divided beforehand. The first question that some client has not answered yet gets the noise with
+    which all questions still possible would take the whole spend together; every later question gets the same noise.
+    Questions that are not asked are not charged.
 
     Args:
-        grid: of Flower's.
-        plan: of a run that asks.
-        most: how many questions there may be.
+        grid: Flower's grid.
+        plan: the plan of a run that asks.
+        most: maximum number of questions.
         anew: whether clients that have answered before are asked, and charged, again.
 
     Raises:
@@ -202,7 +202,7 @@ def _asked_now(
     clients: Mapping[int, EnrolledClient],
     known: ByClient,
 ) -> AskResult:
-    """Charge these clients, ask them, and keep what they answer."""
+    """Charge these clients, ask them, and keep their answers."""
     try:
         plan = plan.of_clients([client.client_id for client in clients.values()])
     except ValueError as error:
@@ -235,7 +235,7 @@ def _asked_now(
 def _opened(
     accounts: QuestionAccounts, attempt: Attempt, clients: Mapping[int, EnrolledClient], asked: Questionnaire
 ) -> OpenRound:
-    """Reserve what each client may spend; who has nothing left gets no message."""
+    """Reserve the spending of each client; a client without budget gets no message."""
     allowed = accounts.open_to(attempt, again=False)
     eligible = {node_id: client for node_id, client in clients.items() if client.client_id in allowed}
     grants = accounts.grant(attempt, eligible, again=False)
@@ -251,9 +251,9 @@ def _told(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Tol
     return tuple(Told(sigma, answer) for sigma, answer in zip(sigmas, answers, strict=True))
 
 
-def _kept(dataset: str, number: int, question: str, told: Told) -> Answer:
+def _kept(dataset: str, number: int, question: str, answer: Told) -> Answer:
     """An answer as the ledger keeps it: its rows, one after the other."""
-    return Answer(dataset, number, question, told.noise_multiplier, tuple(told.answer.rows.ravel().tolist()))
+    return Answer(dataset, number, question, answer.noise_multiplier, tuple(answer.answer.rows.ravel().tolist()))
 
 
 def _reread(question: Question, stored: StoredAnswer) -> Told:

@@ -1,12 +1,12 @@
 """Asynchronous rounds of a population: clients are charged and trained when they are dispatched, and averaged later.
 
-FedBuff (Nguyen et al. 2022): the server steps from the model that it has by the mean of the differences that its buffer
-holds, each less the staler it is. When which client is dispatched and answers is `fedprivacy.participation.Buffer`'s.
+FedBuff (Nguyen et al. 2022): the server moves its model by the mean of the differences in its buffer, where a staler
+difference counts less. `fedprivacy.participation.Buffer` decides when each client is dispatched and when it answers.
 
-Formal guarantee: see `fedprivacy.runs.accountant`. A round's attempt is charged for whom it dispatches, before anybody
-trains, and whatever becomes of it: an update that comes many steps later, or not at all, has cost what it cost. A
-client is dispatched at most once in a round, so that no two of its trainings share a charge or a draw of noise. Kept,
-weighted and averaged, updates are post-processed.
+Formal guarantee: see `fedprivacy.runs.accountant`. A round's attempt is charged for the clients that it dispatches,
+before any of them trains. The charge stands even if the update comes many steps later, or never. A client is dispatched
+at most once in a round, so that no two of its trainings share a charge or a draw of noise. Keeping, weighting and
+averaging updates is post-processing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from fedprivacy.values.rounds import Buffered
 
 
 def check_known_to_average(strategy: Strategy) -> None:
-    """Refuse a strategy that may look at each update: it is given one, which stands for a buffer of them.
+    """Refuse a strategy that may look at each update: it gets a single one, the mean of the buffer.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the strategy is not known to need only the average.
     """
     if not averages(strategy):
         raise ConfigError(
@@ -51,7 +51,7 @@ def check_known_to_average(strategy: Strategy) -> None:
 
 
 class Delivered(NamedTuple):
-    """One update in the buffer: how far a client came from the model that it began with, flat, shape [d]."""
+    """One update in the buffer: the difference between a client's last and first model, flat, shape [d]."""
 
     client_id: str
     difference: NDArray[np.floating[Any]]
@@ -61,14 +61,14 @@ class Delivered(NamedTuple):
 
 @dataclass
 class BufferedSchedule(RoundSchedule):
-    """Rounds that do not wait for their clients; it goes with a population.
+    """Rounds that do not wait for their clients; for simulated populations only.
 
     Attributes:
         wrapped: the strategy.
         accounts: the books of the run.
-        buffer: of the server.
-        names: of the trained parameters, in the order of flat vectors.
-        underway: who trains between the last round that was settled and the next.
+        buffer: the server's buffer.
+        names: names of the trained parameters, in the order of flat vectors.
+        underway: the clients that train between the last settled round and the next.
     """
 
     wrapped: WrappedStrategy
@@ -80,10 +80,10 @@ class BufferedSchedule(RoundSchedule):
     def choose(  # noqa: PLR0917 - what a round begins with
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
     ) -> tuple[OpenRound, Mapping[int, Message]]:
-        """Who is dispatched until the next step: the simulated clock says so.
+        """Choose the clients that the simulated clock dispatches until the next step.
 
         Raises:
-            ValueError: the wrapped strategy chooses some clients itself.
+            ValueError: the wrapped strategy leaves out some of them.
         """
         steps = self.accounts.steps_ahead(attempt, allowed, again=again)
         course = self.buffer.course(attempt.round, steps, self.underway.training, at)
@@ -94,7 +94,7 @@ class BufferedSchedule(RoundSchedule):
         return OpenRound(attempt, arrays, len(allowed), clients, template, began=began, course=course), written
 
     def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
-        """The updates that are due now, of those that were trained now and before; all other charges stay open."""
+        """Return the updates that are due now, from this round's training or earlier; all other charges stay open."""
         opened, course = outcome.opened, outcome.opened.course
         assert course is not None
         pending = {**self.underway.pending, **self._kept(outcome)}
@@ -119,9 +119,9 @@ class BufferedSchedule(RoundSchedule):
         )
 
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
-        """The mean difference, as if it were one update from the model that was sent.
+        """Return the mean difference, as one update from the model that was sent.
 
-        A stale update counts less in the sum, and as much as any other in what the sum is divided by.
+        Staleness discounts an update in the sum, but not in the weight by which the sum is divided.
         """
         if not outcome.participants:
             return []
@@ -135,9 +135,9 @@ class BufferedSchedule(RoundSchedule):
     def _written(
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, course: Course
     ) -> dict[int, Message]:
-        """What the wrapped strategy writes to all that have to do with a round, by node id.
+        """Return the wrapped strategy's messages to the clients dispatched or answering in a round, by node id.
 
-        It is asked where nobody is dispatched, too: some strategies remember the model that they send.
+        The strategy is called even if no client is dispatched: some strategies remember the model that they send.
         """
         concerned = {dispatch.client_id for dispatch in (*course.dispatched, *course.answered)}
         written = self.wrapped.chosen(attempt.round, arrays, config, concerned)
@@ -150,7 +150,7 @@ class BufferedSchedule(RoundSchedule):
         return written
 
     def _kept(self, outcome: RoundOutcome) -> dict[str, Pending]:
-        """What the clients that a round was charged for will send, by client_id."""
+        """Return the pending updates of the clients charged in a round, by client_id."""
         opened, update = outcome.opened, outcome.updates
         start, apart = _flat(opened.arrays, self.names), update.apart or {}
         gone = Pending(opened.attempt, 0.0, None, None, DROPPED_OUT)
@@ -166,7 +166,7 @@ class BufferedSchedule(RoundSchedule):
         }
 
     def _told(self, opened: OpenRound, delivered: Sequence[Delivered]) -> Buffered:
-        """What the round's step is made of."""
+        """Describe the clients and the staleness behind a round's step."""
         stale = [each.staleness for each in delivered]
         return Buffered(
             dispatched=tuple(sorted(client.client_id for client in opened.clients.values())),
@@ -177,7 +177,7 @@ class BufferedSchedule(RoundSchedule):
 
 
 def _settlements(over: Sequence[tuple[Dispatch, Pending]]) -> list[Settlement]:
-    """What is spent for trainings that have ended, in the order of the attempts that were charged for them."""
+    """Settle the trainings that have ended, in the order of the attempts that were charged for them."""
     trained: dict[Attempt, dict[str, float]] = {}
     for dispatch, each in over:
         if each.clipping_norm is not None:

@@ -1,4 +1,4 @@
-"""Clients that are asked by Flower's messages: deployed ones, and simulated ones that are few or on other engines."""
+"""Rounds by Flower's messages: for deployed clients, and for simulated ones that do not train as one population."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ class ByMessage:
     standardise: Standardise | None = None  # what the clients' inputs become first
 
     def admit(self, arrays: ArrayRecord) -> None:
-        """Enrol nodes that have come since, and open accounts for them."""
+        """Enrol nodes that connected since the last round, and open accounts for them."""
         self.registry.enrol_new(self.correspondence.grid)
         self.accounts.admit(self.registry.arrived(self.correspondence.grid))
 
     def open(self, opened: OpenRound, written: Mapping[int, Message], *, again: bool) -> OpenRound:
-        """Reserve what each client may spend, and put a grant into what the wrapped strategy wrote to it."""
+        """Reserve the spending of each client, and put a grant into the wrapped strategy's message to it."""
         grants = self.accounts.grant(opened.attempt, opened.clients, again=again)
         numbers = self._numbers | self.control.record
         messages = [_with_grant(written[node_id], grant, numbers) for node_id, grant in grants.items()]
         return replace(opened, grants=grants, messages=messages, asked_before=frozenset(grants if again else ()))
 
     def reached(self, opened: OpenRound) -> list[Message]:
-        """The messages to clients that will answer: to a simulated one that drops out none needs to go."""
+        """The messages to clients that will answer: a simulated client that drops out needs none."""
         begins = self.participation.begins(opened.attempt.round, self._steps(opened), opened.began)
         return [m for m in opened.messages if opened.grants[m.metadata.dst_node_id].client_id in begins]
 
     def ask(self, opened: OpenRound) -> Replies:
-        """Send, and wait for the replies; with what is late from rounds before."""
+        """Send the messages and wait for the replies; late replies to earlier rounds are returned too."""
         replies = self.correspondence.ask(self.reached(opened), self.timeout)
         return replace(replies, late=self.correspondence.late())
 
     def received(self, opened: OpenRound, replies: Replies) -> RoundOutcome:
-        """Match receipts with grants, and leave out what came too late."""
+        """Match receipts with grants, and leave out the updates that came too late."""
         for asked, reply in replies.late:
             self.accounts.settle_late(asked, reply, self.registry[asked.metadata.dst_node_id].public_key)
         verdicts, number = sort_replies(opened, replies), opened.attempt.round
@@ -86,23 +86,23 @@ class ByMessage:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the trained parameters, in the order of flat vectors."""
+        """Names of the trained parameters, in the order of flat vectors."""
         return tuple(trainable_parameters(self.plan.task.model()))
 
     def _weights(self, outcome: RoundOutcome) -> dict[str, float]:
-        """What each update counts, by client_id, in the order of the updates."""
+        """The public weight of each update, by client_id, in the order of the updates."""
         clients = {client.client_id: client for client in outcome.opened.clients.values()}
         return {client_id: self.accounts.weight(clients[client_id]) for client_id in outcome.updates}
 
     def _steps(self, opened: OpenRound) -> dict[str, int]:
-        """How many steps each client was asked for, by client_id."""
+        """The number of local steps asked of each client, by client_id."""
         usual = self.plan.config.local_steps  # without privacy
         grants = opened.grants.values()
         return {grant.client_id: grant.steps if isinstance(grant, SpendingMessage) else usual for grant in grants}
 
     @property
     def _numbers(self) -> dict[str, ArrayRecord]:
-        """What goes to every client beside the model: public numbers."""
+        """Public numbers that every client gets beside the model."""
         if self.standardise is None:
             return {}
         each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
@@ -111,10 +111,10 @@ class ByMessage:
 
 @spanned("writing a message")
 def _with_grant(message: Message, grant: Instruction, numbers: Mapping[str, ArrayRecord]) -> Message:
-    """The wrapped strategy's message to one client, with its grant, and numbers that are public.
+    """The wrapped strategy's message to one client, with its grant and public numbers.
 
     Raises:
-        ValueError: the strategy sends something else than one model.
+        ValueError: the strategy does not send exactly one model.
     """
     models = list(message.content.array_records.values())
     if len(models) != 1:

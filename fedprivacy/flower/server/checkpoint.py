@@ -1,13 +1,13 @@
-"""Where a run stands after a finished round: everything that the next round depends on, in one file.
+"""The checkpoint of a run after a finished round: everything that the next round depends on, in one file.
 
 The file is written whole or not at all, so a run that is killed at any moment finds the last finished round. It holds
-what the server knows anyway: updates that went through a mechanism, and public facts. No pickle: safetensors with JSON
-in its header.
+only facts that the server knows anyway: updates that went through a mechanism, and public facts. There is no pickle:
+the format is safetensors with JSON in its header.
 
-Flower's strategies have no interface for what they remember from round to round: they keep momentum and moments in
-plain attributes. So the attributes of the kinds of `StateValue` are the state, and callables and everything else are
-left alone. A strategy that keeps its state in another way defines `state_dict()` and `load_state_dict()`, which give
-and take a dictionary of the same kinds. So it is with callbacks.
+Flower's strategies have no interface for their state: they keep momentum and moments in plain attributes. So the
+attributes of the kinds of `StateValue` are the state, and callables and everything else are left alone. A strategy that
+keeps its state in another way defines `state_dict()` and `load_state_dict()`, which give and take a dictionary of the
+same kinds. The same holds for callbacks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ StateValue = (
     bool | int | float | str | np.generic | NDArray[Any] | list[NDArray[Any]] | dict[str, NDArray[Any]] | ArrayRecord
 ) | None
 State = Mapping[str, StateValue]
-"""By name of the attribute."""
+"""State of a strategy or a callback, by attribute name."""
 
 Layout = dict[str, tuple[str, Any]]
-"""Of a state, without its arrays: the kind of each value, and what JSON can hold of it."""
+"""Kind and JSON part of each value of a state, by attribute name; its arrays are kept apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,16 @@ class Checkpoint:
         round: the last finished round; 0: none yet.
         earlier_runs: runs that the ledger held before this one.
         arrays: the global model that the next round sends.
-        average, iterates: of the global models, and how many it has seen.
-        clipping_norms: where adaptive clipping has arrived, by client_id.
+        average, iterates: the moving average of the global models, and how many of them it has seen.
+        clipping_norms: the current norms of adaptive clipping, by client_id.
         left_out: clients that are not asked any more.
-        clock: simulated seconds since the run began; 0 where it has no such clock.
-        strategy, random: what the wrapped strategy and the global random generators remember.
-        user_level_clipping_norm: where the clipping of whole updates has arrived; None: there is none.
-        underway: who trains meanwhile, in an asynchronous run; None: rounds end together.
-        control: what the algorithm's server half sends.
-        kept, keeps: what simulated clients keep, by client_id, and in which algorithm's rounds.
-        callbacks: the class of each, and what it remembers.
+        clock: simulated seconds since the run began; 0 if the run has no such clock.
+        strategy, random: the state of the wrapped strategy and of the global random generators.
+        user_level_clipping_norm: the current norm for clipping whole updates; None: there is none.
+        underway: the clients that train meanwhile in an asynchronous run; None: rounds end together.
+        control: the state of the algorithm's server half.
+        kept, keeps: the vectors that simulated clients keep, by client_id, and the algorithm that they belong to.
+        callbacks: the class name and the state of each callback.
     """
 
     run_id: str
@@ -93,16 +93,16 @@ class Checkpoint:
 
     @property
     def callback_names(self) -> list[str]:
-        """The class of each callback."""
+        """The class name of each callback."""
         return [name for name, _ in self.callbacks]
 
 
 @spanned("checkpoint")
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the folder's checkpoint, whole or not at all; on the disk when this returns.
+    """Replace the folder's checkpoint, whole or not at all; it is on the disk when this returns.
 
     Raises:
-        RunFolderError: it cannot be written; the one before is still there.
+        RunFolderError: the checkpoint cannot be written; the previous one is still there.
     """
     layout, kept = pack(checkpoint.strategy)
     callbacks = [(name, *pack(state)) for name, state in checkpoint.callbacks]
@@ -144,7 +144,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def checkpoint_to_go_on(folder: Path) -> Checkpoint | None:
-    """The folder's checkpoint; None where the run was stopped before it had one, or a grant: it begins again.
+    """Return the folder's checkpoint; None if the run was stopped before any checkpoint or grant, and begins again.
 
     Raises what `load_checkpoint` does.
     """
@@ -211,14 +211,14 @@ def _of_group(group: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def read_state(keeper: object) -> State:
-    """What a strategy or a callback remembers now."""
+    """Return the current state of a strategy or a callback."""
     if _speaks_for_itself(keeper):
         return dict(keeper.state_dict())  # type: ignore[attr-defined]
     return {name: value for name, value in vars(keeper).items() if _kept(value)}
 
 
 def write_state(keeper: object, state: State) -> None:
-    """Let a strategy or a callback remember `state`."""
+    """Restore the state of a strategy or a callback."""
     if _speaks_for_itself(keeper):
         keeper.load_state_dict(dict(state))  # type: ignore[attr-defined]
         return
@@ -227,7 +227,7 @@ def write_state(keeper: object, state: State) -> None:
 
 
 def pack(state: State) -> tuple[Layout, dict[str, NDArray[Any]]]:
-    """Separate a state into what JSON can hold, and its arrays."""
+    """Separate a state into its layout, which JSON can hold, and its arrays."""
     layout: Layout = {}
     arrays: dict[str, NDArray[Any]] = {}
     for number, (name, value) in enumerate(state.items()):
@@ -238,10 +238,10 @@ def pack(state: State) -> tuple[Layout, dict[str, NDArray[Any]]]:
 
 
 def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
-    """Put together what `pack` has separated.
+    """Put together a state that `pack` has separated.
 
     Raises:
-        KeyError: the layout names a kind or an array that there is not.
+        KeyError: the layout names an unknown kind or a missing array.
     """
     state: dict[str, StateValue] = {}
     for number, (name, (kind, held)) in enumerate(layout.items()):
@@ -251,7 +251,7 @@ def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
 
 
 def forgotten(keeper: object) -> list[str]:
-    """Attributes that no checkpoint keeps, though they may be state: what is neither data nor something to call."""
+    """Names of attributes that no checkpoint keeps, though they may be state: not of a kept kind, and not callable."""
     if _speaks_for_itself(keeper):
         return []
     return sorted(name for name, value in vars(keeper).items() if not _kept(value) and not callable(value))
@@ -275,7 +275,7 @@ def _kept(value: object) -> bool:
 
 
 def _taken_apart(value: StateValue) -> tuple[str, Any, list[NDArray[Any]]]:
-    """The kind of a value, what JSON can hold of it, and its arrays in order."""
+    """The kind of a value, its JSON part, and its arrays in order."""
     match value:
         case np.generic():  # before float: numpy's float64 is one, and counts with other types in its own way
             return "scalar", None, [np.asarray(value)]
@@ -309,7 +309,7 @@ def _put_together(kind: str, held: Any, members: list[NDArray[Any]]) -> StateVal
 
 @dataclass
 class GlobalModel:
-    """What the next round sends, and the average of what rounds sent, which is evaluated and kept."""
+    """The model that the next round sends, and the moving average of the models so far, which is evaluated and kept."""
 
     arrays: ArrayRecord
     average: MovingAverage
@@ -323,7 +323,7 @@ class GlobalModel:
 
     @classmethod
     def restored(cls, checkpoint: Checkpoint, decay: float) -> Self:
-        """The model of a run that goes on, as it was when the checkpoint was taken."""
+        """The model of a resumed run, as it was when the checkpoint was taken."""
         kept = {name: torch.tensor(value) for name, value in checkpoint.average.items()}
         average = MovingAverage(decay, kept, checkpoint.iterates)
         return cls(ArrayRecord({name: Array(value) for name, value in checkpoint.arrays.items()}), average)
@@ -334,11 +334,11 @@ class GlobalModel:
         return as_arrays(self.average.average)
 
     def advance(self, arrays: ArrayRecord) -> None:
-        """Go on from the next iterate."""
+        """Replace the model by the next iterate, and add that to the average."""
         self.arrays = arrays
         self.average.add(arrays.to_torch_state_dict())
 
 
 def as_arrays(parameters: Mapping[str, torch.Tensor]) -> ArrayRecord:
-    """Parameters as they cross."""
+    """Parameters as a Flower record."""
     return ArrayRecord({name: Array(parameter.numpy()) for name, parameter in parameters.items()})

@@ -1,4 +1,4 @@
-"""What an algorithm's server half sends with every model, from round to round."""
+"""The control vector that an algorithm's server half sends with every model, from round to round."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ServerControl:
     """The control of a run, which every averaged round moves.
 
     Attributes:
-        value: what the next round sends, shape [d]; None: nothing yet.
-        weights: of all clients whose updates were averaged in any round, by client_id: public.
+        value: the control that the next round sends, shape [d]; None: nothing yet.
+        weights: public weights of all clients whose updates were averaged in any round, by client_id.
     """
 
     value: Tensor | None = None
@@ -38,15 +38,15 @@ class ServerControl:
         steps: int,
         learning_rate: float,
     ) -> None:
-        """Take in a round.
+        """Advance the control by one round.
 
         Args:
-            half: of the round's algorithm.
+            half: the server half of the round's algorithm.
             start: the round's model, shape [d].
             mean: the average of the updates, shape [d].
-            weights: of the clients in it, by client_id.
-            steps: local steps of each.
-            learning_rate: of these steps.
+            weights: weights of the clients in the average, by client_id.
+            steps: local steps of each client.
+            learning_rate: learning rate of these steps.
         """
         self.weights |= weights
         share = sum(weights.values()) / sum(self.weights.values())
@@ -56,22 +56,22 @@ class ServerControl:
 
     @property
     def record(self) -> dict[str, ArrayRecord]:
-        """How it crosses."""
+        """The control as a Flower record."""
         return {} if self.value is None else {CONTROL: ArrayRecord({CONTROL: Array(self.value.numpy())})}
 
     @property
     def facts(self) -> dict[str, float]:
-        """What JSON can hold of it."""
+        """The JSON part of the state: the weights."""
         return self.weights
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The rest."""
+        """The array part of the state."""
         return {} if self.value is None else {CONTROL: self.value.numpy()}
 
     @classmethod
     def of(cls, facts: Mapping[str, float], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """What was taken apart into `facts` and `arrays`."""
+        """Restore the state from its `facts` and `arrays`."""
         return cls(torch.from_numpy(arrays[CONTROL]) if arrays else None, dict(facts))
 
 

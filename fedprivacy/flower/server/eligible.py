@@ -1,4 +1,4 @@
-"""Who may be asked in a round: everybody with an account, but for some."""
+"""The clients that may be asked in a round: all clients with an account, except some."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Set
 
 
 class Eligible(Set[str]):
-    """The client_ids of clients that may be asked: most of a population in most rounds, so it names all others.
+    """The client_ids of clients that may be asked; stored as the few exceptions, since most clients may be asked.
 
     Args:
-        everybody: clients with an account; shared, not copied, and not to be changed.
+        everybody: clients with an account; shared, not copied, so do not change it.
         closed: clients that may not be asked.
     """
 
@@ -27,5 +27,5 @@ class Eligible(Set[str]):
         return len(self.everybody) - sum(client_id in self.everybody for client_id in self.closed)
 
     def same_as(self, other: Eligible) -> bool:
-        """Whether these are the same clients, as far as that can be seen without looking at everybody."""
+        """Tell whether both name the same clients of one shared population, which is compared by identity."""
         return self.everybody is other.everybody and self.closed == other.closed

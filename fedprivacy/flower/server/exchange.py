@@ -11,22 +11,22 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 _POLL_SECONDS = 0.1
-"""Flower's own `send_and_receive` looks every 3 s, which most of a short round would be spent on."""
+"""Seconds between two looks for replies; Flower's own `send_and_receive` waits 3 s, most of a short round."""
 
 _UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE})
-"""Flower's codes for a node that went away with a message."""
+"""Flower's error codes for a node that disappeared with a message."""
 
 
 class NotSentError(RuntimeError):
-    """Messages that did not leave the server; what was granted with them stays charged."""
+    """Some messages did not leave the server; the grants in them stay charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
     """The first reply to each message, by the node that was asked: an error may come from another one.
 
-    Nodes that were asked twice got their message again: what they answer says nothing of the first. Late are earlier
-    messages that have been answered since, each with its reply.
+    Nodes in `asked_twice` got their message again: their reply says nothing about the first one. `late` holds messages
+    of earlier rounds that have been answered since, each with its reply.
     """
 
     first: Mapping[int, Message]
@@ -35,7 +35,7 @@ class Replies:
 
 
 class Correspondence:
-    """Messages that a grid carried and what came back, over the rounds of a run: an answer may come rounds too late."""
+    """The messages and replies of a run over all its rounds: a reply may come rounds too late."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -44,7 +44,7 @@ class Correspondence:
     def ask(self, messages: Sequence[Message], timeout: float) -> Replies:
         """Send messages, and wait until every reply is there or `timeout` seconds have passed.
 
-        A node that went away with its message, and is back, is asked once more: a client that had sealed its update
+        A node that disappeared with its message and is back is asked once more: a client that had sealed its update
         sends that, and is charged nothing.
         """
         deadline = time.monotonic() + timeout
@@ -57,7 +57,7 @@ class Correspondence:
         return Replies(replies, frozenset(message.metadata.dst_node_id for message in again))
 
     def late(self) -> list[tuple[Message, Message]]:
-        """Messages that nobody waits for any more, and that have been answered since, each with its reply."""
+        """Messages whose time was up and that have been answered since, each with its reply."""
         return self._collect(self._unanswered.keys()) if self._unanswered else []
 
     def _exchange(self, messages: Sequence[Message], deadline: float) -> dict[int, Message]:
@@ -84,7 +84,7 @@ class Correspondence:
         return answers
 
     def _collect(self, message_ids: Iterable[str]) -> list[tuple[Message, Message]]:
-        """What was asked and what was answered; of several answers to one message the first counts."""
+        """Return each answered message with its reply; of several replies to one message the first counts."""
         wanted = set(message_ids)
         pairs = []
         for reply in self.grid.pull_messages(list(wanted)):

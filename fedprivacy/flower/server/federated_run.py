@@ -1,4 +1,4 @@
-"""A run from its first round to its last: what is set up once, and what is done after every round."""
+"""A run from its first round to its last: the set-up, and the steps after every round."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ class PrivateResult(Result):
     """Why the run ended before its last round; empty if it did not."""
 
     personal: Callable[[], Mapping[str, Tensor]] = dict
-    """What simulated clients have as models of their own, flat, by client_id; empty: all use the global one."""
+    """Models of simulated clients' own, flat, by client_id; empty: all clients use the global model."""
 
     standardise: Standardise | None = None
-    """What inputs become before the model sees them; None: the task does not standardise."""
+    """The standardisation of inputs before the model; None: the task does not standardise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """What a run is made of besides its plan; see `PrivateStrategy`, which says what each is."""
+    """The parts of a run besides its plan; `PrivateStrategy` describes each."""
 
     run_id: str | None = None
     accounts: type[Books] = RunAccounts
@@ -170,7 +170,7 @@ class FederatedRun:
         return self.result
 
     def _before_rounds(self, rounds: RunRounds, model: GlobalModel, evaluate: EvaluateFn | None) -> None:
-        """Tell how things stand before the first round; of a run that goes on, draw random numbers where it stopped."""
+        """Record round 0 of a new run; of a resumed run, restore the random generators instead."""
         if self._resume:
             self._resume.random.restore()
         else:
@@ -179,14 +179,14 @@ class FederatedRun:
                 self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
         self._warn_of_forgotten_state()
 
-    def _end_before(self, number: int, why: str) -> None:
-        self.result.stopped_because = why
-        log.warning("The run ended before round %d: %s.", number, why)
+    def _end_before(self, number: int, reason: str) -> None:
+        self.result.stopped_because = reason
+        log.warning("The run ended before round %d: %s.", number, reason)
 
     def _round(
         self, rounds: RunRounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn | None
     ) -> RoundResult | None:
-        """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
+        """Run one round, with a second attempt if a crash cost every client its update; None: no client is asked."""
         for attempt, again in rounds.accounts.attempts(number):
             opened = rounds.open(attempt, model.arrays, config, again=again, at=self.clock)
             if opened.passed_over:
@@ -204,10 +204,10 @@ class FederatedRun:
     def _finish(
         self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn | None
     ) -> RoundResult:
-        """Average and tell the observers, then keep where the run stands: what is recorded beyond that is done again.
+        """Average, tell the observers, then write the checkpoint: a round recorded after the last one is repeated.
 
         Raises:
-            RoundFailedError: the round gave nothing, and not because budgets are spent.
+            RoundFailedError: the round gave no update, for another reason than spent budgets.
         """
         self._average(rounds, outcome, model)
         finished = self._measured(rounds, outcome, model.kept, evaluate)
@@ -222,7 +222,7 @@ class FederatedRun:
         return finished
 
     def _average(self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel) -> None:
-        """Go on to the model that the wrapped strategy makes of the updates."""
+        """Advance to the model that the wrapped strategy makes of the updates."""
         aggregated, metrics = rounds.average(outcome)
         if metrics:
             self.result.train_metrics_clientapp[outcome.opened.attempt.round] = metrics
@@ -232,7 +232,7 @@ class FederatedRun:
     def _measured(
         self, rounds: RunRounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn | None
     ) -> RoundResult:
-        """What a round has come to: how the model does, and what everybody has spent."""
+        """Return the result of a round: the model's measures, and the spending of all clients."""
         number, measures, result = outcome.opened.attempt.round, self.measures, self.result
         self._parts.on_phase(Phase(Stage.EVALUATING, number, outcome.opened.asked))
         with span("evaluation"):
@@ -269,7 +269,7 @@ class FederatedRun:
         self._callbacks.after_round(finished)
 
     def _leave_model(self, number: int, kept: ArrayRecord) -> None:
-        """Leave the model of the last recorded round now, so that a run that is stopped has it."""
+        """Put the model of the round into the result now, so that a stopped run has it."""
         if self.measures.kept is not None:
             self.result.personal = ClientModels(self._plan, self.measures.kept, number, kept).personal
         self.result.arrays = kept
@@ -318,7 +318,7 @@ class FederatedRun:
             write_state(callback, state)
 
     def _new(self) -> ArrayRecord:
-        """The model of a run that begins: a public one, where the configuration names it, or the task's own."""
+        """The model of a new run: the public one that the configuration names, or else the task's own."""
         task, file = self._plan.task, self._plan.config.initial_model
         return as_arrays(initial_parameters(file, task) if file else trainable_parameters(task.model()))
 
@@ -327,9 +327,9 @@ class FederatedRun:
         """Wait for the clients, open their accounts, and decide how the rounds are run.
 
         Args:
-            grid: of Flower's.
-            timeout: seconds to wait for answers; None: that of the configuration.
-            by_messages: whether a population, too, gets messages.
+            grid: Flower's grid.
+            timeout: seconds to wait for answers; None: the time-out of the configuration.
+            by_messages: whether a simulated population gets messages, too.
         """
         plan, parts = self._plan, self._parts
         registry = ClientRegistry(plan.config.node_timeout, plan.config.signing_key_file)
@@ -362,7 +362,7 @@ class FederatedRun:
     def _together(
         self, grid: Grid, registry: ClientRegistry, accounts: Books, control: ServerControl
     ) -> Transport | None:
-        """Ask a population together; None: there is none, or its clients would send more than an average's part."""
+        """Return the transport that trains a population together; None: there is none, or the run needs messages."""
         if (population := population_of(grid)) is None:
             return None
         needs_messages = {
@@ -379,7 +379,7 @@ class FederatedRun:
         return None
 
     def _schedule(self, wrapped: WrappedStrategy, accounts: Books, transport: Transport) -> RoundSchedule:
-        """Whose updates make a round's average."""
+        """Return the schedule, which decides the clients in a round's average."""
         if self.buffer and isinstance(accounts, RunAccounts):
             underway = self._resume.underway if self._resume else None
             self._buffered = BufferedSchedule(wrapped, accounts, self.buffer, transport.names, underway or Underway())
@@ -387,7 +387,7 @@ class FederatedRun:
         return PoissonSampled(wrapped, self._user_level) if self._user_level else StrategyChooses(wrapped)
 
     def _kept(self, grid: Grid) -> ServerControl:
-        """What a run that goes on has kept: its clients', where they are simulated here, and the server's own."""
+        """Restore the vectors that simulated clients kept, and return the server's control; empty for a new run."""
         kept: KeptModels | None = getattr(grid, "kept", None)
         self.measures = Measures(self._plan, kept)
         if self._resume is None:
@@ -397,12 +397,12 @@ class FederatedRun:
         return self._resume.control
 
     def _check_participation(self, clients: Collection[EnrolledClient]) -> None:
-        """Refuse, by a `ConfigError`, what these clients cannot do; none has been asked for anything but its name."""
+        """Refuse, by a `ConfigError`, settings that these clients cannot follow; only their names were asked so far."""
         client_ids, deployed = [c.client_id for c in clients], any(c.public_key for c in clients)
         check_participation(self._participation, self._plan.config, client_ids, deployed=deployed)
 
     def _noise(self, accounts: Books) -> UserLevelReleases | None:
-        """What clips and noises the clients' updates; None: nothing does."""
+        """Return the user-level mechanism, which clips and noises the clients' updates; None: the run has none."""
         plan, seed, folder = self._plan.user_level, self._plan.config.seed, self._parts.checkpoints
         if plan is None or folder is None:
             return None
@@ -414,9 +414,9 @@ class FederatedRun:
         return UserLevelReleases(plan, book, keystream, arrived)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
-        """Ask the task's own question, or read its answer again; without privacy nobody is asked.
+        """Ask the task's own question, or read its answer again; without privacy no client is asked.
 
-        The answer also tells about how many records each client has: that is its weight, where sizes are private.
+        The answer also gives a noisy number of records of each client, which is its weight if sizes are private.
         """
         question = self._plan.standardise
         if question is None:
@@ -447,7 +447,7 @@ class FederatedRun:
 
 
 def _check_worth_it(outcome: RoundOutcome) -> None:
-    """Raise a `RoundFailedError` of a round that gave nothing, unless it is because budgets are spent."""
+    """Raise a `RoundFailedError` if a round gave no update, unless the reason is that budgets are spent."""
     number, failures = outcome.opened.attempt.round, outcome.failures
     if outcome.opened.sampled:  # then nothing but the number of rounds may end the run
         return
@@ -460,7 +460,7 @@ def _check_worth_it(outcome: RoundOutcome) -> None:
 
 
 def _check_user_level(strategy: Strategy, folder: Path | None) -> None:
-    """Refuse what a run with user-level noise cannot do with, by a `ConfigError`."""
+    """Refuse, by a `ConfigError`, a strategy or a missing folder that user-level noise cannot work with."""
     check_averages(strategy)
     if folder is None:
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""How the model of a round does.
+"""Measures of a round's model.
 
-On held-out records of simulated clients, which are declared public, each client's own model is measured: whoever runs
-the simulation owns all shards. Nothing is charged, because no private record is read. In a deployment clients measure
-their own records, which is charged (`local-evaluation`).
+In a simulation each client's own model is measured on that client's held-out records. They are declared public, because
+all shards belong to the person who runs the simulation. Nothing is charged, because no private record is read. In a
+deployment clients measure their own records, which is charged (`local-evaluation`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ClientModels:
     """The models that simulated clients use after a round.
 
     Attributes:
-        plan: of the run.
-        kept: what its clients keep.
-        number: of the round.
+        plan: the run's plan.
+        kept: the vectors that its clients keep.
+        number: the round's number.
         arrays: the global model.
     """
 
@@ -54,7 +54,7 @@ class ClientModels:
         return self._algorithm.model(shared, self._kept.get(client_id, shared), mask)
 
     def personal(self) -> dict[str, Tensor]:
-        """Of each client that has a model of its own, by client_id."""
+        """The models of clients that have one of their own, flat, by client_id."""
         return {client_id: self.of(client_id) for client_id in self._kept} if self._algorithm.personal else {}
 
     @property
@@ -67,7 +67,7 @@ class ClientModels:
 
     @cached_property
     def _shared(self) -> tuple[Tensor, Tensor | None]:
-        """The global model, flat, and which parameters are in personal layers."""
+        """The global model, flat, and the mask of parameters in personal layers."""
         model = self.plan.task.model()
         names = tuple(trainable_parameters(model))
         return flat(self.arrays, names).float(), personal_mask(self._algorithm, model)
@@ -75,11 +75,11 @@ class ClientModels:
 
 @dataclass(frozen=True)
 class Measures:
-    """How the model of a round does: on public records, on the clients' held-out ones, and in their own evaluations.
+    """Measures of a round's model: on public records, on clients' held-out ones, and in clients' own evaluations.
 
     Attributes:
-        plan: of the run.
-        kept: what its clients keep, where they are simulated here; None: they are not.
+        plan: the run's plan.
+        kept: the vectors that clients simulated in this process keep; None: no client is.
     """
 
     plan: TrainingPlan
@@ -90,18 +90,18 @@ class Measures:
 
         Args:
             arrays: the global model.
-            standardise: what inputs become before the model sees them.
+            standardise: the standardisation of inputs before the model; None: none.
         """
         model = self.plan.task.model()
         model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
         return (model if standardise is None else nn.Sequential(standardise, model)).eval()
 
     def public(self, arrays: ArrayRecord, standardise: Standardise | None) -> MetricRecord:
-        """The task's metrics on public records. Raises `TaskError` where its `evaluate` fails."""
+        """The task's metrics on public records. Raises `TaskError` if its `evaluate` fails."""
         return MetricRecord(dict(metrics_of(self.plan.task, self.model(arrays, standardise))))
 
     def local(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:
-        """What local evaluations tell: by client, and of all of them together, as metrics."""
+        """Estimates from local evaluations: one by client_id, and one of all clients together, as metrics."""
         if not released:
             return {}, {}
         scores = scores_of(self.plan.task)
@@ -111,10 +111,10 @@ class Measures:
     def held_out(self, number: int, arrays: ArrayRecord, standardise: Standardise | None) -> dict[str, HeldOut]:
         """Each simulated client's scores under the model that it uses after a round, by client_id.
 
-        They are measured every so many rounds, and after the last; empty: not after this one.
+        They are measured every `held-out-evaluation` rounds, and after the last; empty if not due in this round.
 
         Raises:
-            TaskError: the task has no such records for a client, or its scores fail.
+            TaskError: the task has no held-out records for a client, or its scores fail.
         """
         config = self.plan.config
         if self.kept is None or number == 0 or not offers_held_out(self.plan.task):

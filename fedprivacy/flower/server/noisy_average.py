@@ -1,7 +1,7 @@
-"""User-level central DP on Flower's side: who joins a round, and the noisy average that the wrapped strategy is given.
+"""User-level central DP on Flower's side: the sample of clients in a round, and the noisy average of their updates.
 
-The strategy never sees a client's update. It is handed the global model plus the noisy average as the one update of the
-round, with weight 1, so that whatever it makes of it is post-processing.
+The wrapped strategy never sees a client's update. It gets the global model plus the noisy average as the one update of
+the round, with weight 1, so that everything it computes from that is post-processing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMPARE_UPDATES = (
     *(flower.Bulyan, flower.FedMedian, flower.FedTrimmedAvg, flower.MultiKrum, flower.QFedAvg),
     *(flower.FedXgbBagging, flower.FedXgbCyclic),
 )
-"""Flower's strategies that make something else of the updates than their average."""
+"""Flower's strategies that compute something else from the updates than their average."""
 
 _NOISE_OF_THEIR_OWN = (
     *(flower.DifferentialPrivacyServerSideFixedClipping, flower.DifferentialPrivacyClientSideFixedClipping),
@@ -34,17 +34,17 @@ _NOISE_OF_THEIR_OWN = (
 )
 
 OVER = "the next round does not fit the user-level budget"
-"""Why a run ends."""
+"""The reason given when a run ends on its user-level budget."""
 
 
 class UserLevelReleases:
-    """What the rounds of one run release, and what that costs each client as a whole.
+    """The user-level releases of one run, each charged to an account of each client as a whole.
 
     Args:
-        plan: what is released, and within which budget.
-        book: where a release is charged before it is made.
-        keystream: the server's randomness; secret, but where the run has a seed.
-        clipping_norm: where adaptive clipping had arrived when the run was stopped; None: it begins.
+        plan: the mechanism and the budget.
+        book: the account that a release is charged to before it is made.
+        keystream: the server's randomness; secret unless the run has a seed.
+        clipping_norm: the current norm of adaptive clipping when the run was stopped; None: the plan's first.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class UserLevelReleases:
         self._mechanism, self._book, self._keystream = plan.mechanism, book, keystream
 
     def why_over(self, attempt: Attempt) -> str:
-        """Why the round cannot be opened; empty: it can. It depends on the number of rounds alone."""
+        """The reason why the round cannot be opened; empty: it can. It depends on the number of rounds alone."""
         return "" if self._book.allows(attempt) else OVER
 
     def joined(self, client_ids: Iterable[str], attempt: Attempt) -> set[str]:
-        """Who joins the round, of all clients: whether one of them has budget left, or is there, does not count."""
+        """Sample the clients that join the round, from all given ones, whether or not they have budget left."""
         return self._mechanism.joined(client_ids, self._keystream, _position(attempt))
 
     def average(self, attempt: Attempt, model: ArrayRecord, updates: Mapping[str, Message]) -> ArrayRecord:
@@ -85,15 +85,15 @@ class UserLevelReleases:
         )
 
     def spent(self) -> UserLevelSpent:
-        """How the account stands."""
+        """The current standing of the account."""
         return self._book.spent(self.clipping_norm)
 
 
 def check_averages(strategy: Strategy) -> None:
-    """Refuse a strategy that would not do what it is for, given one noisy average instead of the clients' updates.
+    """Refuse a strategy that cannot work with one noisy average instead of the clients' updates.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: the strategy compares updates, or adds noise of its own.
     """
     name = type(strategy).__name__
     if isinstance(strategy, _COMPARE_UPDATES):
@@ -114,7 +114,7 @@ def _position(attempt: Attempt) -> Position:
 
 
 def _differences(updates: Iterable[ArrayRecord], start: Mapping[str, np.ndarray], flat: Update) -> Iterator[Update]:
-    """What clients' training has changed, flat, one client at a time."""
+    """Yield each client's change of the model, flat, one client at a time."""
     for update in updates:
         yield _flat(update[name].numpy() for name in start) - flat
 

@@ -1,4 +1,4 @@
-"""One round as two values: opened, when what it may cost is charged; and what became of it."""
+"""One round as two values: the opened round, whose possible cost is charged, and its outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedprivacy.values.wording import count_text
 
 
 class Instruction(Protocol):
-    """A record that tells one client what to do: a grant, or what a baseline assigns."""
+    """A record that tells one client its work: a grant, or a baseline's assignment."""
 
     @property
     def name(self) -> str: ...  # noqa: D102 - of the record
@@ -33,24 +33,24 @@ class Instruction(Protocol):
 
 @dataclass(frozen=True)
 class OpenRound:
-    """An attempt at a round, when its clients may be asked: what they may cost is charged.
+    """An attempt at a round whose clients may now be asked: their possible cost is charged.
 
     Attributes:
-        attempt: what was charged.
+        attempt: the attempt that was charged.
         arrays: the global model that is sent.
-        eligible: how many clients had budget left.
-        clients: who was chosen, and charged, by node id.
-        template: a message of the wrapped strategy to one of them; None: it chose nobody.
-        messages, grants: by messages: one for each client, and what each may spend (or, in a baseline, is assigned), by
+        eligible: number of clients that had budget left.
+        clients: clients that were chosen and charged, by node id.
+        template: a message of the wrapped strategy to one of them; None: it chose no client.
+        messages, grants: in rounds by messages, the message to each client, and its grant (a baseline's assignment) by
             node id.
-        orders: of a population: one for each client that trains.
-        asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
-        began: when, in simulated seconds; infinite where nobody is ever there again.
-        passed_over: whether clients had budget left and were not drawn, or not there.
-        sampled: whether the clients joined by Poisson sampling, for a noisy average: maybe nobody, and maybe clients
-            that have no budget left. The round is released all the same.
-        over: why no round can be opened, where that depends on the number of rounds alone; empty: one can.
-        course: what will happen in an asynchronous round; None: it ends together.
+        orders: in rounds of a population, the order for each client that trains.
+        asked_before: nodes that may have had their grants before: a refusal says nothing about their earlier training.
+        began: begin of the round in simulated seconds; infinite if no client is ever there again.
+        passed_over: whether clients had budget left but were not drawn, or not there.
+        sampled: whether the clients joined by Poisson sampling, for a noisy average. The sample may be empty, or hold
+            clients without budget; the round is released all the same.
+        over: the reason why no round can be opened, if it depends on the number of rounds alone; empty: none.
+        course: the events of an asynchronous round; None: the round ends together.
     """
 
     attempt: Attempt
@@ -70,33 +70,33 @@ class OpenRound:
 
     @property
     def asked(self) -> int:
-        """How many clients are asked."""
+        """The number of clients that are asked."""
         return len(self.grants) + len(self.orders)
 
     @property
     def settings(self) -> ConfigRecord:
-        """What the wrapped strategy sends besides the model."""
+        """Settings that the wrapped strategy sends besides the model."""
         return settings_in(self.template) if self.template else ConfigRecord()
 
     @cached_property
     def dispatched(self) -> dict[str, Dispatch]:
-        """Who begins to train in an asynchronous round, by client_id."""
+        """The clients that begin to train in an asynchronous round, by client_id."""
         return {dispatch.client_id: dispatch for dispatch in self.course.dispatched} if self.course else {}
 
     def trains(self, client_id: str) -> bool:
-        """Whether a client that was charged will answer: in an asynchronous round some go away."""
+        """Tell whether a charged client will answer: in an asynchronous round some go away."""
         return self.course is None or self.dispatched[client_id].answers
 
     @property
     def ends_the_run(self) -> bool:
-        """Whether there is nothing more to do. That nobody joined by chance does not end a run."""
+        """Tell whether the run has nothing more to do. An empty Poisson sample does not end a run."""
         if self.course is not None:  # while somebody trains, there is
             return self.course.empty
         return bool(self.over) or not (self.asked or self.sampled)
 
     @property
     def why_nobody(self) -> str:
-        """Why nobody is asked."""
+        """The reason why no client is asked."""
         if self.over:
             return self.over
         if not self.eligible:
@@ -108,12 +108,12 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What became of the charges of one attempt.
+    """The charges of one attempt that are now confirmed or returned.
 
     Attributes:
-        attempt: what was charged.
-        confirmed: clients that have spent it, by client_id, each with its signed receipt; None in a simulation.
-        clipping_norms: that the next step of each of these would have, by client_id.
+        attempt: the attempt that was charged.
+        confirmed: clients that have spent their charge, by client_id, with their signed receipts; None in a simulation.
+        clipping_norms: clipping norm that the next step of each of these clients would have, by client_id.
         untouched: clients that refused before they read a record, when they were asked for the first time.
     """
 
@@ -125,20 +125,20 @@ class Settlement:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What became of a round.
+    """The outcome of a round.
 
     Attributes:
         opened: the round.
-        updates: what can be averaged, in the form in which the round's transport has it.
+        updates: the updates that can be averaged, in the form of the round's transport.
         participants: clients whose updates may be averaged, sorted.
         failures: clients without a usable update, with a short constant reason, sorted.
-        settlements: what is to be written into the books.
+        settlements: charges to confirm or return in the books.
         exhausted: clients whose own guard says that their budget is spent.
         missed: clients that the simulation let drop out, or be too late.
-        all_lost: whether nobody has an update because all were charged for one that is gone.
-        evaluated: what local evaluations released, by client_id, sorted.
-        ended: when it was over, in simulated seconds.
-        buffered: what an asynchronous round's step was made of; None: the round ended together.
+        all_lost: whether no client has an update because all were charged for one that is gone.
+        evaluated: releases of local evaluations, by client_id, sorted.
+        ended: end of the round in simulated seconds.
+        buffered: the clients and staleness behind an asynchronous round's step; None: the round ended together.
     """
 
     opened: OpenRound
@@ -155,5 +155,5 @@ class RoundOutcome:
 
 
 def settings_in(message: Message) -> ConfigRecord:
-    """What the wrapped strategy has put into a message besides the model."""
+    """Settings that the wrapped strategy has put into a message besides the model."""
     return next(iter(message.content.config_records.values()), ConfigRecord())

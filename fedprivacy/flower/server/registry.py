@@ -1,8 +1,8 @@
-"""Who is behind a node: client_id and public shard size of every node that Flower sees.
+"""The client behind each node that Flower sees: its client_id and public shard size.
 
 In a deployment the client_id is the name under which the operator registered the SuperNode's public key, and the ledger
-binds the two; the request to enrol is signed, for this client and this run of Flower's. What a client says of itself
-counts only in a simulation, where Flower makes up the nodes and nobody signs.
+binds the two; the request to enrol is signed, for this client and this run of Flower's. The client_id that a client
+gives itself counts only in a simulation, where Flower makes up the nodes and no message is signed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PEM = b"-----BEGIN PUBLIC KEY-----"
 
 
 class TooFewClientsError(RuntimeError):
-    """Not enough clients came within the configured time."""
+    """Too few clients came within the configured time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolledClient:
-    """A client that the server can ask: what its `Enrolment` says, and the key that Flower authenticated, in PEM.
+    """A client that the server can ask: the facts of its `Enrolment`, and the key that Flower authenticated, in PEM.
 
-    Where it has told privately how many records it has, `answered` is that; else 0.
+    `answered` is the number of records from a private answer of the client; 0 if there is none.
     """
 
     client_id: str
@@ -53,12 +53,12 @@ class EnrolledClient:
 
     @property
     def key_hash(self) -> str:
-        """What the ledger knows the client's key by; empty in a simulation."""
+        """The hash under which the ledger knows the client's key; empty in a simulation."""
         return key_hash(self.public_key) if self.public_key else ""
 
 
 class _Online(NamedTuple):
-    """Who is online, as long as the same nodes are connected and nobody enrols."""
+    """The clients online, valid while the same nodes are connected and no client enrols."""
 
     connected: list[int] | None = None  # None: nobody has looked
     clients: Mapping[int, EnrolledClient] = MappingProxyType({})
@@ -69,7 +69,7 @@ class ClientRegistry:
 
     Args:
         timeout: seconds to wait for a client's answer, and for enough clients.
-        signing_key: file of the server's key, which signs the requests; made, where there is none, for the first
+        signing_key: file of the server's key, which signs the requests; a missing file is created for the first
             registered node.
     """
 
@@ -92,8 +92,8 @@ class ClientRegistry:
     def online(self, grid: Grid) -> Mapping[int, EnrolledClient]:
         """Enrolled clients among the nodes that are connected now, in the order of their client_ids.
 
-        A client that came back as another node may be connected as both for a while: the newest stands for it. Were
-        both asked, two updates would leave for one charge.
+        A client that came back as another node may be connected as both for a while: only the newest counts. If both
+        were asked, two updates would leave for one charge.
         """
         connected = list(grid.get_node_ids())
         if self._online.connected != connected:
@@ -105,7 +105,7 @@ class ClientRegistry:
         return {newest[client_id]: self._clients[newest[client_id]] for client_id in sorted(newest)}
 
     def arrived(self, grid: Grid) -> list[EnrolledClient]:
-        """Clients that are online, and were not, or not as they are now, when this was last asked."""
+        """Clients that came online, or whose enrolment changed, since the last call."""
         before, self._arrived = self._arrived, self.online(grid)
         if self._arrived is before:
             return []
@@ -121,10 +121,10 @@ class ClientRegistry:
 
     @spanned("enrolment")
     def wait_for(self, grid: Grid, count: int) -> None:
-        """Enrol until `count` clients are online. Whoever refused is not asked again, nor waited for.
+        """Enrol until `count` clients are online. A client that refused is not asked again, nor waited for.
 
         Raises:
-            TooFewClientsError: says how many came, and what kept the others away.
+            TooFewClientsError: says how many came, and why the others did not.
         """
         deadline = time.monotonic() + self._timeout
         while True:
@@ -146,11 +146,11 @@ class ClientRegistry:
         self._greeted = list(enrolments)
 
     def part(self, node_id: int) -> int:
-        """Which part of the simulated split a client holds that was taken in."""
+        """The part of the simulated split of a client that `take_in` enrolled."""
         return self._parts[node_id]
 
     def learn(self, records: Mapping[str, float]) -> None:
-        """Take in how many records clients have, by client_id, out of their private answers."""
+        """Set the clients' numbers of records, by client_id, from their private answers."""
         self._online = _Online()
         for node_id, client in self._clients.items():
             if client.client_id in records:
@@ -186,7 +186,7 @@ class ClientRegistry:
                 self._enrol(node, keys[node.node_id], replies[node.node_id], taken)
 
     def _request(self, public_key: bytes, grid: Grid) -> RecordDict:
-        """What a client is asked with; nothing for a simulated one."""
+        """The content of the request to enrol; empty for a simulated client."""
         if not public_key:
             return RecordDict()
         request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key))

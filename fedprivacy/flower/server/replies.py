@@ -1,4 +1,4 @@
-"""Which replies may be averaged: everything that a client sends is checked against its grant and the global model."""
+"""Checks of replies against their grants and the global model: only those that pass may be averaged."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ NO_REPLY = "no-reply"
 
 @dataclass(frozen=True, slots=True)
 class GrantOutcome:
-    """What became of one grant: an update that may be averaged, or in constant words why there is none.
+    """The outcome of one grant: an update that may be averaged, or the constant reason why there is none.
 
     Attributes:
-        receipt: that matches the grant, whether or not the update is used.
+        receipt: the receipt that matches the grant, whether or not the update is used.
         evidence: the same, as the ledger keeps it; None in a simulation, where none is signed.
-        untouched: whether it refused before it read a record, when it was asked for the first time.
+        untouched: whether the client refused before it read a record, when it was asked for the first time.
     """
 
     update: Message | None = None
@@ -50,7 +50,7 @@ class GrantOutcome:
 
 
 Verdicts = Mapping[str, GrantOutcome]
-"""What became of each grant, by client_id."""
+"""The outcome of each grant, by client_id."""
 
 
 @spanned("sorting replies")
@@ -71,7 +71,7 @@ def usable(verdicts: Verdicts) -> dict[str, Message]:
 
 
 def in_time(verdicts: Verdicts, closed: Closed) -> Verdicts:
-    """The same, where only those answers count that came in time."""
+    """Return the verdicts without the updates that did not come in time."""
     missed = {
         client_id: replace(verdicts[client_id], update=None, failure=reason)
         for client_id, reason in closed.missed.items()
@@ -80,11 +80,11 @@ def in_time(verdicts: Verdicts, closed: Closed) -> Verdicts:
 
 
 def evaluations(verdicts: Verdicts, scores: Collection[str]) -> dict[str, NoisySums]:
-    """What the clients' local evaluations released, by client_id: in an order that is the same in every run.
+    """Releases of the clients' local evaluations, by client_id: in an order that is the same in every run.
 
     Args:
-        verdicts: of a round.
-        scores: that this server's task has.
+        verdicts: the verdicts of a round.
+        scores: the scores of this server's task.
     """
     released = {}
     for client_id, each in sorted(verdicts.items()):
@@ -99,13 +99,13 @@ def evaluations(verdicts: Verdicts, scores: Collection[str]) -> dict[str, NoisyS
 
 
 def outcome_of(opened: OpenRound, verdicts: Verdicts, ended: float = 0.0, scores: Collection[str] = ()) -> RoundOutcome:
-    """What the verdicts on a round's replies come to.
+    """Return the outcome of a round from the verdicts on its replies.
 
     Args:
         opened: the round.
-        verdicts: on all its grants.
-        ended: when it was over, in simulated seconds.
-        scores: of a local evaluation.
+        verdicts: the verdicts on all its grants.
+        ended: end of the round in simulated seconds.
+        scores: the scores of a local evaluation.
     """
     receipts = {client_id: each.receipt for client_id, each in verdicts.items() if each.receipt}
     updates, failures = usable(verdicts), {c: each.failure for c, each in sorted(verdicts.items()) if each.failure}
@@ -131,7 +131,7 @@ def outcome_of(opened: OpenRound, verdicts: Verdicts, ended: float = 0.0, scores
 
 
 class Unusable(Exception):
-    """Why a reply is dropped, in constant words."""
+    """The constant reason why a reply is dropped."""
 
 
 def _verdict(reply: Message, node_id: int, opened: OpenRound, *, asked_before: bool) -> GrantOutcome:
@@ -153,7 +153,7 @@ def _verdict(reply: Message, node_id: int, opened: OpenRound, *, asked_before: b
 
 
 def _digest(update: ArrayRecord, grant: Instruction) -> str:
-    """What a receipt for this update says of it, or of these answers to a grant's questions."""
+    """The digest that a receipt must give for this update, or for these answers to a grant's questions."""
     asked = grant.questions if isinstance(grant, QuestionGrant) else ""
     return digest({name: array.numpy() for name, array in update.items()}, asked)
 
@@ -168,10 +168,10 @@ def _refusal(reply: Message) -> RefusalCode | None:
 
 
 def checked_receipt(reply: Message, grant: SpendingMessage, public_key: bytes) -> Receipt:
-    """The reply's receipt for a grant, signed by the client with this key in PEM; with none in a simulation.
+    """The reply's receipt for a grant, signed with the client's key, given in PEM; unsigned in a simulation.
 
     Raises:
-        Unusable: there is none, it is for something else, or somebody else signed it.
+        Unusable: there is no receipt, it is for something else, or somebody else signed it.
     """
     try:
         receipt = Receipt.of(reply)

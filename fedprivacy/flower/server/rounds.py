@@ -1,10 +1,10 @@
-"""The steps of a round: who is asked and what that may cost, what came back, what it cost, what it averages to.
+"""The steps of a round: open it and charge its possible cost, send, settle the real cost, average.
 
-The rounds of two runs differ in two things. A `Transport` says how clients are asked: by Flower's messages
+The rounds of two runs differ in two things. A `Transport` asks the clients: by Flower's messages
 (`fedprivacy.flower.server.by_message`), or all together as a simulated population, in this process, in others or on a
-cluster (`fedprivacy.flower.server.together`). A `RoundSchedule` says whose updates make a round's average: those of the
-clients that the wrapped strategy chose for this round; a Poisson sample of all clients, in one noisy average (both in
-`fedprivacy.flower.server.schedule`); or those that have come to a buffer (`fedprivacy.flower.server.buffered`).
+cluster (`fedprivacy.flower.server.together`). A `RoundSchedule` decides which updates are averaged in a round: those of
+the clients that the wrapped strategy chose for this round; a Poisson sample of all clients, in one noisy average (both
+in `fedprivacy.flower.server.schedule`); or those in a buffer (`fedprivacy.flower.server.buffered`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class RoundFailedError(RuntimeError):
 
 
 class Transport(Protocol):
-    """How the clients of a run are asked."""
+    """A way to ask the clients of a run."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the trained parameters, in the order of flat vectors."""
+        """Names of the trained parameters, in the order of flat vectors."""
 
     def admit(self, arrays: ArrayRecord) -> None:
         """Take in clients that have come since; refuse a global model that cannot be sent."""
 
     def open(self, opened: OpenRound, written: Mapping[int, Message], *, again: bool) -> OpenRound:
-        """Charge the clients that were chosen, and make ready what they are asked.
+        """Charge the chosen clients, and prepare their messages or orders.
 
         Args:
-            opened: says whom.
+            opened: the round, with the chosen clients.
             written: the wrapped strategy's messages, by node id.
             again: whether this attempt was granted before, by a run that was stopped since.
         """
@@ -56,35 +56,35 @@ class Transport(Protocol):
         """Ask, and wait for the answers."""
 
     def received(self, opened: OpenRound, answers: Any) -> RoundOutcome:
-        """Tell what the answers come to: the updates, and what they say of the charges."""
+        """Return the round's outcome: the updates, and the settlements that the answers prove."""
 
     def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
-        """The updates, as a strategy takes them that weighs them by the metric of this name."""
+        """The updates as messages for a strategy that weighs them by the metric `weighted_by`."""
 
     def mean(self, outcome: RoundOutcome) -> tuple[Tensor, Mapping[str, float]]:
         """The weighted average of the updates, flat, and their weights by client_id."""
 
 
 class RoundSchedule(ABC):
-    """Whose updates make a round's average."""
+    """A rule for the clients in a round and the updates in its average."""
 
     def why_over(self, attempt: Attempt) -> str:
-        """Why no round can be opened, where that depends on the number of rounds alone; empty: one can."""
+        """The reason why no round can be opened, if it depends on the number of rounds alone; empty: none."""
         return ""
 
     @abstractmethod
     def choose(  # noqa: PLR0917 - what a round begins with
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
     ) -> tuple[OpenRound, Mapping[int, Message]]:
-        """The round, with the clients that are to be charged, and what the wrapped strategy writes to them."""
+        """Return the round with the clients to charge, and the wrapped strategy's messages to them."""
 
     def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
-        """What this round averages and settles, of what was received now and before."""
+        """Select the updates and charges that this round averages and settles, received now or before."""
         return outcome
 
     @abstractmethod
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
-        """What the wrapped strategy aggregates; empty: nothing, and the model stays.
+        """Return the updates that the wrapped strategy aggregates; empty: none, and the model stays.
 
         Raises what `UserLevelReleases.average` does.
         """
@@ -108,11 +108,11 @@ class RunRounds:
         """Let the schedule choose among clients with budget left, and reserve what each may spend.
 
         Args:
-            attempt: what is charged.
+            attempt: the attempt that is charged.
             arrays: the global model.
-            config: what the wrapped strategy sends besides.
+            config: settings that the wrapped strategy sends besides.
             again: whether this attempt was granted before, by a run that was stopped since.
-            at: when the round before was over, in simulated seconds.
+            at: end of the previous round in simulated seconds.
 
         Returns:
             The round; it asks nobody when no client has budget left, or too few for the wrapped strategy, or none was
@@ -140,7 +140,7 @@ class RunRounds:
 
     @spanned("settling the round")
     def settle(self, opened: OpenRound, answers: Any) -> RoundOutcome:
-        """Find out what came of the round, and commit what was spent."""
+        """Return the round's outcome, and commit the charges that were spent."""
         outcome = self.schedule.arrived(self.transport.received(opened, answers))
         self.accounts.settle(outcome)
         return outcome

@@ -16,7 +16,7 @@ from fedprivacy.flower.server.wrapped import WrappedStrategy
 from fedprivacy.values.attempt import Attempt
 
 _NOBODY = 0
-"""The node that a reply comes from which no client has sent."""
+"""Node id in a reply that the server made itself, not a client."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class StrategyChooses(RoundSchedule):
     def choose(  # noqa: PLR0917 - what a round begins with
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
     ) -> tuple[OpenRound, Mapping[int, Message]]:
-        """Whom the strategy writes to, of those that are there and drawn."""
+        """Choose the clients that the strategy writes to, among those that are present and drawn."""
         turnout = self.wrapped.turnout(attempt.round, allowed, at)
         written = self.wrapped.chosen(attempt.round, arrays, config, turnout.client_ids)
         clients, template = self.wrapped.clients(written), next(iter(written.values()), None)
@@ -47,18 +47,18 @@ class PoissonSampled(RoundSchedule):
     user_level: UserLevelReleases
 
     def why_over(self, attempt: Attempt) -> str:
-        """The clients' own account is spent."""
+        """The reason why the user-level account allows no further round; empty: it does."""
         return self.user_level.why_over(attempt)
 
     def choose(  # noqa: PLR0917 - what a round begins with
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible, again: bool, at: float
     ) -> tuple[OpenRound, Mapping[int, Message]]:
-        """The clients that join, of those with budget left.
+        """Choose the clients that join and have budget left.
 
-        The strategy writes to everybody, and what it wrote to those that did not join goes nowhere.
+        The strategy writes to all clients, and its messages to those that did not join are dropped.
 
         Raises:
-            ValueError: the strategy chooses some itself, where it must not.
+            ValueError: the strategy leaves out some clients, which it must not.
         """
         wrapped, began = self.wrapped, self.wrapped.turnout(attempt.round, allowed, at).began
         before = wrapped.online()
@@ -75,7 +75,7 @@ class PoissonSampled(RoundSchedule):
         return OpenRound(attempt, arrays, len(allowed), wrapped.clients(written), began=began, sampled=True), written
 
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
-        """The global model plus the noisy average, in which all count alike: it is charged here."""
+        """The global model plus the noisy average, in which all clients have one weight; it is charged here."""
         opened = outcome.opened
         if not opened.sampled:  # before the first round
             return []

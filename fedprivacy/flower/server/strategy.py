@@ -55,9 +55,9 @@ class PrivateStrategy(Strategy):
 
     Args:
         strategy: any Flower strategy.
-        task: what is learned; the clients' `private_client` is given the same. Or the plan of a run, which says all of
+        task: the task to learn, the same as in the clients' `private_client`; or the plan of a run, which holds all of
             its public numbers.
-        run_config: settings by hyphenated key: `context.run_config`; of no account beside a plan.
+        run_config: settings by hyphenated key: `context.run_config`; ignored if a plan is given.
         run_id: unique in the ledger; None: a new one.
         accounts: what charges and grants, made when the clients are there: they say whether the run is deployed. Those
             of a baseline charge nothing; a simulation alone has them.
@@ -148,7 +148,7 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Open a round for whoever drives this strategy by Flower's hooks; `start` does without them.
+        """Open a round, for callers that drive this strategy by Flower's hooks; `start` does not use them.
 
         Returns no message when no client has budget left.
 
@@ -190,7 +190,7 @@ class PrivateStrategy(Strategy):
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """What local evaluations told, which came with the round's updates; None: there were none."""
+        """Return the metrics of local evaluations, which came with the round's updates; None: there were none."""
         number, metrics = self._told
         return MetricRecord(dict(metrics)) if number == server_round and metrics else None
 

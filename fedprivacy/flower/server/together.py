@@ -1,8 +1,8 @@
 """A simulated population that trains together: no message, and one sum instead of an update for each client.
 
-Who is sampled is the wrapped strategy's choice, as always. What its clients would have sent is added up where it is
-made, and the strategy averages one update that stands for all: so a round's memory does not grow with its cohort. That
-is the same only to a strategy that averages, and does with the average what it likes.
+The wrapped strategy samples clients as always. Their updates are summed where they are computed, and the strategy
+averages one update that stands for all: so a round's memory does not grow with its cohort. This is equivalent only for
+a strategy that uses nothing but the average of the updates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedprivacy.flower.simulated.populations import CohortUpdate, Population
 
 
 def population_of(grid: Grid) -> Population | None:
-    """The clients of a grid that are all in this process, and may train together; None: they get messages."""
+    """The population behind a grid, whose clients may train together; None: they get messages."""
     return getattr(grid, "population", None)
 
 
@@ -39,17 +39,17 @@ class Together:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the trained parameters, in the order of flat vectors."""
+        """Names of the trained parameters, in the order of flat vectors."""
         return self.population.names
 
     def admit(self, arrays: ArrayRecord) -> None:
-        """Nobody comes later. Raises what `Population.check` does."""
+        """Check the global model; no client comes later. Raises the errors of `Population.check`."""
         self.population.check(arrays)
 
     def open(self, opened: OpenRound, written: Mapping[int, Message], *, again: bool) -> OpenRound:
-        """Reserve what each client may spend, and say what each one that trains is to do.
+        """Reserve the spending of each client, and write the order for each one that trains.
 
-        Whatever the strategy's order is, theirs is one: sums are added in it.
+        The orders are sorted by client_id, whatever the strategy's order: updates are added in this order.
         """
         granted = self.accounts.reserve(opened.attempt, opened.clients.values(), again=again)
         clients = {node_id: client for node_id, client in opened.clients.items() if client.client_id in granted}
@@ -69,7 +69,7 @@ class Together:
         )
 
     def received(self, opened: OpenRound, answers: CohortUpdate) -> RoundOutcome:
-        """Who has trained has spent what was charged; a client that failed may have, and its charge stays open."""
+        """Confirm the charges of clients that trained; a failed client may have spent, so its charge stays open."""
         norms = dict(sorted(answers.clipping_norms.items()))
         return RoundOutcome(
             opened,
@@ -81,7 +81,7 @@ class Together:
         )
 
     def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
-        """The average, as the one update that there is, with the weight of all."""
+        """The average as a single update, with the weight of all."""
         update, model = outcome.updates, outcome.opened.arrays
         mean, _ = self.mean(outcome)
         return [one_for_all(outcome.opened, shaped(mean.numpy(), update.names, model), update.weight, weighted_by)]

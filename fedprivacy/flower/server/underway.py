@@ -1,7 +1,7 @@
-"""What is under way between two asynchronous rounds: the clients that train, and what each of them will send.
+"""The state between two asynchronous rounds: the clients that train, and the update that each of them will send.
 
-The clock is simulated, so a client is trained when it is dispatched, and its update kept until it would arrive. All of
-it is in the checkpoint: what was charged and trained is not trained again.
+The clock is simulated, so a client is trained when it is dispatched, and its update is kept until it would arrive. All
+of this is in the checkpoint: a training that was charged and done is not repeated.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fedprivacy.values.attempt import Attempt
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a client will send, or why it will send nothing.
+    """The update that a client will send, or the reason why it will send none.
 
     Attributes:
-        attempt: what was charged for it.
-        weight: of its update in the average, public.
-        clipping_norm: that its next step would have; None: nothing says how far its training came.
-        difference: its end minus its start, flat, shape [d], in the model's own type; None: there is no usable update.
-        failure: why there is none, as a constant code; empty: there is one.
+        attempt: the attempt that was charged for it.
+        weight: public weight of its update in the average.
+        clipping_norm: clipping norm that its next step would have; None: it is unknown how far its training came.
+        difference: its last minus its first model, flat, shape [d], in the model's own type; None: no usable update.
+        failure: the reason why there is no update, as a constant code; empty: there is one.
     """
 
     attempt: Attempt
@@ -41,8 +41,8 @@ class Underway:
     """The state of an asynchronous run beside its model.
 
     Attributes:
-        training: who trains, or is not yet known to have gone away.
-        pending: what they will send, by client_id: of those that were charged.
+        training: clients that train, or are not yet known to have gone away.
+        pending: the updates of those that were charged, by client_id.
     """
 
     training: tuple[Dispatch, ...] = ()
@@ -50,21 +50,21 @@ class Underway:
 
     @property
     def facts(self) -> list[dict[str, Any]]:
-        """What JSON can hold of it, a dictionary for each client."""
+        """The JSON part of the state, a dictionary for each client."""
         return [asdict(dispatch) | self._charged(dispatch.client_id) for dispatch in self.training]
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The rest, by client_id."""
+        """The array part of the state: differences by client_id."""
         each = {client_id: pending.difference for client_id, pending in self.pending.items()}
         return {client_id: difference for client_id, difference in each.items() if difference is not None}
 
     @classmethod
     def of(cls, run_id: str, facts: list[dict[str, Any]], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """What was taken apart into `facts` and `arrays`, of the run with this name.
+        """Restore the state of a run from its `facts` and `arrays`.
 
         Raises:
-            KeyError: something is missing.
+            KeyError: a fact or an array is missing.
         """
         training = tuple(Dispatch(**{name: each[name] for name in Dispatch.__slots__}) for each in facts)
         return cls(

@@ -22,14 +22,14 @@ from fedprivacy.participation import Participation, Turnout
 from fedprivacy.runs.settings.configuration import RunConfig
 
 AVERAGING = (flower.FedAvg, flower.FedProx, flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
-"""Strategies to which the average of the updates says all; their subclasses may look at each update."""
+"""Strategies that need only the average of the updates; their subclasses may look at each update."""
 
 _BETWEEN_LOOKS = 0.9
-"""`sample_nodes` sleeps 1 s between looks: a strategy that looks again later than this is waiting for nodes."""
+"""Seconds after which a second look at the nodes means waiting: `sample_nodes` sleeps 1 s between looks."""
 
 
 def averages(strategy: Strategy) -> bool:
-    """Whether a strategy is known to need no more than the average."""
+    """Tell whether a strategy is known to need no more than the average."""
     return type(strategy) in AVERAGING
 
 
@@ -49,13 +49,13 @@ class WrappedStrategy:
         return getattr(self.strategy, "weighted_by_key", "num-examples")
 
     def turnout(self, number: int, allowed: AbstractSet[str], at: float) -> Turnout:
-        """Whom the strategy may choose from: all that are allowed, but for who is away or was not drawn."""
+        """The clients that the strategy may choose from: allowed ones, less those that are away or were not drawn."""
         if not self.participation.selective:
             return Turnout(allowed, at)
         return self.participation.turnout(number, self._online(allowed), at)
 
     def could_ask(self, allowed: AbstractSet[str], began: float) -> bool:
-        """Whether the draw alone keeps a round from having a client, or who is there: the next may have some."""
+        """Tell whether a round lacks clients only because of the draw or of absences: a later one may have some."""
         return self.participation.selective and isfinite(began) and bool(self._online(allowed))
 
     def online(self) -> set[str]:
