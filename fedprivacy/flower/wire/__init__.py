@@ -1,1 +1,1 @@
-"""What crosses between server and clients: typed, versioned, strictly parsed."""
+"""Messages between server and clients: typed, versioned, strictly parsed."""

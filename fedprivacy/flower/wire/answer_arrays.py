@@ -1,4 +1,4 @@
-"""Answers as they cross: for each question an array of whole numbers, see `NoisyTotals.rows`."""
+"""Answers on the wire: for each question an array of whole numbers, see `NoisyTotals.rows`."""
 
 from __future__ import annotations
 

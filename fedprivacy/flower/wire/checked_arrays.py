@@ -1,7 +1,7 @@
-"""A model as it crosses: named arrays, of which nothing is believed that was not checked.
+"""Named arrays from the wire, checked before anything in them is used.
 
-Both sides read each other's arrays here. Nothing is unpickled, nothing larger than what arrived is allocated, and what
-an array says of its own type and shape outside of its bytes is ignored.
+Both sides read each other's arrays here. Nothing is unpickled, no more memory is allocated than the bytes that arrived,
+and the type and shape that an array states outside of its bytes are ignored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 LARGEST = 1e15
-"""No model has parameters beyond it, and one client that sends them would end the run for all."""
+"""Largest absolute value of a parameter: no real model exceeds it, and a client that does would end the run for all."""
 
 
 class Form(NamedTuple):
-    """What an array must be."""
+    """Shape and type that an array must have."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -35,8 +35,8 @@ def checked_arrays(record: object, forms: Mapping[str, Form]) -> dict[str, NDArr
     """Decode arrays from the wire.
 
     Args:
-        record: what crossed.
-        forms: what each array must be, by name.
+        record: the record from the wire.
+        forms: the required form of each array, by name.
 
     Returns:
         The arrays, by name in the order of `forms`: contiguous, finite, at most `LARGEST`.
@@ -66,7 +66,7 @@ def _checked(name: str, array: Array, form: Form) -> NDArray[Any]:
 
 
 def _decoded(array: Array, form: Form) -> NDArray[Any]:
-    """The array of NumPy's format 1 or 2 in these bytes; its head is held against `form` before anything is made."""
+    """The array of NumPy's format 1 or 2 in these bytes; its header is compared with `form` before allocation."""
     stream = BytesIO(array.data)
     version = npy.read_magic(stream)
     read_head = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

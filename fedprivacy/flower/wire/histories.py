@@ -1,4 +1,4 @@
-"""Histories as texts that cross between client and server, strictly parsed."""
+"""Histories as texts between client and server, strictly parsed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedprivacy.values.events import Claims, History, PoissonSampledGaussian
 
 
 def claims_text(claims: Claims) -> str:
-    """Steps by run and event, as a text that crosses."""
+    """Write steps by run and event as a text for the wire."""
     return json.dumps([[run_id, *as_row(event), steps] for (run_id, event), steps in claims.items()])
 
 
@@ -28,7 +28,7 @@ def claims_of(text: str) -> Claims:
 
 
 def history_text(history: History) -> str:
-    """Steps by event, as a text that crosses."""
+    """Write steps by event as a text for the wire."""
     return json.dumps([[*as_row(event), steps] for event, steps in history.items()])
 
 
@@ -45,7 +45,7 @@ def history_of(text: str) -> dict[PoissonSampledGaussian, int]:
 
 
 MOST_EVENTS = 500
-"""That a history may name: each costs an accountant time, and whoever composes it is not who sent it."""
+"""Maximum number of events in a history: each costs accounting time, and that on the receiver's machine."""
 
 _MOST_ROWS = 10_000
 _MOST_CHARACTERS = 4_000_000

@@ -1,4 +1,4 @@
-"""What crosses between server and client: enrolment and the request for it, grants, receipt, refusal.
+"""Records in messages between server and clients: enrolment and the request for it, grants, receipt, refusal.
 
 Each travels as one Flower `ConfigRecord`: flat, typed, versioned, strictly parsed. A record with a missing, unknown or
 ill-typed field, or another version, is refused as a whole.
@@ -46,11 +46,11 @@ ASK = "query.ask"
 """Names of the records in a message; the message types that ask a client who it is, and about its records."""
 
 VERSION = 8
-"""Of every record: server and clients must speak the same."""
+"""Version of every record: server and clients must use the same."""
 
 
 class RefusalCode(enum.StrEnum):
-    """Why a client sends no update: one of these constants crosses, never a text."""
+    """The reason why a client sends no update: one of these constants is sent, never a text."""
 
     BUDGET_EXHAUSTED = "budget-exhausted"
     GRANT_INVALID = "grant-invalid"
@@ -68,7 +68,7 @@ class RefusalCode(enum.StrEnum):
 
     @property
     def before_any_record(self) -> bool:
-        """Whether the client refused before it touched a record, so that nothing was spent."""
+        """Tell whether the client refused before it touched a record, so that nothing was spent."""
         return self not in (RefusalCode.ALREADY_CHARGED, RefusalCode.CLIENT_FAILED)
 
 
@@ -76,14 +76,14 @@ EXPECTED_BATCH_SIZES = (1e-9, 1e19)
 """Smallest and largest divisor of a noisy sum: the smallest sampling rate of one record, and all of very many."""
 
 LONGEST_CLIENT_ID = 1024
-"""Characters of a client's name."""
+"""Maximum number of characters of a client's name."""
 
 _MOST_SUMS = 1 + MOST_SCORES
-"""Noisy sums of a local evaluation: a count, and scores."""
+"""Maximum number of noisy sums of a local evaluation: a count, and scores."""
 
 
 class MessageError(ValueError):
-    """A record on the wire that is not what it should be."""
+    """A record on the wire is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class WireMessage:
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """Parse strictly what a message brings; a `MessageError` if it brings none."""
+        """Parse strictly the record in a message; raises a `MessageError` if there is none."""
         record = message.content.get(cls.name) if message.has_content() else None
         return cls.from_record(record if isinstance(record, ConfigRecord) else ConfigRecord())
 
@@ -132,7 +132,7 @@ class SignedMessage(WireMessage):
     purpose = ""  # of the signature, in the words of `signing`
 
     def signed_bytes(self) -> bytes:
-        """What the signature covers: every other field, by name."""
+        """The bytes that the signature covers: every other field, by name."""
         fields = dict(self.to_record())
         del fields["signature"]
         return json.dumps(fields, sort_keys=True).encode()
@@ -174,16 +174,17 @@ class EnrolmentRequest(SignedMessage):
 
 @dataclass(frozen=True, slots=True)
 class SpendingMessage(SignedMessage):
-    """What a grant allows and its receipt confirms.
+    """The spending that a grant allows and its receipt confirms.
 
     Attributes:
-        client_id: who may spend.
-        attempt: at this round, counted from 1: a client trains once for each, and can send what it sealed again.
+        client_id: the client that may spend.
+        attempt: attempt at this round, counted from 1: a client trains once for each, and can send its sealed update
+            again.
         steps: local steps, >= 1.
         sampling_rate: q of each step.
         noise_multiplier: sigma of each step.
         relation: neighbouring relation of the guarantee.
-        clipping_norm: C. In a receipt, the one that the next step would have: another than the grant's only with
+        clipping_norm: C. In a receipt, the norm that the next step would have: it differs from the grant's only with
             adaptive clipping, and then it came out of the mechanism, too.
     """
 
@@ -199,21 +200,21 @@ class SpendingMessage(SignedMessage):
 
     @property
     def charged_as(self) -> Attempt:
-        """What its steps are charged for."""
+        """The attempt that the steps are charged for."""
         return Attempt(self.run_id, self.round, self.attempt)
 
     @property
     def event(self) -> PoissonSampledGaussian:
-        """What each step costs."""
+        """The event that each step costs."""
         return PoissonSampledGaussian(self.sampling_rate, self.noise_multiplier, self.relation)
 
     @property
     def evaluates(self) -> bool:
-        """Whether one of the steps releases a local evaluation."""
+        """Tell whether one of the steps releases a local evaluation."""
         return False
 
     def _check_names(self) -> None:
-        """Refuse what no book could hold."""
+        """Refuse names and numbers that no account book can hold."""
         if min(self.steps, self.round, self.attempt) < 1:
             raise ValueError("round, attempt and steps count from 1.")
         if not names_a_run(self.run_id) or len(self.client_id) > LONGEST_CLIENT_ID:
@@ -239,22 +240,22 @@ def spending(
 
 @dataclass(frozen=True, slots=True)
 class Grant(SpendingMessage):
-    """What the server allows a client to spend in a round, with everything that local training needs to know.
+    """The spending that the server allows a client in a round, with all numbers that local training needs.
 
-    What a client does with each field is in `docs/explanation/server-fields.md`.
+    `docs/explanation/server-fields.md` describes the client's use of each field.
 
     Attributes:
-        clipping: how a record's gradient is bounded by C, one of `CLIPPINGS`.
+        clipping: the rule that bounds a record's gradient by C, one of `CLIPPINGS`.
         expected_batch_size: public divisor of the noisy sum.
-        optimizer, learning_rate, momentum, weight_decay: what moves the parameters; see `local_optimizer`.
-        algorithm: what becomes of the steps, see `fedprivacy.training.algorithms.text_of`.
+        optimizer, learning_rate, momentum, weight_decay: settings of the optimizer; see `local_optimizer`.
+        algorithm: the federated algorithm with its settings, see `fedprivacy.training.algorithms.text_of`.
         augmentation_multiplicity: views of each record that the gradients are averaged over; 0: the record as it is.
         local_evaluation: whether the last of the steps evaluates the client's model instead of training it.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
-        charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
-            in a simulation.
+        charged: the ledger's charges to the client, over all runs, this grant included: see `history_text`. Empty in a
+            simulation.
         server_key: public key of the server that grants, Ed25519 in hexadecimal; empty in a simulation.
-        signature: with that key.
+        signature: the server's signature with that key.
     """
 
     name, purpose = GRANT, signing.GRANT
@@ -298,32 +299,32 @@ class Grant(SpendingMessage):
 
     @property
     def evaluates(self) -> bool:
-        """Whether the last step does."""
+        """Tell whether the last step evaluates."""
         return self.local_evaluation
 
     @property
     def training_steps(self) -> int:
-        """Those of the steps that train."""
+        """The number of steps that train."""
         return self.steps - self.local_evaluation
 
     @property
     def mechanism(self) -> SampledGaussianSum:
-        """What each training step runs."""
+        """The mechanism that each training step runs."""
         return SampledGaussianSum(self.event, self.clipping_norm)
 
     @property
     def adaptive(self) -> QuantileClipping | None:
-        """What moves the clipping norm from step to step; None: it stays."""
+        """The rule that moves the clipping norm from step to step; None: the norm stays."""
         return ADAPTIVE[self.clipping]() if self.clipping in ADAPTIVE else None
 
     @property
     def local_algorithm(self) -> Algorithm:
-        """What becomes of the steps."""
+        """The federated algorithm."""
         return algorithm_of(self.algorithm)
 
     @property
     def local_optimizer(self) -> Optimizer:
-        """What moves the parameters in each step."""
+        """The optimizer that moves the parameters in each step."""
         return build_optimizer(
             self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
@@ -331,7 +332,7 @@ class Grant(SpendingMessage):
 
 @dataclass(frozen=True, slots=True)
 class QuestionGrant(SpendingMessage):
-    """What the server allows a client to spend on answers: one step, of a release of all its records' totals.
+    """The spending that the server allows a client for answers: one step, which releases totals over all its records.
 
     Its clipping norm is 1: totals are in units of their own sensitivity.
 
@@ -363,12 +364,12 @@ class QuestionGrant(SpendingMessage):
 
 @dataclass(frozen=True, slots=True)
 class Receipt(SpendingMessage):
-    """What a client says that it spent: the steps and events that its mechanism executed.
+    """A client's statement of its spending: the steps and events that its mechanism executed.
 
     Attributes:
         update: digest of the update beside this receipt, see `release.digest`; empty in a simulation.
-        evaluation: the noisy sums of the local evaluation, as JSON; empty where none was granted.
-        signature: with the key under which the client is registered.
+        evaluation: the noisy sums of the local evaluation, as JSON; empty if none was granted.
+        signature: the client's signature with its registered key.
     """
 
     name, purpose = RECEIPT, signing.RECEIPT
@@ -385,7 +386,7 @@ class Receipt(SpendingMessage):
 
     @property
     def noisy_sums(self) -> tuple[float, ...]:
-        """What the local evaluation released; empty: there was none."""
+        """The noisy sums that the local evaluation released; empty: there was none."""
         try:
             sums = json.loads(self.evaluation or "[]")
         except RecursionError as error:
@@ -395,7 +396,7 @@ class Receipt(SpendingMessage):
         return tuple(sums)
 
     def matches(self, grant: SpendingMessage) -> bool:
-        """Whether it states what was granted: in all that both have but the clipping norm, which may have moved."""
+        """Tell whether the receipt states the grant, except for the clipping norm, which may have moved."""
         granted = (field.name for field in dataclasses.fields(SpendingMessage) if field.name != "clipping_norm")
         evaluated = bool(self.noisy_sums) == grant.evaluates
         return evaluated and all(getattr(self, name) == getattr(grant, name) for name in granted)
@@ -403,13 +404,13 @@ class Receipt(SpendingMessage):
 
 @dataclass(frozen=True, slots=True)
 class Enrolment(WireMessage):
-    """What a client says of itself before its first round.
+    """The facts that a client states about itself before its first round.
 
     Attributes:
         client_id: its name in a simulation; in a deployment the registered name or key counts instead.
         shard_size: number of records if the task declares it public, else 0.
-        num_partitions: into how many parts a simulation splits the records; 0 in a deployment.
-        spent: what its own guard holds, by run: see `claims_text`. Empty in a simulation.
+        num_partitions: number of parts into which a simulation splits the records; 0 in a deployment.
+        spent: the charges in its own guard, by run: see `claims_text`. Empty in a simulation.
     """
 
     name = ENROLMENT
@@ -427,7 +428,7 @@ class Enrolment(WireMessage):
 
 @dataclass(frozen=True, slots=True)
 class Refusal(WireMessage):
-    """A client's no: a constant code."""
+    """A client's refusal: a constant code."""
 
     name = REFUSAL
     code: RefusalCode
