@@ -90,30 +90,30 @@ class BaselineAccounts:
         )
 
     def weight(self, client: EnrolledClient) -> float:
-        """How much a client's update counts in the average: none has noise."""
+        """The weight of a client's update in the average: no update has noise."""
         return self._plan.weight(client.shard_size, client.answered)
 
     def attempts(self, server_round: int) -> Iterator[tuple[Attempt, bool]]:
-        """One attempt: what is lost costs nothing, and is not tried again."""
+        """Yield one attempt: a lost update costs no privacy, and the round is not repeated."""
         yield Attempt(self._run_id, server_round), False
 
     def open_to(self, attempt: Attempt, *, again: bool) -> Eligible:
-        """Everybody."""
+        """All clients may be asked."""
         return Eligible(self.spent().places, ())
 
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Assignment]:
-        """What the clients are asked for, by node id."""
+        """Return the clients' assignments, by node id."""
         return {
             node_id: Assignment(client.client_id, attempt.round, self._sampling_rates[client.client_id])
             for node_id, client in clients.items()
         }
 
     def reserve(self, attempt: Attempt, clients: Iterable[EnrolledClient], *, again: bool) -> dict[str, int]:
-        """The steps of a round, by client_id: those of everybody."""
+        """Return the steps of a round, by client_id: the same for all clients."""
         return {client.client_id: self._plan.config.local_steps for client in clients}
 
     def order(self, client: EnrolledClient, part: int, steps: int) -> BaselineOrder:
-        """What a simulated client, which holds this part of the split, trains with."""
+        """The training order of a simulated client, with the part of the split that it holds."""
         rate = self._sampling_rates[client.client_id]
         return BaselineOrder(
             client_id=client.client_id,
@@ -125,17 +125,17 @@ class BaselineAccounts:
         )
 
     def settle(self, outcome: RoundOutcome) -> None:
-        """Count who trained, and has an update."""
+        """Count the clients that trained and sent an update."""
         self._rounds.update(outcome.participants)
         self._unread.update(outcome.participants)
 
     def settle_late(self, asked: Message, reply: Message, key: bytes) -> None:
-        """Nothing was charged, so nothing is to be confirmed."""
+        """Do nothing: no charge was made, so none is to be confirmed."""
 
     def sign(self) -> None:
-        """There is nothing to sign."""
+        """Do nothing: there is no ledger to sign."""
 
 
 def _trained_before(folder: Path, last: int) -> dict[str, int]:
-    """In how many of the rounds 1 to `last` each client trained."""
+    """Count the rounds from 1 to `last` in which each client trained, by client_id."""
     return dict(Counter(client for result in read_history(folder).rounds[:last] for client in result.participants))

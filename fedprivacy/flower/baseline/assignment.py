@@ -1,9 +1,9 @@
-"""What a baseline's server asks a simulated client for: no grant, and nothing that a deployed client's app would read.
+"""The request of a baseline's server to a simulated client: no grant, and nothing that a deployed client's app reads.
 
 By message it is an `Assignment`, and in a cohort that trains together a `BaselineOrder`.
 
-What the training is, the client knows from the run's configuration, but for the sampling rate, which may be its own: in
-a simulation one owner has both.
+The client takes all training settings from the run's configuration, except the sampling rate, which may differ between
+clients: in a simulation server and clients have one owner.
 """
 
 from __future__ import annotations
