@@ -1,4 +1,4 @@
-"""The ClientApp, and a client's way: what was asked, read and checked; guard, training, release."""
+"""The ClientApp, and the path of a request through a client: parse, check, guard, train, release."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from fedprivacy.training.local_round import Kept, personal_mask
 log = logging.getLogger("fedprivacy.client")
 
 ENROL_ACTION, ASK_ACTION = (action.removeprefix(f"{MessageType.QUERY}.") for action in (ENROL, ASK))
-"""What a ClientApp answers with who it is, and what its records are like: the actions of queries."""
+"""Query actions that a ClientApp answers with its enrolment, and with answers about its records."""
 
 Handler = Callable[[Message, Context], Message]
 
@@ -52,8 +52,8 @@ class TaskApp(ClientApp):
     """A ClientApp of one task and one configuration, from which a simulation can have many clients in one process.
 
     Attributes:
-        task: what its clients learn; None: what the configuration names.
-        config: the run's; None: what Flower hands to each client.
+        task: the task that its clients learn; None: the one that the configuration names.
+        config: the run's configuration; None: the run-config that Flower hands to each client.
     """
 
     def __init__(self, task: Task | None, config: RunConfig | None) -> None:
@@ -181,11 +181,11 @@ def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSG
 
 
 def kept_before(own: Tensor | None, request: TrainingRequest[Asks], model: nn.Module, algorithm: Algorithm) -> Kept:
-    """What a round begins with besides the global model.
+    """Return the vectors that a round begins with besides the global model.
 
     Raises:
         MessageError: the server's control is not of the model's size; or the model has none of the layers that the
-            algorithm has each client keep; or what the client kept is another model's.
+            algorithm lets each client keep; or the client's kept vector is of another model.
     """
     size = sum(parameter.numel() for parameter in trainable_parameters(model).values())
     try:
@@ -199,7 +199,7 @@ def kept_before(own: Tensor | None, request: TrainingRequest[Asks], model: nn.Mo
 
 
 def refusing(handler: Handler) -> Handler:
-    """A handler that answers an error with a constant code; what happened stays in this client's log."""
+    """Wrap a handler to answer an error with a constant code; the details stay in this client's log."""
 
     @wraps(handler)
     def guarded(message: Message, context: Context) -> Message:
@@ -226,4 +226,4 @@ _CODES = {
     (LogError,): RefusalCode.GUARD_UNUSABLE,
     (MessageError, ForeignGrantError, InvalidGrantError, MechanismChanged): RefusalCode.GRANT_INVALID,
 }
-"""What crosses for each kind of error; of the kinds that fit, the first."""
+"""Refusal codes by kinds of error; the first kind that fits counts."""

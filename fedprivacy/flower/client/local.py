@@ -75,10 +75,10 @@ Kind = tuple[torch.Size, torch.dtype]
 """Shape and type of a row: public."""
 
 _KEPT_ENGINES = 64
-"""That a process keeps: a server may ask for any clipping and number of views."""
+"""Maximum number of cached gradient engines per process; bounded because the server chooses clipping and views."""
 
 WHATEVER_IS_ASKED = Answerable(frozenset(KINDS), frozenset({EVERYTHING}), None, 0.0)
-"""What a simulated client answers: whoever runs the simulation owns its records."""
+"""Permissions of a simulated client: any question, because its records belong to the owner of the simulation."""
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
@@ -143,7 +143,7 @@ class LocalClient:
         return table
 
     def standardising(self, numbers: object) -> Standardise | None:
-        """What its inputs become before the task's model sees them; None: they stay as they are. No record is read.
+        """Return the standardisation of the client's inputs; None: the task has none. No record is read.
 
         Args:
             numbers: mean and scale of each, as the server sends them: public, whatever they are. None: those of the
@@ -171,7 +171,10 @@ class LocalClient:
         return replace(self, shard=self.shard.holding(inputs, self.shard.targets))
 
     def released_before(self, grant: Grant | QuestionGrant) -> Released | None:
-        """What was sealed for a grant: it is paid for, and sent again for free. Raises what `Guard.sealed` does."""
+        """Return the sealed release of a grant; it is charged already, so sending it again costs nothing.
+
+        Raises the errors of `Guard.sealed`.
+        """
         sealed = self.guard.sealed(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
         return None if sealed is None else Released.unsealed(sealed)
 
@@ -205,10 +208,10 @@ class LocalClient:
         return Keystream.from_seed(self.seed, self.dataset_id, grant.earlier_runs, grant.attempt)
 
     def before(self, grant: Grant) -> Tensor | None:
-        """What it kept of its last round under this grant's run and algorithm, shape [d]; None: nothing yet.
+        """Return the vector kept in its last round under this grant's run and algorithm, shape [d]; None: nothing yet.
 
         Raises:
-            Refused: it is damaged, or there is no room for what the round trains. No record has been read.
+            Refused: the file is damaged, or there is no room for the round's new vector. No record has been read.
         """
         if self.kept is None or not grant.local_algorithm.keeps:
             return None
@@ -232,7 +235,7 @@ class LocalClient:
 
     @property
     def dataset_id(self) -> str:
-        """What its budget belongs to."""
+        """The data set that its budget belongs to."""
         return dataset_id(self.task, self.client_id)
 
     def engine(self, clipping: str, multiplicity: int = 0) -> GradientEngine:
@@ -274,7 +277,7 @@ class LocalClient:
         return measured
 
     def evaluated(self, grant: Grant, measured: RecordScores | None, keystream: Keystream) -> NoisySums | None:
-        """What the last step of a grant releases of the records' scores; None: nothing was granted."""
+        """Release the noisy sums of the records' scores in a grant's last step; None: no evaluation was granted."""
         if measured is None:
             return None
         evaluation = LocalEvaluation(grant.event, list(scores_of(self.task).values()))
@@ -410,7 +413,7 @@ def own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
 
 
 def _standardise(question: Spread, numbers: object) -> Standardise:
-    """What inputs become, by the numbers that a server sends."""
+    """Return the standardisation by a server's numbers; None: by the public bounds."""
     if numbers is None:
         return standardiser(question)
     form = Form((len(question.of),), np.dtype(np.float64))
@@ -483,11 +486,11 @@ def _blank(device: torch.device, inputs: Kind, targets: Kind) -> tuple[Tensor, T
 
 @lru_cache(maxsize=_KEPT_ENGINES)
 def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) -> Views:
-    """What makes views of such records, kept as engines are.
+    """Return the maker of augmented views for records of this kind, cached as engines are.
 
     Raises:
         TaskError: the task has no augmentation.
-        AugmentationError: it does not suit such records.
+        AugmentationError: the augmentation does not suit such records.
     """
     return Views(augmentation_of(task), multiplicity, _blank(device, kind, kind)[0])
 

@@ -1,14 +1,14 @@
-"""What a data owner decides: the node configuration of its SuperNode, and what it refuses a server.
+"""The data owner's decisions: the node configuration of its SuperNode, and the requests that it refuses a server.
 
-In a deployment everything that is a matter of trust comes from here: the task, hence what is public; the budget; the
-server whose word counts; the least noise; the device. What a server sends is held against it and chooses nothing.
+In a deployment all decisions of trust are made here: the task, and with it the public facts; the budget; the trusted
+server; the minimum noise; the device. A server's requests are checked against them, and change none of them.
 
 | key | what it says | if it is missing |
 |---|---|---|
 | `folder` | where the task finds this client's records | refused |
 | `epsilon`, `delta` | the client's own budget, over all runs | refused |
 | `key` | file of the SuperNode's private key, which signs receipts | refused |
-| `server-key` | public key of the only server that is heeded | refused |
+| `server-key` | public key of the only server that the client answers | refused |
 | `task`, `tasks` | one or more, with commas, of one dataset and relation | refused, unless the app brings one |
 | `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
 | `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
@@ -51,7 +51,7 @@ from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
 from fedprivacy.values.budget import PrivacyBudget
 
 NODE_CONFIG = "node-config.toml"
-"""What a data owner's folder calls it."""
+"""Name of the node configuration's file in a data owner's folder."""
 
 GUARD = "guard.log"
 """Name of the guard's file, in the client's data folder unless the node configuration names another."""
@@ -82,13 +82,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answerable:
-    """What a data owner lets a server ask.
+    """The questions that a data owner lets a server ask.
 
     Attributes:
-        kinds: of questions.
-        columns: that they may look at; `EVERYTHING`: any.
-        budget: for all answers together; None: that for everything.
-        smallest_cohort: least noisy number of records of a group that is told.
+        kinds: allowed kinds of questions.
+        columns: columns that questions may read; `EVERYTHING`: any.
+        budget: budget for all answers together; None: the client's whole budget.
+        smallest_cohort: minimum noisy number of records of a group whose figures are released.
     """
 
     kinds: frozenset[str]
@@ -187,14 +187,14 @@ class NodeSettings:
 
     @property
     def usual_filter(self) -> str:
-        """How the budget of a new guard is enforced: where questions may be asked, too, by what takes both."""
+        """The privacy filter of a new guard: one for training and questions together if questions are allowed."""
         return FILTER_OF_MIXTURES if self.answerable.kinds else DEFAULT_FILTER
 
     def check_enrolment(self, request: EnrolmentRequest, run_id: int) -> None:
-        """Refuse to say a word to anybody but the server, asking this client, in this run of Flower's.
+        """Refuse to enrol unless the trusted server asks this client, in this run of Flower's.
 
         Raises:
-            MessageError: it is not signed by the server that this client trusts, or is for another client or run.
+            MessageError: the request is not signed by the server that this client trusts, or for another client or run.
         """
         if not self._signed(request):
             raise MessageError("The request is not signed by the server that this client trusts (server-key).")
@@ -285,10 +285,10 @@ def is_deployed(node: UserConfig) -> bool:
 
 
 def _answerable(node: UserConfig, budget: PrivacyBudget) -> Answerable:
-    """What a node configuration lets a server ask.
+    """The questions that a node configuration lets a server ask.
 
     Raises:
-        ValueError: the budget for it is none, or more than that for everything.
+        ValueError: the budget for questions is invalid, or larger than the whole budget.
     """
     own = PrivacyBudget(float(node["question-epsilon"]), budget.delta) if "question-epsilon" in node else None
     if own is not None and own.epsilon > budget.epsilon:
@@ -307,10 +307,10 @@ def _promise(name: str, allowed: AllowedTask) -> str:
     return f"dataset '{task.dataset}', for the {relation_of(task)} relation"
 
 
-def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: str) -> None:
+def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, remedy: str) -> None:
     missing = [name for name in names if name not in node]
     if missing:
-        raise Refused(code, f"--node-config lacks {', '.join(missing)}; name {what}.")
+        raise Refused(code, f"--node-config lacks {', '.join(missing)}; name {remedy}.")
 
 
 def _absolute(name: str, value: object) -> Path:
@@ -321,13 +321,13 @@ def _absolute(name: str, value: object) -> Path:
     return path
 
 
-def _invalid(what: str) -> Refused:
-    return Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config {what}.")
+def _invalid(problem: str) -> Refused:
+    return Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config {problem}.")
 
 
-def _not_answered(what: str) -> Refused:
-    return Refused(RefusalCode.QUESTION_NOT_ALLOWED, f"This client does not answer questions that are {what}.")
+def _not_answered(trait: str) -> Refused:
+    return Refused(RefusalCode.QUESTION_NOT_ALLOWED, f"This client does not answer questions that are {trait}.")
 
 
-def _not_allowed(why: str) -> Refused:
-    return Refused(RefusalCode.TASK_NOT_ALLOWED, f"This client does not work on the task: {why}.")
+def _not_allowed(reason: str) -> Refused:
+    return Refused(RefusalCode.TASK_NOT_ALLOWED, f"This client does not work on the task: {reason}.")

@@ -51,7 +51,7 @@ ARRAYS = "arrays"
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What answers a grant: trained parameters or noisy totals by name, and a receipt for what was executed."""
+    """The answer to a grant: trained parameters or noisy totals by name, and a receipt for the executed steps."""
 
     arrays: Mapping[str, NDArray[Any]]
     receipt: Receipt
@@ -61,10 +61,10 @@ class Released:
     def of(
         cls, grant: Grant, update: PrivateUpdate, evaluated: NoisySums | None, key: EllipticCurvePrivateKey | None
     ) -> Released:
-        """What DP-SGD and local evaluation released, with a receipt; with a deployed client's key, it signs for all.
+        """Combine the releases of DP-SGD and local evaluation with a receipt, which a deployed client's key signs.
 
         Raises:
-            ValueError: the two are not of one event, of which the receipt could state the steps.
+            ValueError: the two have different events, so that one receipt cannot state the steps of both.
         """
         if evaluated is not None and evaluated.event != update.event:
             raise ValueError(f"The local evaluation ran {evaluated.event}, and the training {update.event}.")
@@ -85,7 +85,7 @@ class Released:
         answers: Sequence[NoisyTotals],
         key: EllipticCurvePrivateKey | None,
     ) -> Released:
-        """What the one release of all questions gave, with its event; a deployed client's key signs for both."""
+        """Combine the answers to all questions with a receipt of their event, which a deployed client's key signs."""
         arrays = as_arrays(answers)
         receipt = Receipt(
             **spending(grant.charged_as, grant.client_id, 1, event, grant.clipping_norm),
@@ -94,7 +94,7 @@ class Released:
         return cls(arrays, receipt.signed(key) if key else receipt)
 
     def answers(self, grant: QuestionGrant) -> bool:
-        """Whether this, as a deployed client sealed it, is what was released for a grant's own questions."""
+        """Tell whether this sealed release of a deployed client answers the questions of this grant."""
         return self.receipt.matches(grant) and self.receipt.update == digest(self.arrays, grant.questions)
 
     @classmethod
@@ -106,7 +106,7 @@ class Released:
         return cls({name: arrays[name] for name in facts["arrays"]}, receipt)
 
     def sealed(self) -> bytes:
-        """All of it, as it is kept on the disk."""
+        """The bytes of arrays and receipt for the disk."""
         facts = {"arrays": list(self.arrays), "receipt": dict(self.receipt.to_record())}
         return json.dumps(facts).encode() + b"\n" + safetensors.save(dict(self.arrays))
 

@@ -1,7 +1,7 @@
-"""A message that asks a client for something, opened once: what is in it, and what is believed of that.
+"""A server's request to a client, opened once: its content, and the checks before use.
 
-Numbers are checked when the message is opened. Arrays cannot be: what they must be follows from the client's own task.
-They stay as they crossed until `parameters_for` and `control_for` have held them against its model.
+Numbers are checked when the message is opened. Arrays cannot be: their form depends on the client's own task. They stay
+as received until `parameters_for` and `control_for` have checked them against the client's model.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def questions_in(message: Message) -> QuestionGrant:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRequest(Generic[Asks]):
-    """What a client is to train, and from where.
+    """A request for local training: the grant, and the model to begin with.
 
     Attributes:
-        grant: what it may spend, and how it trains.
+        grant: the allowed spending, and the settings of training.
         proximal_mu: FedProx's pull, from 0 to `LARGEST_LEARNING_RATE`; 0 from every other strategy.
-        arrays: the global model, as it crossed.
-        standardise: the numbers by which inputs are standardised, as they crossed; None: there are none.
-        control: what the algorithm's server half sends, as it crossed; None: nothing.
+        arrays: the global model, as received.
+        standardise: the numbers by which inputs are standardised, as received; None: there are none.
+        control: the vector of the algorithm's server half, as received; None: nothing.
     """
 
     grant: Asks
