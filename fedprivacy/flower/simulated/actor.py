@@ -29,11 +29,11 @@ _MOST_WORDS = 200
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a worker says once it is there.
+    """The facts that a worker reports when it has started.
 
     Attributes:
-        machine: its name.
-        versions: of the packages that compute.
+        machine: name of its machine.
+        versions: versions of the packages that compute.
         gpus: how many of them PyTorch finds.
     """
 
@@ -92,7 +92,7 @@ class Actor:
         return self._end
 
     def _got(self, reference: Any) -> Any:
-        """What a call has returned; None: it has not, and will not any more."""
+        """The result of a call; None: the worker died before it returned one."""
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
@@ -103,15 +103,15 @@ class Actor:
             self._end = f"{type(error).__name__}: {shorten(f'{last_but_one} {last}', _MOST_WORDS)}"
             return None
 
-    def _unsuited(self, why: str) -> ConfigError:
-        return ConfigError([f"{self._placement.words}, but {why}."])
+    def _unsuited(self, problem: str) -> ConfigError:
+        return ConfigError([f"{self._placement.words}, but {problem}."])
 
 
 class Hand:
-    """A worker, where it is: an actor's own population.
+    """The remote side of a worker: the population inside a Ray actor.
 
     Args:
-        luggage: the driver's module path and folder, and what its population is made of, pickled.
+        luggage: the driver's module path and folder, and the arguments of its population, pickled.
     """
 
     def __init__(self, luggage: bytes) -> None:
@@ -122,7 +122,7 @@ class Hand:
         self._population = Population(*pickle.loads(everything))
 
     def greet(self) -> Greeting:
-        """Where it is."""
+        """Report the worker's machine, versions and GPUs."""
         return Greeting(socket.gethostname(), versions(), torch.cuda.device_count())
 
     def answer(self, start: bytes, errand: bytes) -> bytes:
@@ -131,5 +131,5 @@ class Hand:
 
 
 def versions() -> dict[str, str]:
-    """Of what computes in this process, by package."""
+    """Versions of the packages that compute in this process, by package."""
     return {name: str(import_module(name).__version__) for name in _COMPUTES}

@@ -46,20 +46,20 @@ from fedprivacy.tasks import Task
 log = logging.getLogger("fedprivacy.engine")
 
 _LOOK_SECONDS = 1.0
-"""Between two looks at what the cluster has, while workers start."""
+"""Seconds between two looks at the cluster's resources while workers start."""
 
 _PARTS = 10_000
-"""Into how many parts Ray can divide a GPU."""
+"""Number of parts into which Ray can divide a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentErrand:
-    """Clients that hold parts of the split which follow one another are to say who they are."""
+    """The errand to enrol the clients of consecutive parts of the split."""
 
     parts: range
 
     def done(self, population: Population, start: Start | None) -> dict[int, Enrolment]:
-        """What each says, by its part."""
+        """Return the clients' enrolments, by part."""
         return dict(zip(self.parts, population.enrolled(self.parts), strict=True))
 
 
@@ -103,26 +103,26 @@ class ClusterWorkers(Crew):
             self._leave()
 
     def close(self) -> None:
-        """End the workers, now: they hold nothing that is not somewhere else."""
+        """End the workers now: all their data exists elsewhere, too."""
         while actors := self._workers or self._coming:
             actors.pop().kill()
 
-    def warn_of_messages(self, why: str) -> None:
-        """Say that no worker is of use.
+    def warn_of_messages(self, reason: str) -> None:
+        """Warn that workers are of no use, and end them.
 
         Raises:
-            ConfigError: this machine, on which the clients are then, lacks the device.
+            ConfigError: the clients now run on this machine, which lacks the device.
         """
-        super().warn_of_messages(why)
+        super().warn_of_messages(reason)
         self.close()
         choose_device(self._config.device)
 
     def enrolments(self) -> Iterator[Enrolment]:
-        """See `Population`: what clients said as soon as the workers were there."""
+        """See `Population`; the clients were enrolled when the workers had started."""
         return iter(self._enrolments)
 
     def _in_line(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """As they come: what devices this machine has says nothing of the cluster's."""
+        """Keep the order: this machine's devices say nothing about those of the cluster."""
         return orders
 
     def _handed(self, start: Start | None) -> Any:
@@ -174,7 +174,7 @@ class ClusterWorkers(Crew):
             self._take_in(min(left, _LOOK_SECONDS))
 
     def _asked_who_they_are(self) -> list[Enrolment]:
-        """What every client says of itself; each worker opens the shards of a row."""
+        """Return every client's enrolment; each worker opens the shards of a row of clients."""
         said: dict[int, Enrolment] = {}
         for row in self._divided(self._config.clients, EnrolmentErrand):
             assert isinstance(row, dict)
@@ -226,14 +226,14 @@ class ClusterWorkers(Crew):
         return Actor(self._ray, handle, place, self._gpus, self._placement)
 
     def _wanted(self) -> int:
-        """How many workers there are to be now."""
+        """The number of workers that there should be now."""
         if self._placement.workers is not None:
             return self._placement.workers
         found = self._ray.cluster_resources().get("GPU" if self._gpus else "CPU", 0.0)
         return max(1, min(int(found), self._config.clients))
 
     def _gpus_of_each(self) -> float:
-        """What part of a GPU each worker has; 0: they compute on CPUs."""
+        """The fraction of a GPU that each worker gets; 0: workers compute on CPUs."""
         gpus = int(self._ray.cluster_resources().get("GPU", 0.0))
         if self._config.device == "cpu" or (self._config.device == "auto" and not gpus):
             return 0.0
@@ -245,7 +245,7 @@ class ClusterWorkers(Crew):
         return _PARTS // sharing / _PARTS
 
     def _free(self) -> str:
-        """What the cluster has left, for people."""
+        """Describe the cluster's free resources, for people."""
         have, left = self._ray.cluster_resources(), self._ray.available_resources()
         kinds = ("CPU", "GPU") if self._gpus else ("CPU",)
         return " and ".join(f"{left.get(kind, 0.0):g} of {have.get(kind, 0.0):g} {kind}s are free" for kind in kinds)

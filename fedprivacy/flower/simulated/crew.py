@@ -2,15 +2,15 @@
 
 The server stays where it is, with its accounts, ledger and recorder. Each worker trains a row of clients that follow
 one another in the cohort, as `Population` trains all of them. A client has the same bits in any company, and their sum
-in any division (`fedprivacy.training.pairwise`): so how many workers there are, and who has which row, changes no bit
-of a seeded run. Each computes with one thread. One process alone has more for models of which a few records fill the
-cache (`fedprivacy.gradients.threads`), and then other bits, unless it is told to have one, too (`OMP_NUM_THREADS=1`).
+in any division (`fedprivacy.training.pairwise`): so neither the number of workers nor the assignment of rows changes a
+bit of a seeded run. Each worker computes with one thread. A single process uses more threads for models of which a few
+records fill the cache (`fedprivacy.gradients.threads`), and then has other bits, unless `OMP_NUM_THREADS=1` is set.
 
 Rows are of the split's order, so that a client has the same worker in most rounds: there its shard is opened, when it
 is first asked for, and kept.
 
-Of randomness a worker gets one round's key. What one was asked that dies, another is asked, with the same key: what a
-charge has paid for is computed again, to the same bits, and nothing else is.
+The only randomness that a worker gets is one round's key. If a worker dies, another one gets its errand with the same
+key: the training that was charged is computed again, to the same bits, and no other is.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from fedprivacy.tasks import Task, TaskError
 log = logging.getLogger("fedprivacy.engine")
 
 USELESS = "%s, and this process alone trains: with %s, clients get messages one after another."
-"""What asked for workers, and why there is nothing for them to do."""
+"""Warning with two gaps: the setting that asked for workers, and the reason why they have nothing to do."""
 
 
 class WorkerError(RuntimeError):
-    """Worker processes that died, or could not do their part, and what may help."""
+    """Worker processes died or failed; the text names a remedy."""
 
 
 class Errand(Protocol):
-    """What a worker is asked to do for a row of clients; it goes there pickled."""
+    """A piece of work for a row of clients, sent to a worker as a pickle."""
 
     def done(self, population: Population, start: Start | None) -> object:
-        """What comes of it, which is pickled, too.
+        """Do the work, and return its result, which is pickled, too.
 
         Args:
-            population: that the clients are of.
-            start: where they begin, if they are to train.
+            population: the population of the clients.
+            start: the common start of clients that train; None: they do not train.
 
         Raises:
-            TaskError: the task stands in the way; says what to do.
+            TaskError: the task prevents the work; the text names a remedy.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingErrand:
-    """Clients that follow one another in a cohort, from the rank `first` on, are to train."""
+    """The errand to train consecutive clients of a cohort, beginning at the rank `first`."""
 
     first: int
     orders: Sequence[Order]
 
     def done(self, population: Population, start: Start | None) -> CohortUpdate:
-        """What they release, added up, where any process can read it."""
+        """Return the sum of their releases, on the CPU, where any process can read it."""
         assert start is not None
         update = population.trained(self.first, self.orders, start)
         update.sum.move("cpu")
@@ -81,15 +81,15 @@ class Worker(Protocol):
     name: str
 
     def ask(self, start: Any, errand: bytes) -> None:
-        """Send it on an errand; one that is dead is found out when it does not answer.
+        """Send an errand; a dead worker is noticed only when it does not answer.
 
         Args:
-            start: as its crew hands it over.
+            start: the common start, in the form in which its crew hands it over.
             errand: pickled.
         """
 
     def answer(self) -> bytes | None:
-        """What `answer_to` made of the oldest errand that nothing was heard of; None: it has died."""
+        """Return the pickled answer to the oldest unanswered errand; None: the worker has died."""
 
     def kill(self) -> str:
         """End it, and say how it ended."""
@@ -100,7 +100,7 @@ class Crew(Population, ABC):
 
     Args:
         task, config, train: see `Population`; they go to every worker.
-        placement: that asked for workers.
+        placement: the settings that asked for workers.
     """
 
     def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
@@ -115,26 +115,26 @@ class Crew(Population, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers, now: they hold nothing that is not somewhere else."""
+        """End the workers now: all their data exists elsewhere, too."""
 
     @abstractmethod
     def _ready(self) -> Sequence[Worker]:
-        """Those that wait for errands, at least one."""
+        """The workers that wait for errands, at least one."""
 
     @abstractmethod
     def _instead_of(self, dead: Sequence[Worker]) -> Sequence[Worker]:
-        """Who does what these were asked, who were ended; at least one."""
+        """Return workers that take over from dead ones; at least one."""
 
     @abstractmethod
     def _handed(self, start: Start | None) -> Any:
-        """A start, once for all workers."""
+        """Prepare a start once for all workers."""
 
-    def warn_of_messages(self, why: str) -> None:
-        """Say that no worker is of use."""
-        log.warning(USELESS, self._placement.words, why)
+    def warn_of_messages(self, reason: str) -> None:
+        """Warn that workers are of no use."""
+        log.warning(USELESS, self._placement.words, reason)
 
     def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
-        """What `Population` trains, each worker as many clients as the next, or one more or less.
+        """Train as `Population` does, with the clients divided evenly among the workers.
 
         Raises:
             WorkerError: a worker died, and so did the one that took its clients; or it could not train.
@@ -150,7 +150,7 @@ class Crew(Population, ABC):
         return update
 
     def _divided(self, clients: int, errand: Callable[[range], Errand], start: Start | None = None) -> Iterator[object]:
-        """What comes of errands, one for each worker and a row of so many clients, in any order.
+        """Divide so many clients into rows, one for each worker, and yield the errands' results in any order.
 
         Raises:
             ConfigError, WorkerError: see `trained`; the workers are ended.
@@ -168,7 +168,7 @@ class Crew(Population, ABC):
             raise
 
     def _heard_of_others(self, lost: Sequence[_Asked], handed: Any, workers: int) -> Iterator[object]:
-        """What comes of errands whose workers have died, each from another worker."""
+        """Yield the results of errands whose workers have died, each from another worker."""
         ends = {worker: worker.kill() for worker, _ in lost}
         for worker, end in ends.items():
             log.warning("%s died (%s); another one takes its clients.", worker.name, end)
@@ -182,7 +182,7 @@ class Crew(Population, ABC):
             )
 
     def _heard(self, asked: Sequence[_Asked], handed: Any) -> Generator[object, None, list[_Asked]]:
-        """What comes of errands; returns those whose workers have died."""
+        """Yield the results of errands; return the errands whose workers have died."""
         for worker, errand in asked:
             worker.ask(handed, errand)
         lost = []
@@ -201,20 +201,20 @@ _Asked = tuple[Worker, bytes]
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why an errand could not be done: a traceback."""
+    """The traceback of an errand that failed."""
 
     words: str
 
 
 def packed(crew: Placement, everything: object) -> bytes:
-    """Whatever a script has defined, by value, so that a process which does not run this script can have it.
+    """Pickle by value even what a script defines, for a process that does not run this script.
 
     Args:
-        crew: that asked for this process.
-        everything: what it needs.
+        crew: the settings that asked for this process.
+        everything: the objects that the process needs.
 
     Raises:
-        ConfigError: it cannot go to another process.
+        ConfigError: an object cannot go to another process.
     """
     from ray import cloudpickle
 
@@ -227,7 +227,7 @@ def packed(crew: Placement, everything: object) -> bytes:
 
 
 def answer_to(population: Population, start: bytes, errand: bytes) -> bytes:
-    """What a worker answers to an errand that it was sent on, both pickled."""
+    """Return a worker's answer to an errand, both pickled."""
     try:
         return pickle.dumps(pickle.loads(errand).done(population, pickle.loads(start)))
     except TaskError as error:
@@ -237,7 +237,7 @@ def answer_to(population: Population, start: bytes, errand: bytes) -> bytes:
 
 
 def _unpacked(answer: bytes) -> object:
-    """What came of an errand."""
+    """Return the result of an errand, or raise its error."""
     found = pickle.loads(answer)
     if isinstance(found, _Failure):
         raise WorkerError(f"A worker could not do its part:\n{found.words}")

@@ -47,13 +47,13 @@ _ENDED = "ended"
 """File in Ray's folder from which its workers learn that nobody waits for their clients any more."""
 
 _GIVE_UP = signal.SIGUSR1
-"""What a worker tells itself then."""
+"""Signal that a worker sends to itself when that file appears."""
 
 _LOOK_SECONDS = 0.2
-"""Between two looks for it."""
+"""Seconds between two looks for that file."""
 
 POPULATION = 100
-"""Clients from which those of one process train together. Fewer get messages, as deployed ones do."""
+"""Minimum number of clients that train together in one process; fewer get messages, as deployed ones do."""
 
 _SERVER_NODE_ID = 1
 _FIRST_CLIENT_NODE_ID = 1000

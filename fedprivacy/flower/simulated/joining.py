@@ -21,7 +21,7 @@ from fedprivacy.runs.placement import NEAREST
 from fedprivacy.runs.settings.configuration import ConfigError
 
 _SECONDS = 5.0
-"""To wait for a connection."""
+"""Seconds to wait for a connection."""
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _same_place(one: str, other: str) -> bool:
-    """Whether two addresses are of one port of one machine."""
+    """Tell whether two addresses are of one port of one machine."""
     if one == other:
         return True
     try:
@@ -126,8 +126,8 @@ def _own_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _refused(address: str, why: str, remedy: str) -> ConfigError:
+def _refused(address: str, problem: str, remedy: str) -> ConfigError:
     known = os.environ.get("RAY_ADDRESS") if address == NEAREST else None
     return ConfigError(
-        [f"ray-address is '{address}'{f' (RAY_ADDRESS: {known})' if known else ''}, but {why}; {remedy}."]
+        [f"ray-address is '{address}'{f' (RAY_ADDRESS: {known})' if known else ''}, but {problem}; {remedy}."]
     )

@@ -1,4 +1,4 @@
-"""What the clients of a population are asked for, one by one and together: what messages would say to them."""
+"""Orders for the clients of a population, in place of messages: one for each client, and their common start."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What one client of a cohort trains with, however it trains.
+    """The training settings of one client of a cohort, with or without privacy.
 
     Attributes:
-        part: of the task's split.
+        part: its part of the task's split.
         expected_batch_size: public divisor of the sums.
         steps: local steps.
-        weight: of its update in the average, public.
-        own: what the client kept of its last round, shape [d]; None: nothing.
+        weight: public weight of its update in the average.
+        own: the vector that the client kept in its last round, shape [d]; None: nothing.
     """
 
     client_id: str
@@ -37,11 +37,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateOrder(Order):
-    """What it may spend besides: what a grant says to it.
+    """The order of private training, which adds the allowed spending, as a grant does.
 
     Attributes:
-        event: what a local step costs.
-        clipping_norm: with which it begins.
+        event: the cost of a local step.
+        clipping_norm: clipping norm of the first step.
     """
 
     event: PoissonSampledGaussian
@@ -50,15 +50,15 @@ class PrivateOrder(Order):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where and how all clients of a cohort begin.
+    """The common start of all clients of a cohort.
 
     Attributes:
         arrays: the global model.
-        round: its number.
-        keystream: of whose key each client has a stream of its own.
+        round: the round's number.
+        keystream: the round's key, from which each client derives a stream of its own.
         proximal_mu: FedProx's pull.
         apart: whether each client's update is kept by itself, instead of being added to the others'.
-        control: what the algorithm's server half sends, shape [d]; None: nothing.
+        control: the vector of the algorithm's server half, shape [d]; None: nothing.
     """
 
     arrays: ArrayRecord
@@ -69,7 +69,7 @@ class Start:
     control: Tensor | None = None
 
     def control_for(self, model: nn.Module) -> Tensor | None:
-        """The control, where a model is."""
+        """The control, on the model's device."""
         return None if self.control is None else self.control.to(next(model.parameters()).device)
 
 

@@ -45,19 +45,19 @@ log = logging.getLogger("fedprivacy.client")
 
 @dataclass(slots=True)
 class CohortUpdate:
-    """What a cohort's updates add up to. Nothing in it grows with the number of clients but their names.
+    """The sum of a cohort's updates. Apart from client_ids, nothing in it grows with the number of clients.
 
-    Where updates are kept apart, which is what asynchronous rounds need, there is no sum.
+    In asynchronous rounds updates are kept apart, and there is no sum.
 
     Attributes:
-        names: of the trained parameters, in the order in which the model has them; empty: nobody trained.
-        sum: of these, each client's times its weight, flat, float64, by the clients' ranks.
-        weights: of the clients in it, by client_id.
-        clipping_norms: that the next step of each client would have, by client_id: of all that have trained. Infinite
-            where nothing is clipped.
-        failures: why others have no usable update, as a constant code, by client_id.
-        apart: of these, by client_id, flat, shape [d]; None: they are added up.
-        kept: what clients keep for their next round, by client_id, shape [d]: it is in no sum.
+        names: names of the trained parameters, in the model's order; empty: no client trained.
+        sum: sum of these parameters, each client's times its weight, flat, float64, by the clients' ranks.
+        weights: weights of the clients in it, by client_id.
+        clipping_norms: clipping norm that the next step of each trained client would have, by client_id; infinite
+            without clipping.
+        failures: the reason why a client has no usable update, as a constant code, by client_id.
+        apart: each client's parameters, by client_id, flat, shape [d]; None: they are summed.
+        kept: vectors that clients keep for their next round, by client_id, shape [d]: they are in no sum.
     """
 
     names: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ def train_privately(
 
 @spanned("preparing")
 def _engine(config: RunConfig, client: LocalClient, arrays: ArrayRecord) -> GradientEngine:
-    """What computes the gradients of the clients on one device, at the global model."""
+    """Return the engine for gradients of the clients on one device, at the global model."""
     engine = client.engine(config.clipping, config.augmentation_multiplicity)
     load(engine.model, arrays)
     engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
@@ -138,7 +138,7 @@ def _engine(config: RunConfig, client: LocalClient, arrays: ArrayRecord) -> Grad
 
 
 def _training(config: RunConfig, engine: GradientEngine, client: LocalClient, start: Start) -> CohortTraining:
-    """How all clients on one device, of which this is one, train."""
+    """Return the common training of all clients on one device, of which `client` is one."""
     adaptive = ADAPTIVE.get(config.clipping)
     return CohortTraining(
         engine,
@@ -166,7 +166,7 @@ def load(model: nn.Module, arrays: ArrayRecord) -> None:
 
 
 def optimizer_in(config: RunConfig, number: int) -> Optimizer:
-    """What moves the clients' parameters in a round."""
+    """Return the optimizer of the clients' local steps in a round."""
     rate = config.learning_rate_in(number)
     return build_optimizer(config.optimizer, rate, momentum=config.momentum, weight_decay=config.weight_decay)
 
@@ -175,9 +175,9 @@ class Population:
     """All simulated clients of a run.
 
     Args:
-        task: that the app brings; None: the one that the configuration names.
-        config: of the run.
-        train: how clients train.
+        task: the app's task; None: the one that the configuration names.
+        config: the run's configuration.
+        train: the function that trains clients on one device.
     """
 
     def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether = train_privately) -> None:
@@ -186,7 +186,7 @@ class Population:
         self.kept = KeptModels()
 
     def enrolments(self) -> Iterator[Enrolment]:
-        """What every client would say of itself, in the order of the split.
+        """Yield every client's enrolment, in the order of the split.
 
         Raises:
             TaskError: the task cannot open a shard.
@@ -194,16 +194,16 @@ class Population:
         return self.enrolled(range(self._config.clients))
 
     def enrolled(self, parts: Iterable[int]) -> Iterator[Enrolment]:
-        """What the clients that hold these parts of the split would say. Raises what `enrolments` does."""
+        """Yield the enrolments of the clients with these parts of the split. Raises the errors of `enrolments`."""
         for part in parts:
             opened_shard(self._task, self._config, part)
             yield self._client(part).public_facts()
 
     def check(self, arrays: ArrayRecord) -> None:
-        """Refuse a global model that is not the task's, before anybody is charged for training it.
+        """Refuse a global model that is not the task's, before any client is charged for training it.
 
         Raises:
-            ValueError: names what it has, and should not have, or lacks.
+            ValueError: names a parameter that only one of them has.
         """
         if other := set(self.names) ^ arrays.keys():
             raise ValueError(
@@ -213,7 +213,7 @@ class Population:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the trained parameters, in the order in which updates list them."""
+        """Names of the trained parameters, in the order in which updates list them."""
         return tuple(trainable_parameters(self._task.model()))
 
     def train(  # noqa: PLR0917 - what a cohort needs
@@ -226,19 +226,19 @@ class Population:
         apart: bool = False,
         control: Tensor | None = None,
     ) -> CohortUpdate:
-        """Train a cohort from the global model; what its clients keep, the population has for them.
+        """Train a cohort from the global model; the population stores the vectors that its clients keep.
 
         Args:
             orders: one for each client.
             arrays: the global model.
-            attempt: what was charged for this.
+            attempt: the attempt that was charged for this.
             earlier_runs: runs that the ledger held before this one.
             proximal_mu: FedProx's pull.
             apart: whether each client's update is kept by itself.
-            control: what the algorithm's server half sends.
+            control: the vector of the algorithm's server half; None: nothing.
 
         Raises:
-            WorkerError: clients train in other processes, and one of these died twice.
+            WorkerError: clients train in worker processes, and one died, as did the one that took its clients.
         """
         seed = self._config.seed
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
@@ -249,14 +249,14 @@ class Population:
         return update
 
     def _in_line(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """In the order in which sums are added: those together whose shards are on one device."""
+        """Sort orders into the order of summation: clients with shards on one device come together."""
         return sorted(orders, key=lambda order: str(choose_device(self._config.device, order.part)))
 
-    def warn_of_messages(self, why: str) -> None:
-        """Clients get messages, here and one after another, because of the run's settings: nothing else was asked."""
+    def warn_of_messages(self, reason: str) -> None:
+        """Do nothing: clients get messages one after another in this process, and no workers were asked for."""
 
     def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
-        """Train some clients of a cohort, who follow one another in it from the rank `first` on."""
+        """Train consecutive clients of a cohort, beginning at the rank `first`."""
         update = CohortUpdate(apart={} if start.apart else None)
         keep_freed_memory()
         for clients in self._by_device(enumerate(orders, first), update):
@@ -275,7 +275,7 @@ class Population:
     def _by_device(
         self, orders: Iterable[tuple[int, Order]], update: CohortUpdate
     ) -> Iterable[list[tuple[int, Order, LocalClient]]]:
-        """The clients that have records, by the device on which these are."""
+        """The clients whose shards could be opened, grouped by their shards' device."""
         found: dict[torch.device, list[tuple[int, Order, LocalClient]]] = {}
         for rank, order in orders:
             try:

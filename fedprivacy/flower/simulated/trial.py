@@ -1,7 +1,7 @@
-"""A trial of a task on the machine of whoever simulates it, before anything is spent.
+"""A trial of a task on the machine that simulates it, before any budget is spent.
 
-What the run will ask of the task is asked once, and what fails is told in full: the method, the client, file and line.
-Only simulations do this: a deployed client says one constant code, whatever went wrong.
+Each method of the task that the run needs is called once, and a failure is reported in full: method, client, file and
+line. Only simulations do this: a deployed client sends one constant code, whatever went wrong.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from fedprivacy.training.augment import AugmentationError
 from fedprivacy.training.machine import Machine
 
 _RECORDS = 2
-"""As many go through model and loss: a loss must tell one from the other."""
+"""Number of records that go through model and loss; two, because the loss must give each its own value."""
 
 
 def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
     """Open clients' shards, put the first one's records through model and loss, and evaluate a new model.
 
-    Global random generators are as before, afterwards: to be tried changes no run.
+    Global random generators are restored afterwards, so that a trial changes no run.
 
     Args:
-        task: what will be trained.
-        config: of the simulation.
+        task: the task that will be trained.
+        config: the simulation's configuration.
         clients: the parts of the split to open; the shards stay open for the run.
 
     Raises:
@@ -93,7 +93,7 @@ def try_table(task: Task, config: RunConfig, columns: Iterable[str]) -> None:
 
 
 def _standardised(task: Task, question: Spread | None, shard: Shard) -> Shard:
-    """What the model would see of a shard, by the question's bounds alone."""
+    """Return a few records of a shard, standardised by the question's bounds alone."""
     if question is None:
         return shard
     if why := unsuited(shard.inputs, question.reads):

@@ -46,7 +46,7 @@ class Workers(Crew):
         self._workers: list[_Process] = []
 
     def close(self) -> None:
-        """End the workers, now: they hold nothing that is not somewhere else."""
+        """End the workers now: all their data exists elsewhere, too."""
         while self._workers:
             self._workers.pop().kill()
 
@@ -117,7 +117,7 @@ class _Process:
 
 
 def serve(descriptor: int) -> NoReturn:
-    """What a worker does until the pipe closes: one errand after another."""
+    """Run a worker, which does one errand after another until the pipe closes."""
     pipe, asked = Connection(descriptor), SimpleQueue[bytes]()
     threading.Thread(target=_receive, args=(pipe, asked), daemon=True).start()
     sys.path[:] = pickle.loads(asked.get())
