@@ -1,9 +1,9 @@
-"""What a client keeps from round to round: a model of its own, or a part of one, or its control.
+"""The vectors that a client keeps from round to round: a model of its own, or a part of one, or its control.
 
-All of it came out of the client's own mechanism and was charged there. It is not sent, all the same: a deployed client
-has it in a folder beside its guard (`KeptInFolder`), and gives it to no round but those of the run and of the algorithm
-that it was trained in, so that no other algorithm can be asked for that would send it. What simulated clients keep is
-with the simulation (`KeptModels`), which writes it into the run's checkpoints.
+All of them came out of the client's own mechanism and were charged there. Still they are not sent: a deployed client
+stores them in a folder beside its guard (`KeptInFolder`), and uses them only in rounds of the run and the algorithm in
+which they were trained, so that a server cannot get them by asking for another algorithm that would send them. In a
+simulation they are in `KeptModels`, which goes into the run's checkpoints.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ MOST_OF_A_RUN = 4
 
 
 class KeptFor(NamedTuple):
-    """What a kept vector belongs to."""
+    """The run, algorithm, round and task that a kept vector belongs to."""
 
     run_id: str
     algorithm: str  # with its settings, see `fedprivacy.training.algorithms.text_of`
-    round: int  # that trains
+    round: int  # the round that trains it
     task: str = ""  # dataset and name; a simulation has one alone
 
 
 class KeptError(RuntimeError):
-    """What a client kept is damaged, or fills its place."""
+    """A kept file is damaged, or there is no room for another run's."""
 
 
 class _KeptFile(NamedTuple):
-    """One file, and what it says of itself; of one that cannot be read, its name stands for the run."""
+    """One file with the facts in its header; for an unreadable file, its name stands for the run."""
 
     path: Path
     run_id: str
@@ -60,52 +60,52 @@ class _KeptFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeptInFolder:
-    """On a data owner's disk: one file for a run, a task and an algorithm, with the last two rounds.
+    """Storage on a data owner's disk: one file for a run, a task and an algorithm, with the last two rounds.
 
-    Two, because a server that was stopped may ask for its last round again: that begins where it began before. No file
-    gives way to another run's: what a finished run has left is the data owner's, until the data owner deletes it.
+    Two, because a server that was stopped may ask for its last round again, which then begins where it began before.
+    The file of a finished run is never deleted for another run: it belongs to the data owner, who may delete it.
     """
 
     folder: Path
 
-    def load(self, whose: KeptFor) -> Tensor | None:
-        """What was kept last before a round, shape [d]; None: nothing.
+    def load(self, kept_for: KeptFor) -> Tensor | None:
+        """Return the vector kept last before a round, shape [d]; None: nothing.
 
         Raises:
-            KeptError: it cannot be read, or there will be no room to keep what the round trains.
+            KeptError: the file cannot be read, or there will be no room for the round's new vector.
         """
-        if not self._file(whose).exists():
-            self._check_room(whose)
+        if not self._file(kept_for).exists():
+            self._check_room(kept_for)
             return None
-        earlier = {number: kept for number, kept in self._rounds(whose).items() if number < whose.round}
+        earlier = {number: kept for number, kept in self._rounds(kept_for).items() if number < kept_for.round}
         return earlier[max(earlier)] if earlier else None
 
-    def keep(self, whose: KeptFor, own: Tensor) -> None:
-        """Write it durably, whole or not at all. Raises OSError, `KeptError`."""
-        rounds = {number: kept for number, kept in self._rounds(whose).items() if number < whose.round}
-        rounds[whose.round] = own.detach().cpu()
+    def keep(self, kept_for: KeptFor, own: Tensor) -> None:
+        """Write the vector durably, whole or not at all. Raises OSError, `KeptError`."""
+        rounds = {number: kept for number, kept in self._rounds(kept_for).items() if number < kept_for.round}
+        rounds[kept_for.round] = own.detach().cpu()
         newest = {str(number): rounds[number].contiguous() for number in sorted(rounds)[-_ROUNDS_KEPT:]}
         self.folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self.folder.parent)
-        file, others = self._file(whose), self._files()
+        file, others = self._file(kept_for), self._files()
         written = 1 + max((kept.written for kept in others), default=0)
-        facts = {"run_id": whose.run_id, "algorithm": whose.algorithm, "task": whose.task, "written": written}
+        facts = {"run_id": kept_for.run_id, "algorithm": kept_for.algorithm, "task": kept_for.task, "written": written}
         name_durably(write_unnamed(file, save(newest, {_FACTS: json.dumps(facts)}), PRIVATE), file)
-        of_run = [kept.path for kept in others if kept.run_id == whose.run_id and kept.path != file]
+        of_run = [kept.path for kept in others if kept.run_id == kept_for.run_id and kept.path != file]
         for first in of_run[: -MOST_OF_A_RUN + 1]:
             first.unlink()
 
     def held(self) -> list[KeptFor]:
-        """What there is, each by its last round, the latest written first.
+        """List the kept vectors, one for each file with its last round, the latest written first.
 
         Raises:
             KeptError: a file cannot be read.
         """
         return [_told(kept.path) for kept in reversed(self._files())]
 
-    def _check_room(self, whose: KeptFor) -> None:
+    def _check_room(self, kept_for: KeptFor) -> None:
         runs = {kept.run_id for kept in self._files()}
-        if whose.run_id not in runs and len(runs) >= MOST_RUNS:
+        if kept_for.run_id not in runs and len(runs) >= MOST_RUNS:
             raise KeptError(
                 f"'{self.folder}' holds models of {len(runs)} runs, and this client keeps no more. Move those that are "
                 "needed elsewhere ('fedprivacy guard model' writes them), and delete the files."
@@ -122,9 +122,9 @@ class KeptInFolder:
                 found.append(_KeptFile(path, path.name, 0))
         return sorted(found, key=lambda kept: (kept.written, kept.path))
 
-    def _rounds(self, whose: KeptFor) -> dict[int, Tensor]:
-        """What is kept, by round."""
-        file = self._file(whose)
+    def _rounds(self, kept_for: KeptFor) -> dict[int, Tensor]:
+        """Read the kept vectors of a file, by round."""
+        file = self._file(kept_for)
         if not file.exists():
             return {}
         try:
@@ -132,18 +132,18 @@ class KeptInFolder:
                 return {int(number): opened.get_tensor(number) for number in opened.keys()}  # noqa: SIM118 - no mapping
         except (SafetensorError, OSError, ValueError) as error:
             raise KeptError(
-                f"'{file}', this client's own part of run '{whose.run_id}', cannot be read ({error}). Put back an "
+                f"'{file}', this client's own part of run '{kept_for.run_id}', cannot be read ({error}). Put back an "
                 "undamaged copy; or delete it, and the client begins again from the global model."
             ) from error
 
-    def _file(self, whose: KeptFor) -> Path:
-        """Its name is a hash: a server chooses no part of it."""
-        named = json.dumps([whose.run_id, whose.algorithm, whose.task]).encode()
+    def _file(self, kept_for: KeptFor) -> Path:
+        """The path of the file. Its name is a hash, so that a server chooses no part of it."""
+        named = json.dumps([kept_for.run_id, kept_for.algorithm, kept_for.task]).encode()
         return self.folder / f"{sha256(named).hexdigest()}{_SUFFIX}"
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    """What a file says of itself, with its last `round`; raises `KeptError`."""
+    """Read the facts in a file's header, with its last `round`; raises `KeptError`."""
     try:
         with safe_open(file, framework="pt") as opened:
             facts = json.loads((opened.metadata() or {})[_FACTS])
@@ -154,7 +154,7 @@ def _facts(file: Path) -> dict[str, Any]:
 
 
 def _told(file: Path) -> KeptFor:
-    """Whose a file says it is, and its last round."""
+    """Read the run, algorithm and task of a file, and its last round."""
     facts = _facts(file)
     return KeptFor(facts["run_id"], facts["algorithm"], facts["round"], facts["task"])
 
@@ -165,39 +165,39 @@ def kept_beside(guard: Path) -> Path:
 
 
 def kept_task(task: Task) -> str:
-    """How a task is named in what is kept: by its dataset, and its own name."""
+    """The name of a task in kept files: its dataset, and its own name."""
     return f"{task.dataset}/{task.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class KeptInState:
-    """In the state that Flower keeps for a simulated client, from which `KeptModels` takes it."""
+    """Storage in the state that Flower keeps for a simulated client, from which `KeptModels` takes it."""
 
     state: RecordDict
 
-    def load(self, whose: KeptFor) -> Tensor | None:
-        """What was kept last for the algorithm."""
+    def load(self, kept_for: KeptFor) -> Tensor | None:
+        """Return the vector kept last for the algorithm, shape [d]; None: nothing."""
         facts, arrays = self.state.get(_STATE_FACTS), self.state.get(_IN_STATE)
         if not isinstance(facts, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             return None
-        return torch.from_numpy(arrays["own"].numpy()) if facts["algorithm"] == whose.algorithm else None
+        return torch.from_numpy(arrays["own"].numpy()) if facts["algorithm"] == kept_for.algorithm else None
 
-    def keep(self, whose: KeptFor, own: Tensor) -> None:
-        """Keep it in the place of what was there."""
-        self.state[_STATE_FACTS] = ConfigRecord({"algorithm": whose.algorithm})
+    def keep(self, kept_for: KeptFor, own: Tensor) -> None:
+        """Replace the kept vector."""
+        self.state[_STATE_FACTS] = ConfigRecord({"algorithm": kept_for.algorithm})
         self.state[_IN_STATE] = ArrayRecord({"own": Array(own.cpu().numpy())})
 
 
 KeptStore = KeptInFolder | KeptInState
-"""Where a client keeps what is its own."""
+"""Storage of a client's own vectors."""
 
 
 @dataclass(slots=True)
 class KeptModels:
-    """What all clients of a simulation keep.
+    """The kept vectors of all clients of a simulation.
 
     Attributes:
-        algorithm: in whose rounds, with its settings.
+        algorithm: the algorithm that they belong to, with its settings.
         own: vectors of shape [d], by client_id.
     """
 
@@ -205,28 +205,28 @@ class KeptModels:
     own: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, algorithm: str) -> dict[str, Tensor]:
-        """What is kept for an algorithm; where another one was at work before, nothing."""
+        """Return the vectors kept for an algorithm; those of any other algorithm are dropped."""
         if algorithm != self.algorithm:
             self.algorithm, self.own = algorithm, {}
         return self.own
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All of it, as a checkpoint holds it."""
+        """All kept vectors, as a checkpoint holds them."""
         return {client_id: own.numpy() for client_id, own in self.own.items()}
 
     def restore(self, algorithm: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Go on with what a checkpoint holds."""
+        """Restore the kept vectors from a checkpoint."""
         self.algorithm = algorithm
         self.own = {client_id: torch.from_numpy(own) for client_id, own in arrays.items()}
 
     def lend(self, client_id: str, state: RecordDict) -> None:
-        """Let a client that gets messages find what it kept."""
+        """Put a client's kept vector into its state, for a round by messages."""
         if client_id in self.own:
             KeptInState(state).keep(KeptFor("", self.algorithm, 0), self.own[client_id])
 
     def take(self, client_id: str, state: RecordDict) -> None:
-        """Take in what it has kept since."""
+        """Take the vector that a client has kept since out of its state."""
         facts = state.get(_STATE_FACTS)
         if isinstance(facts, ConfigRecord):
             algorithm = str(facts["algorithm"])

@@ -37,25 +37,25 @@ def own_model(guard: Path, task: Task, global_model: Path, run_id: str | None = 
         KeptError: a file beside the guard is damaged.
     """
     store = KeptInFolder(kept_beside(guard))
-    whose = _chosen([kept for kept in store.held() if kept.task == kept_task(task)], guard, run_id)
-    algorithm, model = algorithm_of(whose.algorithm), model_of(task)
+    kept_for = _chosen([kept for kept in store.held() if kept.task == kept_task(task)], guard, run_id)
+    algorithm, model = algorithm_of(kept_for.algorithm), model_of(task)
     numbers = _load(model, global_model)
-    shared, own = flat_parameters(model), store.load(whose._replace(round=whose.round + 1))
+    shared, own = flat_parameters(model), store.load(kept_for._replace(round=kept_for.round + 1))
     if own is None or own.shape != shared.shape:
         raise NoOwnModelError(
-            f"What is kept of run '{whose.run_id}' is of another model than the task's; name its own."
+            f"What is kept of run '{kept_for.run_id}' is of another model than the task's; name its own."
         )
     used = algorithm.model(shared, own, personal_mask(algorithm, model))
     nn.utils.vector_to_parameters(used, [p for p in model.parameters() if p.requires_grad])
-    return whose, save({name: p.contiguous() for name, p in trainable_parameters(model).items()}, numbers)
+    return kept_for, save({name: p.contiguous() for name, p in trainable_parameters(model).items()}, numbers)
 
 
 def _chosen(held: list[KeptFor], guard: Path, run_id: str | None) -> KeptFor:
-    models = [whose for whose in held if algorithm_of(whose.algorithm).personal]
-    chosen = [whose for whose in models if run_id in {None, whose.run_id}]
+    models = [kept_for for kept_for in held if algorithm_of(kept_for.algorithm).personal]
+    chosen = [kept_for for kept_for in models if run_id in {None, kept_for.run_id}]
     if chosen:
         return chosen[0]
-    runs = ", ".join(dict.fromkeys(f"'{whose.run_id}'" for whose in models))
+    runs = ", ".join(dict.fromkeys(f"'{kept_for.run_id}'" for kept_for in models))
     of_run = "any run" if run_id is None else f"run '{run_id}'"
     raise NoOwnModelError(
         f"Beside '{guard}' lies no model of this task and {of_run}; "

@@ -288,7 +288,7 @@ BUGS = (
     Bug(
         meaning="what a finished run has left is deleted for another run that a server makes up",
         place="fedprivacy.flower.kept:KeptInFolder.keep",
-        old="kept.run_id == whose.run_id and kept.path != file",
+        old="kept.run_id == kept_for.run_id and kept.path != file",
         new="kept.path != file",
         breaks=guarantees.HOME,
         tests=("tests/flower/test_kept.py::test_a_finished_run_s_model_gives_way_to_no_other_run",),
@@ -371,16 +371,16 @@ BUGS = (
     Bug(
         meaning="what one algorithm keeps at home is given to another, which sends it",
         place="fedprivacy.flower.kept:KeptInFolder._file",
-        old="[whose.run_id, whose.algorithm, whose.task]",
-        new="[whose.run_id, whose.task]",
+        old="[kept_for.run_id, kept_for.algorithm, kept_for.task]",
+        new="[kept_for.run_id, kept_for.task]",
         breaks=guarantees.HOME,
         tests=("tests/flower/test_algorithms.py::test_no_other_algorithm_is_given_what_a_client_kept",),
     ),
     Bug(
         meaning="one run's personal models are another's to begin with",
         place="fedprivacy.flower.kept:KeptInFolder._file",
-        old="[whose.run_id, whose.algorithm, whose.task]",
-        new="[whose.algorithm]",
+        old="[kept_for.run_id, kept_for.algorithm, kept_for.task]",
+        new="[kept_for.algorithm]",
         breaks=guarantees.HOME,
         tests=("tests/flower/test_algorithms.py::test_no_other_run_is_given_what_a_client_kept",),
     ),
@@ -494,7 +494,7 @@ BUGS = (
     Bug(
         meaning="fine-tuning of clients that get messages begins at what another algorithm kept",
         place="fedprivacy.flower.kept:KeptInState.load",
-        old='torch.from_numpy(arrays["own"].numpy()) if facts["algorithm"] == whose.algorithm else None',
+        old='torch.from_numpy(arrays["own"].numpy()) if facts["algorithm"] == kept_for.algorithm else None',
         new='torch.from_numpy(arrays["own"].numpy())',
         breaks=guarantees.FIGURE,
         tests=(
