@@ -53,7 +53,7 @@ class BaselineAccounts:
 
     @staticmethod
     def check(config: RunConfig) -> None:
-        """Refuse a private run, by a `ConfigError`: here nobody would charge for it."""
+        """Refuse a private run, by a `ConfigError`: these accounts charge nothing."""
         if config.privacy:
             raise ConfigError(["privacy is on; a private run needs RunAccounts, which charge for it."])
 
@@ -67,7 +67,7 @@ class BaselineAccounts:
         return []
 
     def check_left(self) -> None:
-        """Nobody has a budget here, and none can be spent."""
+        """Do nothing: no client has a budget that could be spent."""
 
     def spent(self) -> PopulationSpent:
         """Every client's part in the run, by client_id; its epsilon is infinite: there is no bound."""

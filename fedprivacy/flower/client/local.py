@@ -1,11 +1,11 @@
-"""The client that a process is: its name, its shard, its device, its guard and its randomness, and who is heeded.
+"""The client represented by this process: its name, shard, device, guard and randomness, and the server it trusts.
 
-Two kinds of places run a client. In a *simulation* (our in-process engine, or a Ray worker of Flower's) it holds a part
-of the task's own split, answers everybody, and a seed makes it repeatable. In a *deployment* (a SuperNode on a data
-owner's host) the data owner's node configuration decides (`fedprivacy.flower.client.node`): whose word counts, the
-task, the budget. It reads its own folder and answers to its own guard, and its randomness is never seeded: a server
-that could choose the noise could subtract it. Which of the two it is, the client finds out from its own process and
-node configuration, never from the server.
+A client runs in one of two places. In a *simulation* (our in-process engine, or a Ray worker of Flower's) it holds a
+part of the task's own split, answers any server, and a seed makes it repeatable. In a *deployment* (a SuperNode on a
+data owner's host) the data owner's node configuration (`fedprivacy.flower.client.node`) decides the trusted server, the
+task and the budget. The client reads its own folder and is limited by its own guard, and its randomness is never
+seeded: a server that could choose the noise could subtract it. The client learns from its own process and node
+configuration, never from the server, which of the two cases applies.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class LocalClient:
     Attributes:
         guard: its own book, which charges before a record is read and knows what was sealed; None in a simulation,
             where the ledger of the run is the only book.
-        key: signs receipts; the one with which the SuperNode authenticates. None in a simulation.
-        source: where the task finds its records.
-        answerable: what may be asked about them.
-        seed: of the simulation; None: secret randomness.
-        num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
-        kept: where it keeps what is its own from round to round; None: nowhere, the engine of the simulation does.
+        key: the key that signs receipts, with which the SuperNode also authenticates; None in a simulation.
+        source: the place where the task finds its records.
+        answerable: the questions that may be asked about them.
+        seed: the simulation's seed; None: secret randomness.
+        num_partitions: number of parts into which the simulation splits the records; 0 in a deployment.
+        kept: storage of its own vectors from round to round; None: the simulation's engine stores them.
     """
 
     client_id: str
@@ -246,7 +246,7 @@ class LocalClient:
         return engine_of(self.task, self.shard.inputs.device, clipping, max(multiplicity, 1))
 
     def views(self, multiplicity: int) -> Views | None:
-        """Makes so many views of its records; None: they are trained on as they are. No record is read.
+        """Return the maker of so many views of its records; None: they are trained on unchanged. No record is read.
 
         Raises:
             MessageError: the task has no augmentation, or one that does not suit such records.
@@ -287,7 +287,7 @@ class LocalClient:
 def client_to_enrol(
     message: Message, context: Context, task: Task | None = None, config: RunConfig | None = None
 ) -> LocalClient:
-    """The client that a server asks who it is; in a deployment it says not a word to any but the data owner's server.
+    """Return the client that a server asks to enrol; in a deployment it answers only the data owner's trusted server.
 
     Args:
         message: the request, signed in a deployment.

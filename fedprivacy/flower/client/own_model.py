@@ -24,9 +24,9 @@ def own_model(guard: Path, task: Task, global_model: Path, run_id: str | None = 
     """The model that a client uses after a run. Nothing is charged or changed.
 
     Args:
-        guard: the client's, beside which it keeps what is its own.
-        task: that the run trained.
-        global_model: the run's `model.safetensors`, from whoever ran it.
+        guard: the client's guard, beside which its own vectors are stored.
+        task: the task that the run trained.
+        global_model: the run's `model.safetensors`, from the operator of the run.
         run_id: which run; None: the one that kept something last.
 
     Returns:

@@ -202,10 +202,10 @@ class Accounts(ABC, Generic[Granted]):
             log.warning("%s", advice)
 
     def check_left(self) -> None:
-        """Refuse a run in which nobody could be asked.
+        """Refuse a run in which no client has budget left for a step.
 
         Raises:
-            BudgetSpentError: says what a client has spent, and of what.
+            BudgetSpentError: names a client's spent epsilon and its budget.
         """
         spent = [client for client in self.spent().values() if client.client_id not in self.left_out]
         if not spent or not all(client.exhausted for client in spent):

@@ -192,10 +192,10 @@ class ClusterWorkers(Crew):
         return bool(self._coming)
 
     def _take_in(self, seconds: float) -> None:
-        """Take in who has come; if nobody has, whoever comes within so many seconds.
+        """Take in the workers that have started; if there are none, wait so many seconds for the first.
 
         Raises:
-            ConfigError: one that came will not do; it is gone again.
+            ConfigError: a started worker is unsuitable; it is ended.
         """
         if not self._coming:
             return

@@ -1,9 +1,9 @@
 """The simulated clients of a population, trained together in this process: no message, no copy of the model for each.
 
-What a client does here is what `fedprivacy.flower.client.client_app` has it do for a grant, with the same randomness.
-There is nobody to hide from: whoever runs the simulation owns every shard. So what a client would check of a hostile
-server's message, and the server of a hostile client's, is left out; what protects the *figures* is not: charges come
-first, and an update that is not finite is dropped.
+A client trains here as `fedprivacy.flower.client.client_app` lets it train for a grant, with the same randomness. No
+party is hostile, since the owner of the simulation owns every shard. So the checks of messages from a hostile server or
+client are left out. The checks that protect the *figures* are kept: charges come first, and an update that is not
+finite is dropped.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         clients: the parts of the split to open; the shards stay open for the run.
 
     Raises:
-        TaskError: says which method fails, for whom, and why.
+        TaskError: names the method that fails, the client, and the cause.
     """
     before = RandomState.now()
     question = standardise_question(task)
