@@ -11,11 +11,11 @@ SETTING = Addition(
             ),
         ],
         "pyproject.toml": [after('fraction-train = ""\n', 'evaluate-every = ""\n')],
-        "fedprivacy/flower/server/strategy.py": [
+        "fedprivacy/flower/server/federated_run.py": [
             (
-                "metrics = evaluate(number, kept)\n",
-                "skipped = number % self.plan.config.evaluate_every\n"
-                "        metrics = None if skipped else evaluate(number, kept)\n",
+                "metrics = evaluate(number, kept) if evaluate else measures.public(kept, result.standardise)\n",
+                "skipped = number % self._plan.config.evaluate_every\n"
+                "            metrics = None if skipped else measures.public(kept, result.standardise)\n",
             ),
         ],
     },

@@ -88,7 +88,7 @@ def test_noise_that_is_left_open_covers_it(planned):
     open_ = {"rounds": 10, "epsilon": 2.0}
     plain, evaluated = planned(BLOBS, **open_), planned(BLOBS, local_evaluation=2, **open_)
     assert evaluated.total_steps == plain.total_steps + 5
-    assert evaluated.noise_multiplier > plain.noise_multiplier
+    assert evaluated.noise.shared > plain.noise.shared
     assert run(evaluated).records[-1].spent["client-0"].epsilon <= 2.0
 
 

@@ -13,11 +13,12 @@ NOTICED = {
     "invariance": "batches have any size: rounding depends on who else is there, and a server amplifies it",
     "evaluation": "scores are not clipped",
     "answers": "one total has no noise",
-    "ledger": "the population's sampling rates are rounded down",
+    "ledger": "an evaluation is not on the receipt",
+    "rehearsal": "the population's sampling rates are rounded down",
 }
 
 
-LONG = ("evaluation", "ledger")
+LONG = ("evaluation", "rehearsal")
 """Gates that take some seconds."""
 
 

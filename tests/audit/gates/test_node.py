@@ -328,7 +328,7 @@ def test_the_costliest_step_that_the_owner_allows_costs_the_whole_budget(home):
 
 def test_it_is_not_below_the_least_noise(tmp_path):
     node = Node.read(home_of(tmp_path / "host", least_noise_multiplier=4.0))
-    assert node.worst().noise_multiplier == 4.0
+    assert node.worst().noise.shared == 4.0
 
 
 def test_a_run_is_planned_with_the_client_s_own_line_of_the_table(home):
