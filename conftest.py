@@ -9,9 +9,9 @@ pytest_plugins = ("tests.lanes", "tests.times")
 SLOW = {
     "fedprivacy.runs.callbacks.Callback",
     "fedprivacy.runs.callbacks.EarlyStopping",
-    "fedprivacy.runs.comparison.compare",
+    "fedprivacy.runs.records.comparison.compare",
     "fedprivacy.runs.recommendation.recommend",
-    "fedprivacy.runs.run.Run",
+    "fedprivacy.runs.records.run.Run",
     "fedprivacy.simulation.ask.Ask.frequent",
     "fedprivacy.simulation.simulate.simulate",
 }

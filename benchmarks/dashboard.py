@@ -38,10 +38,10 @@ from flwr.app import Context, RecordDict
 from fedprivacy.dashboard.service import Address, dashboard_beside
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.folder import RunWriter
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import RunWriter
+from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import resolve
-from fedprivacy.runs.store import RunRecording
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy

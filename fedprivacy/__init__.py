@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from fedprivacy.reproductions.reproduction import reproduce as reproduce
     from fedprivacy.runs.callbacks import Callback as Callback
     from fedprivacy.runs.callbacks import EarlyStopping as EarlyStopping
-    from fedprivacy.runs.comparison import compare as compare
     from fedprivacy.runs.prospect import plan as plan
     from fedprivacy.runs.recommendation import recommend as recommend
-    from fedprivacy.runs.run import Run as Run
-    from fedprivacy.runs.run import open_run as open_run
+    from fedprivacy.runs.records.comparison import compare as compare
+    from fedprivacy.runs.records.run import Run as Run
+    from fedprivacy.runs.records.run import open_run as open_run
     from fedprivacy.runs.settings.configuration import ConfigError as ConfigError
     from fedprivacy.simulation.ask import ask as ask
     from fedprivacy.simulation.simulate import simulate as simulate
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "simulate": "simulation.simulate",
     "ask": "simulation.ask",
-    "open_run": "runs.run",
+    "open_run": "runs.records.run",
     "Callback": "runs.callbacks",
     "EarlyStopping": "runs.callbacks",
-    "compare": "runs.comparison",
-    "Run": "runs.run",
+    "compare": "runs.records.comparison",
+    "Run": "runs.records.run",
     "plan": "runs.prospect",
     "recommend": "runs.recommendation",
     "reproduce": "reproductions.reproduction",

@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import RunAccounts
-from fedprivacy.runs.folder import plan_of
+from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.server.app import RunStart
 from fedprivacy.server.question_run import answer_run_config
 from fedprivacy.server.recorder import Recorder

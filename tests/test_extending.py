@@ -17,7 +17,7 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.simulated.engine import simulate
 from fedprivacy.gradients import FlatClipping
 from fedprivacy.participation import COHORTS
-from fedprivacy.runs.run import open_run
+from fedprivacy.runs.records.run import open_run
 from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import load_task

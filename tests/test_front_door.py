@@ -18,9 +18,9 @@ from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.ledger import Ledger, LedgerError
-from fedprivacy.runs.folder import RunFolderError, read_history
-from fedprivacy.runs.plan import TrainingPlan
-from fedprivacy.runs.report import draw
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import RunFolderError, read_history
+from fedprivacy.runs.records.report import draw
 from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task

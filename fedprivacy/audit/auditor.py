@@ -33,8 +33,8 @@ from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.audit.silence import silence
 from fedprivacy.audit.subject import Effort, drawn
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.runs.folder import MODEL, RunFolderError
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import MODEL, RunFolderError
 from fedprivacy.tasks import Shard, Task
 
 GATES: dict[str, Callable[[OurClient], Gate]] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedprivacy.audit.findings import Findings
 from fedprivacy.figures import audit_figure, to_svg
-from fedprivacy.runs.folder import RunFolderError, writing
-from fedprivacy.runs.html_page import page
+from fedprivacy.runs.records.folder import RunFolderError, writing
+from fedprivacy.runs.records.html_page import page
 
 PAGE = "audit.html"
 

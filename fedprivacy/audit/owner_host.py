@@ -17,10 +17,10 @@ from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
-from fedprivacy.runs.client_terms import client_terms_of
-from fedprivacy.runs.device import choose_device
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.settings.client_terms import client_terms_of
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, Value
+from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Shard, Task, TaskError, load_task
 
 TRAINING = (

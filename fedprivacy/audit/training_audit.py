@@ -17,13 +17,13 @@ from fedprivacy.audit.progress import progress_on
 from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.device import check_device, choose_device
-from fedprivacy.runs.folder import ledger_of, plan_of, read_config, read_history, read_run_id
-from fedprivacy.runs.plan import TrainingPlan
-from fedprivacy.runs.run import Run
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import ledger_of, plan_of, read_config, read_history, read_run_id
+from fedprivacy.runs.records.run import Run
+from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, Value
+from fedprivacy.runs.settings.device import check_device, choose_device
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
-from fedprivacy.runs.store.writer import record_audits
 from fedprivacy.tasks import Task, TaskError, load_task
 from fedprivacy.tasks.loader import agreed
 

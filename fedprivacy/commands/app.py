@@ -152,9 +152,9 @@ def simulate(
     from fedprivacy._support.console import console_of
     from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures, held_out_table
-    from fedprivacy.runs.folder import REPORT
     from fedprivacy.runs.placement import Placement
-    from fedprivacy.runs.profile import TRACE
+    from fedprivacy.runs.records.folder import REPORT
+    from fedprivacy.runs.records.profile import TRACE
     from fedprivacy.simulation.profile import show_profile
     from fedprivacy.simulation.simulate import prepared, run
 
@@ -241,8 +241,8 @@ def plan(
     Takes the options of simulate, so that one command line serves both.
     """
     from fedprivacy.commands.run_tables import plan_table
-    from fedprivacy.runs.folder import plan_of
     from fedprivacy.runs.prospect import Prospect, spending
+    from fedprivacy.runs.records.folder import plan_of
 
     run = plan_of(settings)
     if as_json:
@@ -260,8 +260,8 @@ def report(
     ] = None,
 ) -> None:
     """Draw the report of a run anew, from the rounds in its folder: of one that was stopped, or goes on, too."""
-    from fedprivacy.runs.folder import REPORT, RunFolderError, read_history
-    from fedprivacy.runs.report import draw
+    from fedprivacy.runs.records.folder import REPORT, RunFolderError, read_history
+    from fedprivacy.runs.records.report import draw
 
     with plain_errors(RunFolderError, code=2):
         draw(read_history(folder), out or folder)
@@ -472,7 +472,7 @@ def _checked(*, traceback: bool) -> Iterator[None]:
     from fedprivacy.flower import BudgetSpentError, RoundFailedError, TooFewClientsError, WorkerError
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.replay import BrokenJournalError
-    from fedprivacy.runs.folder import RunFolderError
+    from fedprivacy.runs.records.folder import RunFolderError
     from fedprivacy.runs.settings.configuration import ConfigError
 
     warnings = RichHandler(console=Console(stderr=True), show_path=False)

@@ -20,7 +20,7 @@ from fedprivacy.questions.figures import Estimate
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
-from fedprivacy.runs.plan import QuestionPlan
+from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.settings.configuration import LEDGER, Engine
 from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire

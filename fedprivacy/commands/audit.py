@@ -40,7 +40,7 @@ def audit(
     from fedprivacy.audit.findings_page import check_place, write_page
     from fedprivacy.audit.progress import progress_on
     from fedprivacy.audit.subject import Effort
-    from fedprivacy.runs.folder import new_run_folder
+    from fedprivacy.runs.records.folder import new_run_folder
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
     place = Path(settings.get("out") or run or new_run_folder("audit"))

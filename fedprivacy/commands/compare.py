@@ -12,7 +12,7 @@ from rich.table import Table
 from fedprivacy.commands.terminal import OUT, Json, plain_errors, print_json
 
 if TYPE_CHECKING:
-    from fedprivacy.runs.comparison import Comparison
+    from fedprivacy.runs.records.comparison import Comparison
 
 
 def compare(
@@ -24,8 +24,8 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare runs: what each reached and spent, and what privacy cost, where a run without privacy is among them."""
-    from fedprivacy.runs import comparison
-    from fedprivacy.runs.folder import RunFolderError, new_run_folder
+    from fedprivacy.runs.records import comparison
+    from fedprivacy.runs.records.folder import RunFolderError, new_run_folder
 
     with plain_errors(RunFolderError, code=2):
         compared = comparison.compare(*runs)

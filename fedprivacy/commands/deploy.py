@@ -104,7 +104,7 @@ def run(
     Exit code 0: the run completed; 1: it did not; 2: its settings are wrong, and nothing was started.
     """
     from fedprivacy.deploy.submission import Operator, Submission
-    from fedprivacy.runs.folder import read_history
+    from fedprivacy.runs.records.folder import read_history
     from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
 
     with _checked():
@@ -197,7 +197,7 @@ def demo(
     from fedprivacy.commands.run_tables import client_table
     from fedprivacy.deploy.app_folder import checked_plan, task_of, write_app
     from fedprivacy.deploy.demo import DemoDigits, OwnFolders, run_demo
-    from fedprivacy.runs.folder import REPORT, check_usable, new_run_folder, plan_of, read_history
+    from fedprivacy.runs.records.folder import REPORT, check_usable, new_run_folder, plan_of, read_history
 
     directory = out or Path(new_run_folder("deploy-demo"))
     with _checked():
@@ -247,7 +247,7 @@ def _checked() -> Iterator[None]:
     from fedprivacy.deploy.keys import KeyFileError
     from fedprivacy.deploy.party import PartyError
     from fedprivacy.deploy.processes import ProcessError
-    from fedprivacy.runs.folder import RunFolderError
+    from fedprivacy.runs.records.folder import RunFolderError
     from fedprivacy.runs.settings.configuration import ConfigError
     from fedprivacy.tasks import TaskError
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from rich.markup import escape
 
 from fedprivacy.commands.terminal import as_typed
-from fedprivacy.runs.folder import REPORT
-from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.records.folder import REPORT
+from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import RUNS, RunConfig, Value, resolve
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.training.machine import Machine

@@ -10,9 +10,9 @@ from rich.console import Group
 from rich.table import Table
 
 from fedprivacy.accounting.spend import MOST_RUNS
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
+from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.held_out import spread_of
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.user_level import FOR_WHOM

@@ -25,8 +25,8 @@ CAUTION = (
 def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: Path, as_json: bool) -> None:
     """Run a sweep and show what came out; see the command's help."""
     from fedprivacy.flower.simulated.engine import quiet_flower
-    from fedprivacy.runs.device import choose_device
-    from fedprivacy.runs.grid import SweepGrid, SweepResults, SweptRun
+    from fedprivacy.runs.records.grid import SweepGrid, SweepResults, SweptRun
+    from fedprivacy.runs.settings.device import choose_device
     from fedprivacy.server.strategies import build_strategy
     from fedprivacy.simulation.many_runs import LOG, run_all
 

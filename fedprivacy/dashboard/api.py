@@ -10,7 +10,7 @@ from fedprivacy.dashboard import models, presentation
 from fedprivacy.dashboard.catalogue import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
 from fedprivacy.dashboard.forecasts import forecast
 from fedprivacy.ledger import ChargeState
-from fedprivacy.runs.store import ClientQuery
+from fedprivacy.runs.records.store import ClientQuery
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned

@@ -17,8 +17,8 @@ from fastapi import Depends, HTTPException, Query, Request
 from fedprivacy.dashboard import models
 from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, ledger_url, shown
+from fedprivacy.runs.records.store import RunStore, StoredRun
 from fedprivacy.runs.settings.configuration import CONFIG, LEDGER, RUNS
-from fedprivacy.runs.store import RunStore, StoredRun
 from fedprivacy.values.runs import RunStanding
 from fedprivacy.values.spent import ClientStanding
 

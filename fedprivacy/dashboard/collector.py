@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from fedprivacy.dashboard.catalogue import Catalogue
 from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.store import StoredRun
+from fedprivacy.runs.records.store import StoredRun
 from fedprivacy.values.runs import RunStanding, RunTally
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import REASONS, ClientStanding, ClientState

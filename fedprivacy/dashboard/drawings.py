@@ -20,8 +20,8 @@ from fedprivacy.dashboard.forecasts import rounds_by_noise
 from fedprivacy.figures import observations
 from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.history import costs_of, series_of
-from fedprivacy.runs.store import StoredRun
+from fedprivacy.runs.records.history import costs_of, series_of
+from fedprivacy.runs.records.store import StoredRun
 from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
 
 _ONE_AT_A_TIME = threading.Lock()

@@ -13,7 +13,7 @@ from fedprivacy.dashboard import models
 from fedprivacy.dashboard.catalogue import client_of
 from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import Allowance
-from fedprivacy.runs.store import ClientQuery, StoredRun
+from fedprivacy.runs.records.store import ClientQuery, StoredRun
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none

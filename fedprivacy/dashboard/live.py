@@ -16,7 +16,7 @@ from fastapi.responses import StreamingResponse
 from fedprivacy.dashboard import presentation
 from fedprivacy.dashboard.catalogue import NOT_FOUND, Catalogue, Runs, TheRun, find
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.store import RunStore, StoredRun
+from fedprivacy.runs.records.store import RunStore, StoredRun
 from fedprivacy.values.runs import RunStatus
 
 INTERVAL = 0.1

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedprivacy.dashboard import models
-from fedprivacy.runs.store import StoredRun
+from fedprivacy.runs.records.store import StoredRun
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding
 from fedprivacy.values.series import RoundPoint, RunFacts

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from fedprivacy._support.sources import names_file
 from fedprivacy.deploy.templates import rendered
-from fedprivacy.runs.folder import plan_of
-from fedprivacy.runs.plan import RunPlan
-from fedprivacy.runs.question_plan import question_plan, questions_in
+from fedprivacy.runs.plans.plan import RunPlan
+from fedprivacy.runs.plans.question_plan import question_plan, questions_in
+from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import FIELDS, OF_ASKING, Value, resolve
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK

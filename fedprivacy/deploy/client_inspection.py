@@ -30,8 +30,8 @@ from fedprivacy.flower.client.node import GUARD, NODE_CONFIG, NodeSettings, Refu
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside
-from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
 

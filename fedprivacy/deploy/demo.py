@@ -15,7 +15,7 @@ from rich.console import Console
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy.federation import COMPLETED, DeploymentError, LoopbackFederation, Scalar
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
-from fedprivacy.runs.folder import ROUNDS
+from fedprivacy.runs.records.folder import ROUNDS
 from fedprivacy.runs.settings.configuration import LEDGER
 from fedprivacy.tasks import ShardSource, digits
 

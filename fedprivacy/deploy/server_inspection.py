@@ -32,8 +32,8 @@ from fedprivacy.deploy.keys import subject_name
 from fedprivacy.deploy.party import Party
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.database import database_file
-from fedprivacy.runs.folder import RunFolderError, plan_of
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import RunFolderError, plan_of
 from fedprivacy.tasks.loader import public_name
 from fedprivacy.values.wording import count_text
 

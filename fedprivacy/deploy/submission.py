@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from fedprivacy.deploy.app_folder import checked_plan
 from fedprivacy.deploy.federation import COMPLETED, DeploymentError, json_in, program, quiet_environment, write_toml
-from fedprivacy.runs.folder import check_unused, new_run_folder
+from fedprivacy.runs.records.folder import check_unused, new_run_folder
 from fedprivacy.runs.settings.configuration import RUNS, ConfigError, Value
 
 _ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Changed): .+")

@@ -16,7 +16,7 @@ from numbers import Real
 import torch
 from torch import nn
 
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import count_text, less_is_better

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from fedprivacy.accounting import runs_left
 from fedprivacy.accounting.histories import without
 from fedprivacy.ledger.database import check_folder
-from fedprivacy.runs.advice import about_delta, simulated_sizes
-from fedprivacy.runs.client_groups import ClientGroup, client_groups
-from fedprivacy.runs.folder import plan_of
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plans.advice import about_delta, simulated_sizes
+from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
+from fedprivacy.runs.plans.plan import RunPlan
+from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.values.events import NeighbouringRelation

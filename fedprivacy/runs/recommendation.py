@@ -32,9 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.accounting.calibration import noise_multiplier
-from fedprivacy.runs.advice import about_delta, simulated_sizes
-from fedprivacy.runs.folder import plan_of
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.advice import about_delta, simulated_sizes
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ConfigError, Value
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.tasks import ShardSource, Task

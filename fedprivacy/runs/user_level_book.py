@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fedprivacy._support.durable import append_durably, write_durably
 from fedprivacy.accounting.views import UserLevelAccount
-from fedprivacy.runs.folder import writing
-from fedprivacy.runs.user_level_plan import UserLevelPlan
+from fedprivacy.runs.plans.user_level_plan import UserLevelPlan
+from fedprivacy.runs.records.folder import writing
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.user_level import UserLevelSpent
 

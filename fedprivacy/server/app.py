@@ -18,8 +18,8 @@ from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.folder import plan_of, read_run_id
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import plan_of, read_run_id
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.server.question_run import answer_run_config
 from fedprivacy.server.recorder import Recorder

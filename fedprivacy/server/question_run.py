@@ -15,10 +15,10 @@ from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.ledger import LedgerError
 from fedprivacy.questions.figures import Estimate
-from fedprivacy.runs.plan import QuestionPlan
-from fedprivacy.runs.question_plan import question_plan, questions_in
+from fedprivacy.runs.plans.plan import QuestionPlan
+from fedprivacy.runs.plans.question_plan import question_plan, questions_in
+from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import OF_ASKING, RUNS, Value
-from fedprivacy.runs.store import RunRecording
 from fedprivacy.tasks import Task
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.rounds import RoundResult

@@ -21,12 +21,21 @@ from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.callbacks import CallbackError
-from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing
 from fedprivacy.runs.placement import HERE, Placement
-from fedprivacy.runs.plan import TrainingPlan
-from fedprivacy.runs.report import draw
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import (
+    CLIENT_MODELS,
+    MODEL,
+    REPORT,
+    START,
+    RunFolderError,
+    RunWriter,
+    read_history,
+    writing,
+)
+from fedprivacy.runs.records.report import draw
+from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import RunConfig
-from fedprivacy.runs.store import RunRecording
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.tasks.standardising import STANDARDISE, Standardise

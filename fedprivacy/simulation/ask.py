@@ -22,8 +22,8 @@ from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.placement import Placement
-from fedprivacy.runs.plan import QuestionPlan
-from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.plans.plan import QuestionPlan
+from fedprivacy.runs.plans.question_plan import question_plan
 from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Engine, Value, of_simulation
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.server.question_run import record

@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
-from fedprivacy.runs.grid import FINISHED, SweptRun
 from fedprivacy.runs.placement import HERE
+from fedprivacy.runs.records.grid import FINISHED, SweptRun
 from fedprivacy.simulation.simulate import prepared, run
 
 LOG = "sweep.log"

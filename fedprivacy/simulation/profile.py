@@ -13,9 +13,9 @@ from rich.table import Table
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import Recording, recorded
-from fedprivacy.runs.folder import RunFolderError, read_history, writing
 from fedprivacy.runs.placement import Placement
-from fedprivacy.runs.profile import BETWEEN, FIRST, TRACE, Pace, Profile
+from fedprivacy.runs.records.folder import RunFolderError, read_history, writing
+from fedprivacy.runs.records.profile import BETWEEN, FIRST, TRACE, Pace, Profile
 from fedprivacy.runs.settings.configuration import Engine
 from fedprivacy.values.wording import count_text
 

@@ -27,11 +27,11 @@ from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_tas
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.participation import participation_of
 from fedprivacy.runs.placement import Placement
-from fedprivacy.runs.plan import TrainingPlan
-from fedprivacy.runs.run import Run
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import new_run_folder, plan_of
+from fedprivacy.runs.records.run import Run
 from fedprivacy.runs.settings.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.app import going_on, server_app

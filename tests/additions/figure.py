@@ -93,7 +93,7 @@ PROGRAM = """
 import pathlib, re
 
 from fedprivacy.figures import observations
-from fedprivacy.runs.run import Run
+from fedprivacy.runs.records.run import Run
 from fedprivacy.dashboard.drawings import FigureName
 from tests.figures.reading import drawn, rows, written
 from tests.runs.histories import unlike

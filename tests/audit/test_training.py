@@ -10,9 +10,9 @@ import fedprivacy as fp
 from fedprivacy.audit import auditor, lower_bounds
 from fedprivacy.audit.gates import noise_added, samples_drawn
 from fedprivacy.audit.lower_bounds import OWN_RECORD, OWN_RECORD_TRAINED
-from fedprivacy.runs.folder import ledger_of, read_run_id
-from fedprivacy.runs.run import Run
-from fedprivacy.runs.store.reader import RunStore
+from fedprivacy.runs.records.folder import ledger_of, read_run_id
+from fedprivacy.runs.records.run import Run
+from fedprivacy.runs.records.store.reader import RunStore
 from tests.privacy.bugs.swapped import planted
 
 SMALL = {"clients": 3, "rounds": 2, "epsilon": 2.0, "progress": False}

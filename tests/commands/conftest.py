@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedprivacy.runs.folder import REPORT
+from fedprivacy.runs.records.folder import REPORT
 from fedprivacy.server import recorder
 from tests.commands import stopped
 from tests.commands.running import fedprivacy

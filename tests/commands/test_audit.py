@@ -20,8 +20,8 @@ from fedprivacy.audit.gates.gate import Judged, gate
 from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, OWN_RECORD_TRAINED, own_records
 from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.flower import InProcessGrid
-from fedprivacy.runs.folder import read_run_id
-from fedprivacy.runs.store.reader import RunStore
+from fedprivacy.runs.records.folder import read_run_id
+from fedprivacy.runs.records.store.reader import RunStore
 from tests.commands.running import fedprivacy, started, unwrapped
 from tests.deploy import blobs_task
 from tests.privacy.bugs.swapped import planted

@@ -7,8 +7,8 @@ import re
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.runs.comparison import best_of
-from fedprivacy.runs.folder import ROUNDS
+from fedprivacy.runs.records.comparison import best_of
+from fedprivacy.runs.records.folder import ROUNDS
 from fedprivacy.values.wording import less_is_better
 from tests.commands.running import fedprivacy
 from tests.runs.histories import alike

@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 
 from fedprivacy._support.durable import append_durably
-from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.run import open_run
+from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.run import open_run
 from tests.commands import stopping
 from tests.commands.running import fedprivacy
 from tests.commands.stopped import at, options, results

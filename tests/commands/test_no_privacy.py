@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 import fedprivacy as fp
-from fedprivacy.runs.folder import ROUNDS
+from fedprivacy.runs.records.folder import ROUNDS
 from fedprivacy.simulation.simulate import RoundProgress
 from fedprivacy.trackers.tracker import guarantee, scalars, settings
 from tests.commands.running import fedprivacy, summary

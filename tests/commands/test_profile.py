@@ -5,7 +5,7 @@ import json
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.tasks import load_task
 from tests.commands.running import fedprivacy, summary

@@ -11,7 +11,7 @@ from fedprivacy.flower.client.node import SMALLEST_COHORT
 from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.release import deviation
-from fedprivacy.runs.question_plan import question_plan, questions_in
+from fedprivacy.runs.plans.question_plan import question_plan, questions_in
 from fedprivacy.runs.settings.configuration import OF_ASKING
 from tests.flower.blobs import Blobs
 from tests.written import ROOT, alike, pages, unproved

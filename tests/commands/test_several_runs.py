@@ -8,7 +8,7 @@ import pytest
 
 from fedprivacy.accounting import pld
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.records.folder import read_history
 from tests.commands.running import fedprivacy
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/several-runs.md").read_text()

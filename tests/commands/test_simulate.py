@@ -9,8 +9,8 @@ import torch
 import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.dashboard.catalogue import Catalogue
-from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.run import open_run
+from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.run import open_run
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.commands.running import fedprivacy, started, summary

@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.runs import report
-from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.records import report
+from fedprivacy.runs.records.folder import read_history
 from tests.commands import stopping
 from tests.commands.running import ENVIRONMENT, fedprivacy, started
 from tests.commands.stopped import at, options, results

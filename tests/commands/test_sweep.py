@@ -11,8 +11,8 @@ import pytest
 
 from fedprivacy.figures import to_svg
 from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
-from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.grid import FINISHED, SweepGrid, folder_of
+from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.grid import FINISHED, SweepGrid, folder_of
 from fedprivacy.simulation.simulate import RoundProgress
 from tests.commands.running import fedprivacy, unwrapped
 

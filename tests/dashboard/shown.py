@@ -12,7 +12,7 @@ from fedprivacy.dashboard.security import Door
 from fedprivacy.dashboard.service import Server
 from fedprivacy.dashboard.web_app import dashboard_app
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
-from fedprivacy.runs.store import RunRecording
+from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

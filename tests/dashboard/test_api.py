@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.store.writer import record_audits
+from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.runs import AuditResult

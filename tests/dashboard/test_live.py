@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fedprivacy.dashboard import live
-from fedprivacy.runs.store import RunRecording
+from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
 from tests.dashboard.shown import asking, record, serving

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from fedprivacy.runs.store import RunRecording, RunStore
+from fedprivacy.runs.records.store import RunRecording, RunStore
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
 from tests.dashboard.browser import opened, shown

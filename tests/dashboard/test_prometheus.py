@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample
 from fedprivacy.dashboard import catalogue as catalogues
 from fedprivacy.dashboard.collector import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.store import RunRecording, StoredRun
+from fedprivacy.runs.records.store import RunRecording, StoredRun
 from fedprivacy.values.runs import RunStanding, RunStatus
 from fedprivacy.values.spent import REASONS, ClientState
 from tests.dashboard.promql import labels_of, selected, selectors

@@ -26,7 +26,7 @@ from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
-from fedprivacy.runs.folder import REPORT, read_history
+from fedprivacy.runs.records.folder import REPORT, read_history
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import processes_of
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedprivacy.deploy.federation import flower_environment, free_ports, program, write_toml
 from fedprivacy.deploy.processes import Supervisor
-from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.records.folder import read_history
 from tests.deploy.survivors import end, processes_of
 
 REPOSITORY = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.flower.client.node import NodeSettings
-from fedprivacy.runs.folder import plan_of
+from fedprivacy.runs.records.folder import plan_of
 from tests.deploy.written_hosts import command_of
 
 OWN = Path(__file__).with_name("blobs_task.py")

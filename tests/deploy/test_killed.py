@@ -16,7 +16,7 @@ from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger
-from fedprivacy.runs.folder import ROUNDS, read_history
+from fedprivacy.runs.records.folder import ROUNDS, read_history
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import kill
 

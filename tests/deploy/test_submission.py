@@ -12,7 +12,7 @@ from fedprivacy.deploy import submission
 from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.federation import DeploymentError, write_toml
 from fedprivacy.deploy.submission import Operator, Submission
-from fedprivacy.runs.folder import ROUNDS
+from fedprivacy.runs.records.folder import ROUNDS
 
 OWN = Path(__file__).with_name("blobs_task.py")
 SETTINGS = {"clients": 3, "rounds": 2, "epsilon": 3.0, "delta": 1e-3}

@@ -16,7 +16,7 @@ import pytest
 
 from fedprivacy.deploy.federation import free_ports, write_toml
 from fedprivacy.deploy.processes import Supervisor
-from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.records.folder import read_history
 from tests.deploy.written_hosts import NGINX, WrittenHosts
 
 pytestmark = pytest.mark.exhaustive

@@ -30,8 +30,8 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
 )
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.plan import TrainingPlan
-from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.plans.question_plan import question_plan
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.asked import ANSWERS_ALL, TABLED, a_question
 from tests.flower.blobs import A_GRANT, Blobs, plan_of

@@ -8,7 +8,7 @@ import pytest
 
 from fedprivacy.figures import cost_figure, epsilon_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.notebook import RunFigures
-from fedprivacy.runs.run import Run
+from fedprivacy.runs.records.run import Run
 from tests.runs.histories import alike, unlike
 
 HISTORY = unlike(4, rounds=8)

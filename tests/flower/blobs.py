@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import fedprivacy as fp
 from fedprivacy.flower.wire.messages import Grant, Receipt
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
 from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation

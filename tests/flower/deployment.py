@@ -15,7 +15,7 @@ from fedprivacy.deploy.keys import ClientKeys, write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.guard import Guard
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.runs import history_of, run
 

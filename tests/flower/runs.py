@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.folder import RunWriter
+from fedprivacy.runs.records.folder import RunWriter
 
 SAMPLING = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 

@@ -19,7 +19,7 @@ from fedprivacy.commands.guard import guard_app
 from fedprivacy.flower.kept import KeptFor, KeptInFolder
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import flat_parameters
-from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.evaluation import LocalEvaluation

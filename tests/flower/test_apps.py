@@ -17,9 +17,9 @@ from fedprivacy.flower.client import node as node_configuration
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RECEIPT, RefusalCode
-from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.runs.settings.configuration import resolve
-from fedprivacy.runs.store import RunStore
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks.cancer import Cancer
 from fedprivacy.tasks.digits import Digits

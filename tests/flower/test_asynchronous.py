@@ -21,8 +21,8 @@ from fedprivacy.flower.simulated.orders import PrivateOrder
 from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.folder import ROUNDS, START, RunWriter, read_config
 from fedprivacy.runs.placement import HERE
+from fedprivacy.runs.records.folder import ROUNDS, START, RunWriter, read_config
 from fedprivacy.runs.settings.configuration import ConfigError, Engine
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.training import cohort

@@ -10,7 +10,7 @@ import fedprivacy as fp
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.callbacks import CallbackError
-from fedprivacy.runs.store import RunStore
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.values.runs import RunStatus
 from tests.flower import runs
 from tests.flower.blobs import BLOBS, Blobs, plan_of

@@ -26,7 +26,7 @@ from fedprivacy.flower.server.checkpoint import (
     write_state,
 )
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.folder import ROUNDS, START, RunFolderError, RunWriter
+from fedprivacy.runs.records.folder import ROUNDS, START, RunFolderError, RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.strategies import STRATEGIES
 from fedprivacy.server.strategies import build_strategy

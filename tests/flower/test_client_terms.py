@@ -18,9 +18,9 @@ from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.simulated.populations import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-from fedprivacy.runs.folder import CLIENT_TERMS
+from fedprivacy.runs.records.folder import CLIENT_TERMS
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.runs.store import RunStore
 from fedprivacy.trackers.tracker import settings as tracked
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import BLOBS, Blobs, plan_of

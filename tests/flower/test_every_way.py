@@ -22,8 +22,8 @@ from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.simulated.crew import Crew, answer_to
 from fedprivacy.flower.simulated.populations import Population, train_privately
-from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.training.adaptive import CLIPPINGS

@@ -8,8 +8,8 @@ import fedprivacy as fp
 from fedprivacy._support.signing import server_key
 from fedprivacy.accounting import pld
 from fedprivacy.questions.frequent import Search
-from fedprivacy.runs.question_plan import question_plan
-from fedprivacy.runs.store import RunStore
+from fedprivacy.runs.plans.question_plan import question_plan
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.simulation.ask import frequent_among
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs

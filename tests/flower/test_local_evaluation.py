@@ -13,7 +13,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.flower.server.replies import GrantOutcome, evaluations
 from fedprivacy.flower.wire.messages import MessageError, Receipt, RefusalCode
 from fedprivacy.mechanisms.keystream import Keystream, Purpose
-from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Score, ShardSource

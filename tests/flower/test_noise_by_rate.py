@@ -14,12 +14,12 @@ from fedprivacy.audit.owner_host import Node
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.client_groups import client_groups
-from fedprivacy.runs.folder import RunWriter, read_history
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.client_groups import client_groups
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Prospect, spending
+from fedprivacy.runs.records.folder import RunWriter, read_history
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.runs.store import RunStore
 from fedprivacy.trackers.tracker import settings as tracked
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget

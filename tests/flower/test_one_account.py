@@ -13,8 +13,8 @@ from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.plan import TrainingPlan
-from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.plans.question_plan import question_plan
 from fedprivacy.tasks.standardising import Standardise
 from tests.flower.deployment import DeployedGrid, charged, start
 from tests.flower.runs import SAMPLING, history_of, stop_once_in_round_two

@@ -15,8 +15,8 @@ from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.folder import read_config
 from fedprivacy.runs.placement import HERE
+from fedprivacy.runs.records.folder import read_config
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.values.wording import time_text

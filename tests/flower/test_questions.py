@@ -14,7 +14,7 @@ from fedprivacy.flower import BudgetSpentError
 from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.ledger import Ledger
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.plans.question_plan import question_plan
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs
 from tests.flower.deployment import DeployedGrid, charged

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import server.app
 from fedprivacy.commands.app import app
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.runs.folder import read_config
+from fedprivacy.runs.records.folder import read_config
 from fedprivacy.runs.settings.configuration import RunConfig
 from tests.flower.runs import stop_once_in_round_two
 

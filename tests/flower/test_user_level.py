@@ -17,7 +17,7 @@ from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.noisy_average import OVER
-from fedprivacy.runs.folder import RunWriter, read_history
+from fedprivacy.runs.records.folder import RunWriter, read_history
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import BOOK
 from fedprivacy.training.user_level import CLIENT_ALLOWANCE

@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, inspect, text
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, database_file, migrations
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.store import schema as run_store_schema  # its tables are under the same migrations
+from fedprivacy.runs.records.store import schema as run_store_schema  # its tables are under the same migrations
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

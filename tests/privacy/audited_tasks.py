@@ -16,7 +16,7 @@ from fedprivacy.audit.our_client.client_subject import OurClient
 from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import apart
 from fedprivacy.gradients.methods import admission
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, Task
 from tests.privacy.selftests import SELF_TESTS
 

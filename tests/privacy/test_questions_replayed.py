@@ -15,7 +15,7 @@ from fedprivacy.guard import Guard, LogError
 from fedprivacy.guard.guard import KEPT_UPDATES
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers
-from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.plans.question_plan import question_plan
 from tests.flower.asked import ANSWERS_ALL, TABLED, a_question, ask, code, spent, train
 from tests.flower.deployment import DeployedGrid
 from tests.guard.account import sealed_folder

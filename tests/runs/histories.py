@@ -3,7 +3,7 @@
 import math
 import random
 
-from fedprivacy.runs.history import RunHistory
+from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent

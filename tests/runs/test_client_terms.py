@@ -9,12 +9,12 @@ import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.ledger import Allowance, Ledger
-from fedprivacy.runs import client_terms
-from fedprivacy.runs.client_groups import client_groups
-from fedprivacy.runs.client_terms import COLUMNS, Terms, check_form, client_terms_of
-from fedprivacy.runs.folder import RunWriter
-from fedprivacy.runs.grid import SweepGrid
+from fedprivacy.runs.plans.client_groups import client_groups
 from fedprivacy.runs.prospect import spending
+from fedprivacy.runs.records.folder import RunWriter
+from fedprivacy.runs.records.grid import SweepGrid
+from fedprivacy.runs.settings import client_terms
+from fedprivacy.runs.settings.client_terms import COLUMNS, Terms, check_form, client_terms_of
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget

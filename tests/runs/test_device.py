@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.runs.settings.device import choose_device
 
 
 @pytest.fixture

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from fedprivacy.runs.folder import CONFIG, ROUNDS, RUN_FILE, START, RunFolderError, RunWriter, read_config, read_history
+from fedprivacy.runs.records.folder import (
+    CONFIG,
+    ROUNDS,
+    RUN_FILE,
+    START,
+    RunFolderError,
+    RunWriter,
+    read_config,
+    read_history,
+)
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from tests.flower.blobs import Blobs, plan_of

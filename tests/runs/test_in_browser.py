@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedprivacy.runs.report import report_html
-from fedprivacy.runs.run import Run
+from fedprivacy.runs.records.report import report_html
+from fedprivacy.runs.records.run import Run
 from tests.runs.histories import alike, unlike
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"

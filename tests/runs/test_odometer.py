@@ -8,7 +8,7 @@ import pytest
 
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.accountant import CentralAccountant
-from fedprivacy.runs.folder import RunWriter
+from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian

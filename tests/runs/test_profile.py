@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from fedprivacy._support.spans import recorded, span
-from fedprivacy.runs.folder import RunFolderError
-from fedprivacy.runs.profile import FIRST, LATER, TRACE, Profile
+from fedprivacy.runs.records.folder import RunFolderError
+from fedprivacy.runs.records.profile import FIRST, LATER, TRACE, Profile
 
 
 def a_round(clients):

@@ -11,7 +11,7 @@ import pytest
 
 from fedprivacy.flower.server.replies import NO_REPLY
 from fedprivacy.flower.wire.messages import RefusalCode
-from fedprivacy.runs.report import report_html, true_positive_bound, write_report
+from fedprivacy.runs.records.report import report_html, true_positive_bound, write_report
 from fedprivacy.values.events import NeighbouringRelation
 from tests.runs.histories import alike, run_history, unlike
 

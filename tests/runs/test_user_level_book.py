@@ -3,9 +3,9 @@
 import pytest
 
 from fedprivacy.accounting.views import UserLevelAccount
-from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.plans.user_level_plan import UserLevelPlan
+from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.user_level_book import BOOK, UserLevelBook
-from fedprivacy.runs.user_level_plan import UserLevelPlan
 from fedprivacy.training.user_level import ClippedClientSum
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget

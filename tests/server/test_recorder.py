@@ -12,11 +12,11 @@ from fedprivacy.commands.app import app as command_line
 from fedprivacy.flower import private_client
 from fedprivacy.flower.simulated import engine
 from fedprivacy.ledger import Ledger, LedgerError
-from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.store import ClientQuery, RunStore
+from fedprivacy.runs.records.store import writer as run_store_writing
 from fedprivacy.runs.settings.configuration import resolve
-from fedprivacy.runs.store import ClientQuery, RunStore
-from fedprivacy.runs.store import writer as run_store_writing
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder, StoreFeed
 from fedprivacy.trackers import Tracker

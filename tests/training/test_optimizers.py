@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedprivacy.flower import private_client
 from fedprivacy.flower.simulated.engine import simulate
-from fedprivacy.runs.run import open_run
+from fedprivacy.runs.records.run import open_run
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import load_task

@@ -23,9 +23,9 @@ from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.our_client.known_gradients import like, shard_of, zeros_for
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.client_terms import Terms, client_terms_of
-from fedprivacy.runs.folder import CLIENT_TERMS, ledger_of, read_history, read_run_id
-from fedprivacy.runs.history import RunHistory
+from fedprivacy.runs.records.folder import CLIENT_TERMS, ledger_of, read_history, read_run_id
+from fedprivacy.runs.records.history import RunHistory
+from fedprivacy.runs.settings.client_terms import Terms, client_terms_of
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent, reason_of

@@ -15,8 +15,8 @@ from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import RoundOutcome
 from fedprivacy.flower.server.registry import EnrolledClient
-from fedprivacy.runs.folder import read_history
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.population import PopulationSpent

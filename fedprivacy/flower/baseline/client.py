@@ -31,7 +31,7 @@ from fedprivacy.flower.kept import KeptFor, KeptInState
 from fedprivacy.flower.simulated.populations import optimizer_in
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import dataset_id

@@ -47,8 +47,8 @@ from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardise_question, standardiser
-from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
+from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.columns import Table

@@ -44,7 +44,7 @@ from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, QuestionGrant, RefusalCode
 from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.device import is_device
+from fedprivacy.runs.settings.device import is_device
 from fedprivacy.tasks import Task, TaskError, relation_of
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name

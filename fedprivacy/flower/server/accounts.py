@@ -29,9 +29,9 @@ from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
-from fedprivacy.runs.advice import about_delta
-from fedprivacy.runs.client_groups import ClientGroup, client_groups
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plans.advice import about_delta
+from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
+from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.training.algorithms import text_of

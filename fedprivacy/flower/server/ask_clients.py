@@ -29,7 +29,7 @@ from fedprivacy.questions.answers import Answers, Told
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals
-from fedprivacy.runs.plan import QuestionPlan
+from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import QUESTIONS, Attempt
@@ -110,7 +110,7 @@ def ask_clients(
 
     Args:
         grid: Flower's grid.
-        plan: a plan of one round with one step that reads every record, see `fedprivacy.runs.question_plan`.
+        plan: a plan of one round with one step that reads every record, see `fedprivacy.runs.plans.question_plan`.
         asked: the questions.
         anew: whether clients that have answered before are asked, and charged, again.
         registry: the clients that are enrolled already; None: wait for the configured number of clients.

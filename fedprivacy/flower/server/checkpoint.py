@@ -32,7 +32,7 @@ from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.underway import Underway
-from fedprivacy.runs.folder import RunFolderError, begun_only, writing
+from fedprivacy.runs.records.folder import RunFolderError, begun_only, writing
 from fedprivacy.training.optimizers import MovingAverage
 
 CHECKPOINT = "checkpoint.safetensors"

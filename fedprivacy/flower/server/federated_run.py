@@ -47,9 +47,9 @@ from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.initial_model import initial_parameters
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.tasks.standardising import Standardise

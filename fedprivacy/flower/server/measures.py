@@ -20,7 +20,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.control import flat
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import held_out_of, metrics_of, offers_held_out, scores_of

@@ -15,9 +15,9 @@ from flwr.serverapp.strategy import Strategy
 
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.runs.plans.user_level_plan import UserLevelPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
-from fedprivacy.runs.user_level_plan import UserLevelPlan
 from fedprivacy.training.user_level import Update
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.user_level import UserLevelSpent

@@ -18,7 +18,7 @@ from fedprivacy.flower.server.federated_run import NOT_SIMULATED, EvaluateFn, Fe
 from fedprivacy.flower.server.one_round import OpenRound
 from fedprivacy.flower.server.rounds import RunRounds
 from fedprivacy.runs.callbacks import Callback
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError, Value
 from fedprivacy.tasks import Task
 from fedprivacy.values.rounds import Observer, PhaseObserver

@@ -38,9 +38,9 @@ from fedprivacy.flower.simulated.joining import joined
 from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
 from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.flower.wire.messages import Enrolment
-from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
+from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task
 
 log = logging.getLogger("fedprivacy.engine")

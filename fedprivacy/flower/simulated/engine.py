@@ -34,11 +34,11 @@ from fedprivacy.flower.simulated.cluster import ClusterWorkers
 from fedprivacy.flower.simulated.crew import USELESS, Crew
 from fedprivacy.flower.simulated.populations import Population, train_privately
 from fedprivacy.flower.simulated.workers import Workers
-from fedprivacy.runs.device import choose_device
-from fedprivacy.runs.folder import check_usable, read_history
-from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.placement import HERE, Placement
+from fedprivacy.runs.records.folder import check_usable, read_history
+from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import ConfigError, Engine, RunConfig
+from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks.identity import simulated_client_id
 
 log = logging.getLogger("fedprivacy.engine")

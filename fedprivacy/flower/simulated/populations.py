@@ -30,8 +30,8 @@ from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.settings.configuration import RunConfig
+from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.algorithms import text_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedprivacy._support.settings import LEAST, SettingsGroup, setting
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
-from fedprivacy.runs.device import check_device
+from fedprivacy.runs.settings.device import check_device
 from fedprivacy.trackers import TRACKERS, check_trackers
 
 LEDGER = "ledger.db"

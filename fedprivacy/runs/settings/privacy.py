@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedprivacy._support.settings import LEAST, KnownSettings, SettingsGroup, setting
-from fedprivacy.runs import client_terms
-from fedprivacy.runs.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
+from fedprivacy.runs.settings import client_terms
+from fedprivacy.runs.settings.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS

@@ -8,7 +8,7 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.audit.gates import claimed_epsilon
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.folder import ROUNDS, RunFolderError
+from fedprivacy.runs.records.folder import ROUNDS, RunFolderError
 from fedprivacy.values.budget import PrivacyBudget
 from tests.privacy.audited_tasks import Open, Small
 from tests.privacy.bugs.swapped import planted

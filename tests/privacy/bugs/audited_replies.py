@@ -310,7 +310,7 @@ BUGS = (
     ),
     Bug(
         meaning="rounds are counted where steps are executed: five times too few",
-        place="fedprivacy.runs.plan:RunPlan.steps_by_round",
+        place="fedprivacy.runs.plans.plan:RunPlan.steps_by_round",
         old="self.config.schedule.steps_until(rounds)",
         new="rounds",
         breaks=guarantees.EPSILON,
@@ -319,7 +319,7 @@ BUGS = (
     ),
     Bug(
         meaning="the sampling rate of a claim is that of all clients' records",
-        place="fedprivacy.runs.plan:RunPlan.epsilon_by_round",
+        place="fedprivacy.runs.plans.plan:RunPlan.epsilon_by_round",
         old="delta = (allowance or self.allowance()).budget.delta",
         new="""
             delta = (allowance or self.allowance()).budget.delta

@@ -95,7 +95,7 @@ BUGS = (
     ),
     Bug(
         meaning="all clients of a batch size add the noise that the largest shard needs",
-        place="fedprivacy.runs.plan:RunPlan.least_noise",
+        place="fedprivacy.runs.plans.plan:RunPlan.least_noise",
         old="disclosed.get(client_id, 0)",
         new="max(disclosed.values(), default=0)",
         breaks=guarantees.SAMPLED,
@@ -106,7 +106,7 @@ BUGS = (
     ),
     Bug(
         meaning="the noise for a client's own rate forgets what the client has spent before",
-        place="fedprivacy.runs.standing:Standing.alike",
+        place="fedprivacy.runs.plans.standing:Standing.alike",
         old="frozenset(self.past.items())",
         new="frozenset()",
         breaks=guarantees.BUDGET,
@@ -114,7 +114,7 @@ BUGS = (
     ),
     Bug(
         meaning="a run that goes on finds each client's noise anew, and not the one that it has charged",
-        place="fedprivacy.runs.plan:RunPlan.events_of",
+        place="fedprivacy.runs.plans.plan:RunPlan.events_of",
         old="{c: noise for c, s in seeking.items() if (noise := s.charged_at(rates[c])) is not None}",
         new="{}",
         breaks=guarantees.SAMPLED,

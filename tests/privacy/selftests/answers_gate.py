@@ -38,7 +38,7 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.question_plan import question_plan
+from fedprivacy.runs.plans.question_plan import question_plan
 from fedprivacy.runs.settings.configuration import Value
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.columns import Table

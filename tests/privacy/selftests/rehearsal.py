@@ -26,7 +26,7 @@ from fedprivacy.flower.server.accounts import BudgetSpentError
 from fedprivacy.flower.server.rounds import RoundFailedError
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import Value
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import dataset_id

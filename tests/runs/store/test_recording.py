@@ -8,9 +8,9 @@ from sqlalchemy import Engine, event
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.store import ClientQuery, RunRecording, RunStore
-from fedprivacy.runs.store.schema import CLIENTS_PER_PART
-from fedprivacy.runs.store.writer import record_audits
+from fedprivacy.runs.records.store import ClientQuery, RunRecording, RunStore
+from fedprivacy.runs.records.store.schema import CLIENTS_PER_PART
+from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

@@ -15,7 +15,7 @@ from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of, allowances_of
 from fedprivacy.ledger.database import Database, among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
-from fedprivacy.runs.store.schema import (
+from fedprivacy.runs.records.store.schema import (
     CLIENTS_PER_PART,
     EPSILONS,
     audit_of,

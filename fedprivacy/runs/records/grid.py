@@ -17,9 +17,9 @@ from typing import Any
 from fedprivacy._support.settings import ConfigError, kind_of, names_in
 from fedprivacy.figures import save_png
 from fedprivacy.figures.sweep import EpsilonLine, SeedSpread, spread_of, sweep_figure
-from fedprivacy.runs.comparison import final_of
-from fedprivacy.runs.folder import has_terms_of, read_history
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.comparison import final_of
+from fedprivacy.runs.records.folder import has_terms_of, read_history
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, Value
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows

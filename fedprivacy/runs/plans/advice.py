@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of

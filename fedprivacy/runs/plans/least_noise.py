@@ -9,8 +9,8 @@ from functools import lru_cache
 from fedprivacy.accounting import RunLimit, shared_noise
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.ledger import Allowance
+from fedprivacy.runs.plans.standing import Standing
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.runs.standing import Standing
 from fedprivacy.values.events import Event, NeighbouringRelation
 from fedprivacy.values.wording import count_text
 

@@ -14,10 +14,10 @@ from typing import Any
 from fedprivacy.figures import compared_metric_figure, save_png, to_svg
 from fedprivacy.figures.notebook import Figure
 from fedprivacy.figures.observations import FEWEST_RUNS, MOST_RUNS, names_of
-from fedprivacy.runs.folder import RunFolderError
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.html_page import page
-from fedprivacy.runs.run import Run, open_run
+from fedprivacy.runs.records.folder import RunFolderError
+from fedprivacy.runs.records.history import RunHistory
+from fedprivacy.runs.records.html_page import page
+from fedprivacy.runs.records.run import Run, open_run
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import (

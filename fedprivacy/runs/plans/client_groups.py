@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fedprivacy.ledger import Allowance
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.loader import shard_of
 from fedprivacy.values.events import History, PoissonSampledGaussian

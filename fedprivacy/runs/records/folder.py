@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
-from fedprivacy.runs.client_terms import client_terms_of
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records.history import RunHistory
+from fedprivacy.runs.settings.client_terms import client_terms_of
 from fedprivacy.runs.settings.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.settings.run_file import RUN_FILE, as_toml
 from fedprivacy.tasks import Task, TaskError

@@ -16,7 +16,7 @@ from fedprivacy import figures
 from fedprivacy.values import wording
 
 
-def page(template: str, room: str = "runs", **known: Any) -> str:
+def page(template: str, room: str = "runs/records", **known: Any) -> str:
     """A template as an HTML document; it knows the figures' colours and how numbers are written.
 
     Args:
@@ -30,7 +30,7 @@ def page(template: str, room: str = "runs", **known: Any) -> str:
 @cache
 def _templates(room: str) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("fedprivacy", name) for name in (room, "runs")]),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("fedprivacy", name) for name in (room, "runs/records")]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

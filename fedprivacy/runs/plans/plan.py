@@ -18,12 +18,12 @@ from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.questions.codec import as_text
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question
-from fedprivacy.runs.client_terms import ClientTerms, client_terms_of
-from fedprivacy.runs.initial_model import initial_parameters
-from fedprivacy.runs.least_noise import Demand, RunNoise
+from fedprivacy.runs.plans.initial_model import initial_parameters
+from fedprivacy.runs.plans.least_noise import Demand, RunNoise
+from fedprivacy.runs.plans.standing import Standing, standings_on
+from fedprivacy.runs.plans.user_level_plan import UserLevelPlan, user_level_plan
+from fedprivacy.runs.settings.client_terms import ClientTerms, client_terms_of
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
-from fedprivacy.runs.standing import Standing, standings_on
-from fedprivacy.runs.user_level_plan import UserLevelPlan, user_level_plan
 from fedprivacy.tasks import Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import agreed, augmentation_of, model_of

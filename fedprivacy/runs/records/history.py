@@ -31,7 +31,7 @@ from fedprivacy.values.series import (
 from fedprivacy.values.spent import ClientStanding
 
 if TYPE_CHECKING:
-    from fedprivacy.runs.store import StoredRun
+    from fedprivacy.runs.records.store import StoredRun
 
 MOST_ROWS = 40
 """Clients of a cost map: those that spent most, unless some are named."""

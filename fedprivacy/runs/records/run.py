@@ -11,9 +11,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, RunFolderError, read_history
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.profile import Profile
+from fedprivacy.runs.records.folder import CLIENT_MODELS, MODEL, REPORT, RunFolderError, read_history
+from fedprivacy.runs.records.history import RunHistory
+from fedprivacy.runs.records.profile import Profile
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
 from fedprivacy.values.rounds import Buffered
 from fedprivacy.values.runs import Rows
@@ -154,7 +154,7 @@ class Run:
 
     @property
     def profile(self) -> Rows:
-        """The run's time, a row for each phase: see `fedprivacy.runs.profile.Profile`; the trace is beside it.
+        """The run's time, a row for each phase: see `fedprivacy.runs.records.profile.Profile`; the trace is beside it.
 
         Raises:
             RunFolderError: the run was not profiled.
@@ -259,7 +259,7 @@ def open_run(folder: str | PathLike[str], task: Task | None = None) -> Run:
     >>> import fedprivacy as fp
     >>> fp.open_run("runs/nothing-here")
     Traceback (most recent call last):
-    fedprivacy.runs.folder.RunFolderError: 'runs/nothing-here' holds no run; name a folder that a run wrote to (out).
+    fedprivacy.runs.records.folder.RunFolderError: 'runs/nothing-here' holds no run; name ...
 
     Args:
         folder: that the run wrote to, for example "runs/digits-1".

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import Recording, Totals
-from fedprivacy.runs.folder import RunFolderError, writing
+from fedprivacy.runs.records.folder import RunFolderError, writing
 from fedprivacy.values.runs import Rows
 
 TRACE = "profile.json"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.plan import QuestionPlan
+from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.settings.configuration import OF_ASKING, USUAL_SPEND, ConfigError, Value
 from fedprivacy.tasks import Task
 

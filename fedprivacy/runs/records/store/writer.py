@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database, put_rows
-from fedprivacy.runs.store import schema
+from fedprivacy.runs.records.store import schema
 from fedprivacy.values.rounds import Phase, Roster, RoundResult
 from fedprivacy.values.runs import AuditResult, RunStatus
 from fedprivacy.values.series import RunFacts

@@ -1,6 +1,6 @@
 """A run as one HTML file: for the people who must answer for it, to mail, print and keep.
 
-Numbers are computed here, sentences live in `report.html.jinja`; see `fedprivacy.runs.html_page`.
+Numbers are computed here, sentences live in `report.html.jinja`; see `fedprivacy.runs.records.html_page`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 from fedprivacy import figures
 from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.views import View
-from fedprivacy.runs.folder import FIGURE, REPORT, RunFolderError, writing
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.html_page import page
+from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
+from fedprivacy.runs.records.history import RunHistory
+from fedprivacy.runs.records.html_page import page
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
