@@ -133,5 +133,7 @@ def check_batches(model, batches, *, method="book-keeping", loss=cross_entropy, 
                 result = private.clipped_sum(inputs, targets, clipping_norm, mask)
                 expected = expected_sum(by_record, clipping, clipping_norm)
                 assert result.shape == expected.shape
-                assert error_of(result, expected, clipping_norm) < 1e-5, clipping
+                # automatic clipping divides by norms down to its stability of 0.01, and so amplifies rounding
+                tolerance = 1e-4 if isinstance(clipping, AutomaticClipping) else 1e-5
+                assert error_of(result, expected, clipping_norm) < tolerance, clipping
             assert private.method in admissible
