@@ -92,8 +92,9 @@ def one_coordinate(sizes: Sequence[int], training: AuditedTraining, rng: np.rand
     starts, most = np.cumsum([0, *sizes[:-1]]), scaled_down(sizes, _most_records(training))
     some = np.concatenate([start + rng.permutation(n)[:m] for start, n, m in zip(starts, sizes, most, strict=True)])
     copies = _copies(some.size, training)
-    signs = np.repeat(rng.choice([-1.0, 1.0], some.size), copies)
-    return coordinates(sizes, training, np.repeat(some, copies), signs)
+    # As many of each sign: where every record joins, a bound rests on coordinates that differ.
+    signs = rng.permutation(np.resize([-1.0, 1.0], some.size))
+    return coordinates(sizes, training, np.repeat(some, copies), np.repeat(signs, copies))
 
 
 def opposing(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
