@@ -55,7 +55,7 @@ test-times: $(VENV)/.installed-test
 KINDS = avx2 avx2-not-strict compatible generic
 DECIDED = $(addprefix tests/gradients/test_,invariance.py equal_rows.py single_rows.py memory.py threads.py clipped_sum.py \
     summing.py attacks.py convolutions.py program.py scores.py stacked.py views.py) \
-    $(addprefix tests/training/test_,noise.py dpsgd.py cohort.py) tests/privacy/test_chaos.py
+    $(addprefix tests/training/test_,dpsgd.py cohort.py) tests/mechanisms/test_lattice_noise.py tests/privacy/test_chaos.py
 
 test-processors: $(VENV)/.installed-test
 	@for kind in $(KINDS); do \
