@@ -17,7 +17,6 @@ from torch import Tensor
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import span, spanned
-from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.accounts import Books, RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.server.buffered import BufferedSchedule, check_known_to_average
@@ -343,7 +342,8 @@ class FederatedRun:
         with span("opening accounts"):
             accounts = parts.accounts(plan, self.run_id, clients, resume=self._resume, folder=parts.checkpoints)
         parts.on_open(accounts.ledger_url)
-        self._user_level, control = self._noise(accounts), self._kept(grid)
+        self.measures = Measures(plan, getattr(grid, "kept", None))
+        self._user_level, control = self._noise(accounts), self._restored()
         wrapped = WrappedStrategy(self._strategy, plan.config, registry, grid, self._participation)
         transport = None if by_messages else self._together(grid, registry, accounts, control)
         transport = transport or ByMessage(
@@ -386,14 +386,12 @@ class FederatedRun:
             return self._buffered
         return PoissonSampled(wrapped, self._user_level) if self._user_level else StrategyChooses(wrapped)
 
-    def _kept(self, grid: Grid) -> ServerControl:
+    def _restored(self) -> ServerControl:
         """Restore the vectors that simulated clients kept, and return the server's control; empty for a new run."""
-        kept: KeptModels | None = getattr(grid, "kept", None)
-        self.measures = Measures(self._plan, kept)
         if self._resume is None:
             return ServerControl()
-        if kept is not None:
-            kept.restore(self._resume.keeps, self._resume.kept)
+        if self.measures.kept is not None:
+            self.measures.kept.restore(self._resume.keeps, self._resume.kept)
         return self._resume.control
 
     def _check_participation(self, clients: Collection[EnrolledClient]) -> None:

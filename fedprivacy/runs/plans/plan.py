@@ -150,12 +150,17 @@ class RunPlan:
         return [simulated_client_id(number, self.config.clients) for number in range(self.config.clients)]
 
     def standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
-        """Clients' standings on the run's ledger before its first step, by client_id; None: of those that may come."""
-        come = self._expected() if client_ids is None else client_ids
-        datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
-        return standings_on(self.config.ledger, self.run_id, datasets, self.allowance)
+        """Clients' standings before the run's first step, by client_id; None: of those that may come."""
+        return self.on_ledger(client_ids)
 
-    def _expected(self) -> list[str]:
+    def on_ledger(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
+        """The same, by what is on the run's ledger now."""
+        ledger = Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else None
+        come = self._expected(ledger) if client_ids is None else client_ids
+        datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
+        return standings_on(ledger, self.run_id, datasets, self.allowance)
+
+    def _expected(self, ledger: Ledger | None) -> list[str]:
         """The clients that the run may have, before they come.
 
         The clients of a deployment have names of their own; those that its ledger or its table of terms knows stand
@@ -163,10 +168,9 @@ class RunPlan:
         ones are meant.
         """
         simulated, named, known = self.simulated_clients, list(self.client_terms.by_client), list[str]()
-        if not self.rates_differ and Ledger.exists(self.config.ledger):
+        if ledger is not None and not self.rates_differ:
             records = dataset_id(self.task, "")
-            datasets = Ledger(self.config.ledger).dataset_ids()
-            known = [dataset.removeprefix(records) for dataset in datasets if dataset.startswith(records)]
+            known = [dataset.removeprefix(records) for dataset in ledger.dataset_ids() if dataset.startswith(records)]
         unknown = self.client_terms.unknown(simulated)
         if known and not set(known) & set(simulated):
             return list(dict.fromkeys([*known, *named]))
@@ -215,7 +219,7 @@ class RunPlan:
             ConfigError: no noise meets the budget of some of them, with what would do.
             ValueError: the run is without privacy, so that no epsilon bounds what a step costs.
         """
-        return self.events_of(RunPlan.standings(self, disclosed) if self.noise_by_rate else {}, disclosed)
+        return self.events_of(self.on_ledger(disclosed) if self.noise_by_rate else {}, disclosed)
 
     def events_of(
         self, standings: Mapping[str, Standing], disclosed: Mapping[str, int]
@@ -333,7 +337,7 @@ class TrainingPlan(RunPlan):
         """The plan of that question, which is asked once, before the first round; None: nothing is asked."""
         if not self.config.privacy or self.standardise is None:
             return None
-        known = next(iter(RunPlan.standings(self).values())).allowance  # in force on the ledger, or asked for
+        known = next(iter(self.on_ledger().values())).allowance  # in force on the ledger, or asked for
         config = replace(
             self.config,
             rounds=1,
@@ -349,19 +353,17 @@ class TrainingPlan(RunPlan):
 
     def standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
         """The same; the task's own question counts as answered."""
-        standings = super().standings(client_ids)
+        standings = self.on_ledger(client_ids)
         if self.preliminary is None or self.standardise is None:
             return standings
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in standings}
-        known, answered = self.config.ledger, set[str]()
-        if Ledger.exists(known):
-            answered = Ledger(known).answers(as_text(self.standardise), datasets.values()).keys() & datasets.values()
-        lacking = [client_id for client_id, dataset in datasets.items() if dataset not in answered]
+        known = Ledger.exists(self.config.ledger)
+        answers = Ledger(self.config.ledger).answers(as_text(self.standardise), datasets.values()) if known else {}
+        lacking = {client_id: each for client_id, each in standings.items() if datasets[client_id] not in answers}
         event = self.preliminary.of_clients(lacking).event()
         return standings | {
-            client_id: replace(stands, past=extended(stands.past, event, 1), question=event)
-            for client_id in lacking
-            if (stands := standings[client_id])
+            client_id: replace(each, past=extended(each.past, event, 1), question=event)
+            for client_id, each in lacking.items()
         }
 
 

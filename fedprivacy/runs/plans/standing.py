@@ -42,22 +42,21 @@ class Standing:
 
 
 def standings_on(
-    ledger: str, run_id: str, datasets: Mapping[str, str], new: Callable[[str, Allowance | None], Allowance]
+    ledger: Ledger | None, run_id: str, datasets: Mapping[str, str], new: Callable[[str, Allowance | None], Allowance]
 ) -> dict[str, Standing]:
     """Read how clients stand on a ledger, by client_id.
 
     Args:
-        ledger: URL; a ledger that does not exist has charged nobody.
+        ledger: the books; None: there are none yet, and nobody was charged.
         run_id: of the run itself; empty: it has charged nobody yet.
         datasets: dataset_id by client_id.
         new: makes the allowance of a client whose dataset has none, from its client_id and one that is in force on
             another dataset (None: there is none).
     """
-    if not Ledger.exists(ledger):
+    if ledger is None:
         return {client_id: Standing({}, new(client_id, None)) for client_id in datasets}
-    books = Ledger(ledger)
-    accounts, allowances = books.accounts(datasets.values()), books.allowances(datasets.values())
-    of_run = books.accounts_in_run(run_id, datasets.values()) if run_id else {}
+    accounts, allowances = ledger.accounts(datasets.values()), ledger.allowances(datasets.values())
+    of_run = ledger.accounts_in_run(run_id, datasets.values()) if run_id else {}
     known = next(iter(allowances.values()), None)
     standings = {}
     for client_id, dataset in datasets.items():

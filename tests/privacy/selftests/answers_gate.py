@@ -120,7 +120,7 @@ Cells = list[tuple[object, object, object]]
     assumes="The questions and tables that were tried stand for all others. How long an answer takes is not judged.",
 )
 def check(audited: Audited) -> Judged:
-    """Whether noisy totals are what one release of the mechanism may be, and all that leaves."""
+    """Check that noisy totals are what one release of the mechanism may be, and all that leaves."""
     found = _Found(audited)
     with silence():
         _one_record(found)

@@ -47,7 +47,7 @@ _AMPLE, _LESS = 1e6, 1e-3
     assumes="Other runs are as the rehearsed ones.",
 )
 def check(audited: Audited) -> Judged:
-    """Whether nothing disagrees in a rehearsed run with the audited settings."""
+    """Check that nothing disagrees in a rehearsed run with the audited settings."""
     with tempfile.TemporaryDirectory() as folder, silence():
         url = f"sqlite:///{Path(folder) / 'ledger.db'}"
         rehearsal = _Rehearsal(audited, url)
@@ -220,7 +220,7 @@ def _norms_of_others(grid: _Recording) -> Iterator[str]:
 
 
 def _charged_at_once(url: str) -> Iterator[str]:
-    """Whether anybody can charge between another's look at a balance and its charge."""
+    """Try to charge between another's look at a balance and its charge."""
     event, quota = PoissonSampledGaussian(0.1, 1.0), 10
     one, other = Ledger(url), Ledger(url, patience=0.05)
     one.open_budgets({"a": Allowance(PrivacyBudget(3.0, 1e-5), DEFAULT_FILTER)})

@@ -124,7 +124,7 @@ class _Deployed:
 
 
 def of_deployed(alarms: Alarms) -> None:
-    """Whether a deployed client's answers are decided by noise that nobody can draw again, and charged once."""
+    """Check that secret noise decides a deployed client's answers, and that they are charged once."""
     with _Deployed.new(_COHORT) as deployed:
         first, told, noisy = deployed.asked(1)
         grant = deployed.grant(1)

@@ -51,7 +51,7 @@ Reply = tuple[object, ...]
     assumes="The tasks and messages that were tried stand for all others.",
 )
 def check(audited: Audited) -> Judged:
-    """Whether a stranger learns anything."""
+    """Check that a stranger learns nothing."""
     found = [*_told(audited)]
     return Judged(float(len(found)), found)
 
