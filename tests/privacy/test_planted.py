@@ -18,7 +18,7 @@ NOTICED = {
 }
 
 
-LONG = ("evaluation", "rehearsal")
+LONG = ("replay", "evaluation", "rehearsal")
 """Gates that take some seconds."""
 
 
