@@ -9,41 +9,28 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import altair as alt
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
+from pydantic import AfterValidator, WithJsonSchema
 
 from fedprivacy import figures
 from fedprivacy.dashboard.catalogue import NOTHING_YET, Catalogue, ClientName, Runs, TheRun, Words, find
 from fedprivacy.dashboard.forecasts import rounds_by_noise
 from fedprivacy.figures import observations
+from fedprivacy.figures.named import FigureOptions, NamedFigure, RunData
 from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records.history import costs_of, series_of
 from fedprivacy.runs.records.store import StoredRun
-from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
+from fedprivacy.values.series import MOST_CHOSEN, RunSeries
 
 _ONE_AT_A_TIME = threading.Lock()
 """Lock: Altair's channels share state while they are set up, so that two threads would mix their figures."""
 
 drawings = APIRouter(tags=["figures"])
-
-
-class FigureName(enum.StrEnum):
-    """Names of the figures of a run.
-
-    `METRIC`: by round. `EPSILON`: of every client by round, against its budget. `TRADEOFF`: the metric against the
-    largest epsilon. `COST`: costs of rounds for clients. `AUDIT`: losses that attacks prove beside the guaranteed
-    bounds. `FORECAST`: remaining rounds by noise multiplier.
-    """
-
-    METRIC = "metric"
-    EPSILON = "epsilon"
-    TRADEOFF = "tradeoff"
-    COST = "cost"
-    AUDIT = "audit"
-    FORECAST = "forecast"
 
 
 class ComparisonName(enum.StrEnum):
@@ -74,15 +61,67 @@ class Wish:
     metric: Words = ""
     client_id: ClientName = ""
 
+    @property
+    def options(self) -> FigureOptions:
+        """Options of a figure that has a name everywhere."""
+        return FigureOptions(self.clients, self.metric or None)
+
 
 Wanted = Annotated[Wish, Depends(Wish)]
+
+
+def _data_of(run: StoredRun) -> RunData:
+    """Read a run for its figures when they are drawn."""
+    return RunData(partial(series_of, run), partial(costs_of, run))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """A figure of a stored run and the numbers behind it."""
+
+    draw: Callable[[StoredRun, Wish, int], alt.LayerChart]
+    rows: Callable[[StoredRun, Wish], Rows]
+
+
+def _named(found: NamedFigure) -> _Drawing:
+    return _Drawing(
+        lambda run, wish, width: found.draw(_data_of(run), wish.options, width),
+        lambda run, wish: found.rows(_data_of(run), wish.options),
+    )
+
+
+def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
+    forecast, client_id = rounds_by_noise(run, wish.client_id)
+    facts = replace(run.facts, noise_multiplier=forecast[len(forecast) // 2][0])  # the client's
+    return figures.forecast_figure(forecast, facts, client_id, width)
+
+
+_DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items()} | {
+    "audit": _Drawing(
+        lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
+        lambda run, _: observations.audit_rows(run.audits()),
+    ),
+    "forecast": _Drawing(
+        _forecast_figure, lambda run, wish: observations.forecast_rows(*rounds_by_noise(run, wish.client_id))
+    ),
+}
+"""Figures of a run by name: those that it has everywhere, and those that only its database can draw."""
+
+
+def _existing(name: str) -> str:
+    if name not in _DRAWINGS:
+        raise ValueError(f"there is no figure '{name}'; choose from {', '.join(_DRAWINGS)}")
+    return name
+
+
+FigureName = Annotated[str, AfterValidator(_existing), WithJsonSchema({"type": "string", "enum": list(_DRAWINGS)})]
 
 
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
 def numbers(found: TheRun, name: FigureName, wish: Wanted) -> Response:
     """Get the numbers behind a figure as CSV."""
     with _drawing():
-        return _csv(_ROWS[name](found, wish), f"{found.facts.name}-{name}")
+        return _csv(_DRAWINGS[name].rows(found, wish), f"{found.facts.name}-{name}")
 
 
 @drawings.get("/runs/{run_id}/figures/{name}", responses=NOTHING_YET)
@@ -91,7 +130,7 @@ def figure(
 ) -> dict[str, Any]:
     """Get a figure as Vega-Lite, its data inside."""
     with _drawing():
-        chart = _FIGURES[name](found, wish, width)
+        chart = _DRAWINGS[name].draw(found, wish, width)
     return _spec(chart, theme)
 
 
@@ -113,38 +152,6 @@ def comparison(
         chart = draw(several, width)
     return _spec(chart, theme)
 
-
-def _series(run: StoredRun, wish: Wish) -> RunSeries:
-    return series_of(run, wish.clients)
-
-
-def _cost(run: StoredRun, wish: Wish) -> CostMap:
-    return costs_of(run, chosen=wish.clients)
-
-
-def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
-    forecast, client_id = rounds_by_noise(run, wish.client_id)
-    facts = replace(run.facts, noise_multiplier=forecast[len(forecast) // 2][0])  # the client's
-    return figures.forecast_figure(forecast, facts, client_id, width)
-
-
-_FIGURES: dict[FigureName, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {
-    FigureName.METRIC: lambda run, wish, width: figures.metric_figure(_series(run, wish), wish.metric or None, width),
-    FigureName.EPSILON: lambda run, wish, width: figures.epsilon_figure(_series(run, wish), width),
-    FigureName.TRADEOFF: lambda run, wish, width: figures.tradeoff_figure(_series(run, wish), width),
-    FigureName.COST: lambda run, wish, width: figures.cost_figure(_cost(run, wish), run.facts, width),
-    FigureName.AUDIT: lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
-    FigureName.FORECAST: _forecast_figure,
-}
-
-_ROWS: dict[FigureName, Callable[[StoredRun, Wish], Rows]] = {
-    FigureName.METRIC: lambda run, wish: observations.metric_rows(_series(run, wish), wish.metric or None),
-    FigureName.EPSILON: lambda run, wish: observations.epsilon_rows(_series(run, wish)),
-    FigureName.TRADEOFF: lambda run, wish: observations.tradeoff_rows(_series(run, wish)),
-    FigureName.COST: lambda run, wish: observations.cost_rows(_cost(run, wish)),
-    FigureName.AUDIT: lambda run, _: observations.audit_rows(run.audits()),
-    FigureName.FORECAST: lambda run, wish: observations.forecast_rows(*rounds_by_noise(run, wish.client_id)),
-}
 
 _COMPARED = {
     ComparisonName.METRIC: (figures.compared_metric_figure, observations.compared_metric_rows),

@@ -105,6 +105,14 @@ class Worst(BaseModel):
     budget_text: str
 
 
+class FigureBody(BaseModel):
+    """A figure that a run has."""
+
+    name: str
+    title: str
+    about: str
+
+
 class RunBody(RunSummary):
     """A run, with everything that its page needs at a glance."""
 
@@ -114,6 +122,7 @@ class RunBody(RunSummary):
     states: dict[str, int] = Field(description="number of clients in each state")
     failures: int = Field(description="updates that were asked for and not used")
     guarantee: str
+    figures: list[FigureBody]
 
 
 class Client(BaseModel):

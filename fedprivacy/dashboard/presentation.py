@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedprivacy.dashboard import models
+from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.runs.records.store import StoredRun
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding
@@ -39,6 +40,11 @@ def detail(run: StoredRun) -> models.RunBody:
         states=run.state_counts(),
         failures=run.failed_updates(),
         guarantee=_guarantee(run.facts, worst.budget_epsilon if worst else run.facts.budget),
+        figures=[
+            models.FigureBody(name=name, title=figure.title, about=figure.about)
+            for name, figure in NAMED_FIGURES.items()
+            if figure.shows(run.facts)
+        ],
     )
 
 

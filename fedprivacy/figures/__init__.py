@@ -11,12 +11,14 @@ from fedprivacy.figures.attacks import AttackCurve, Picture, picture_figure, roc
 from fedprivacy.figures.audit import audit_figure
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.cost import cost_figure
+from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.figures.notebook import RunFigures
 from fedprivacy.figures.run import epsilon_figure, forecast_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg
 
 __all__ = [
     "DARK",
+    "NAMED_FIGURES",
     "AttackCurve",
     "Picture",
     "RunFigures",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import altair as alt
 
-from fedprivacy.figures.cost import cost_figure
-from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure
-from fedprivacy.figures.style import to_svg
-from fedprivacy.values.series import CostMap, RunSeries
+from fedprivacy.figures.named import NAMED_FIGURES, FigureOptions, RunData
+from fedprivacy.figures.run import run_figure
+from fedprivacy.figures.style import WIDTH, to_svg
 
 
 class Figure:
@@ -34,18 +32,29 @@ class RunFigures:
     """The figures of one run. Each is drawn from the data at the time of the call.
 
     Every method raises a ValueError while the run has no finished round.
-
-    Args:
-        series: function that reads the run, with the curves of the named clients.
-        costs: function that reads the cost of rounds for clients.
     """
 
-    def __init__(self, series: Callable[[tuple[str, ...]], RunSeries], costs: Callable[[], CostMap]) -> None:
-        self._series, self._costs = series, costs
+    def __init__(self, run: RunData) -> None:
+        self._run = run
+
+    def named(self, name: str, *, clients: tuple[str, ...] = (), metric: str | None = None) -> Figure:
+        """Draw a figure of the page by its name.
+
+        Args:
+            name: one of `fedprivacy.figures.NAMED_FIGURES`.
+            clients: those to show, where the figure shows clients.
+            metric: the one to show; by default the one that the task shows first.
+
+        Raises:
+            ValueError: there is no such figure, or the run has nothing to draw.
+        """
+        if name not in NAMED_FIGURES:
+            raise ValueError(f"there is no figure '{name}'; choose from {', '.join(NAMED_FIGURES)}.")
+        return Figure(NAMED_FIGURES[name].draw(self._run, FigureOptions(clients, metric), WIDTH))
 
     def overview(self) -> Figure:
         """Draw the metric and the privacy loss side by side."""
-        return Figure(run_figure(self._series(())))
+        return Figure(run_figure(self._run.series(())))
 
     def accuracy(self) -> Figure:
         """Draw the accuracy after every round."""
@@ -53,16 +62,16 @@ class RunFigures:
 
     def metric(self, name: str | None = None) -> Figure:
         """Draw a metric after every round; by default the one that the task shows first."""
-        return Figure(metric_figure(self._series(()), name))
+        return self.named("metric", metric=name)
 
     def epsilon(self, *client_ids: str) -> Figure:
         """Draw every client's epsilon after every round, those of the named clients on top."""
-        return Figure(epsilon_figure(self._series(client_ids)))
+        return self.named("epsilon", clients=client_ids)
 
     def tradeoff(self) -> Figure:
         """Draw the metric against the largest epsilon of a client."""
-        return Figure(tradeoff_figure(self._series(())))
+        return self.named("tradeoff")
 
-    def cost(self) -> Figure:
-        """Draw the growth of every client's epsilon, round by round."""
-        return Figure(cost_figure(self._costs(), self._series(()).facts))
+    def cost(self, *client_ids: str) -> Figure:
+        """Draw the growth of every client's epsilon, round by round, or that of the named clients."""
+        return self.named("cost", clients=client_ids)

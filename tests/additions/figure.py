@@ -9,8 +9,7 @@ from __future__ import annotations
 import altair as alt
 
 from fedprivacy.figures.axes import PlotFrame, Scale, rounds_axis
-from fedprivacy.figures.observations import turnout_rows
-from fedprivacy.figures.style import EXHAUSTED, SPENDING, WIDTH, chart_of, layered, styled, titled
+from fedprivacy.figures.style import EXHAUSTED, SPENDING, WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import count_text
 
@@ -35,66 +34,40 @@ def turnout_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
     words = [["the server's view", "points: asked for and not used"]]
     title = f"Round {last.round} averaged {count_text(last.participants, 'update')}"
     return styled(layered(lines, titled(title, words, width), width))
-'''
 
-ROWS = '''def turnout_rows(series: RunSeries) -> Rows:
-    """`round`, `averaged`, `failed`: updates that a round averaged, and those that it asked for and did not use."""
+
+def turnout_rows(series: RunSeries) -> Rows:
+    """Return rows `round`, `averaged`, `failed`: updates that a round averaged, and those it asked for in vain."""
     return [{"round": point.round, "averaged": point.participants, "failed": point.failed} for point in series.points]
-
-
 '''
 
-METHOD = '''
-    def turnout(self) -> Figure:
-        """How many updates each round averaged."""
-        return Figure(turnout_figure(self._series(())))
-'''
-
-CARD = """      turnout: new FigureCard({
-        title: "Updates by round",
-        about: "Averaged, and asked for in vain.",
-        source: this.#source("turnout"),
-      }),
+ENTRY = """    "turnout": NamedFigure(
+        "Updates by round",
+        "Averaged, and asked for in vain.",
+        lambda run, _, width: turnout_figure(run.series(()), width),
+        lambda run, _: turnout_rows(run.series(())),
+        private=False,
+    ),
 """
-
-IMPORT = "from fedprivacy.figures.turnout import turnout_figure\n"
-DRAWN = "    FigureName.FORECAST: _forecast_figure,\n"
-TABLED = (
-    "    FigureName.FORECAST: lambda run, wish: observations.forecast_rows(*rounds_by_noise(run, wish.client_id)),\n"
-)
 
 FIGURE = Addition(
     edits={
-        "fedprivacy/figures/observations.py": [("def cost_rows(", f"{ROWS}def cost_rows(")],
-        "fedprivacy/figures/__init__.py": [
-            after("from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg\n", IMPORT),
-            after('    "tradeoff_figure",\n', '    "turnout_figure",\n'),
-        ],
-        "fedprivacy/figures/notebook.py": [
-            after("from fedprivacy.figures.style import to_svg\n", IMPORT),
-            after("        return Figure(tradeoff_figure(self._series(())))\n", METHOD),
-        ],
-        "fedprivacy/dashboard/drawings.py": [
-            after('    FORECAST = "forecast"\n', '    TURNOUT = "turnout"\n'),
+        "fedprivacy/figures/named.py": [
             after(
-                DRAWN,
-                "    FigureName.TURNOUT: lambda run, wish, width: figures.turnout_figure(_series(run, wish), width),\n",
+                "from fedprivacy.figures.style import Rows\n",
+                "from fedprivacy.figures.turnout import turnout_figure, turnout_rows\n",
             ),
-            after(TABLED, "    FigureName.TURNOUT: lambda run, wish: observations.turnout_rows(_series(run, wish)),\n"),
-        ],
-        "fedprivacy/dashboard/page/run-charts.js": [
-            after('        source: this.#source("tradeoff"),\n      }),\n', CARD)
+            after("        lambda run, options: observations.cost_rows(run.costs(options.clients)),\n    ),\n", ENTRY),
         ],
     },
     files={("fedprivacy/figures", "turnout.py"): TURNOUT},
 )
 
 PROGRAM = """
-import pathlib, re
+import pathlib
 
-from fedprivacy.figures import observations
+from fedprivacy.figures.turnout import turnout_rows
 from fedprivacy.runs.records.run import Run
-from fedprivacy.dashboard.drawings import FigureName
 from tests.figures.reading import drawn, rows, written
 from tests.runs.histories import unlike
 from tests.runs.store.made_up import facts, finished, spent
@@ -102,11 +75,11 @@ from tests.dashboard.shown import asking, record
 
 failures = {("client-2", number): "lost" for number in range(1, 9)}
 history = unlike(4, rounds=8, failures=failures)
-chart = Run(pathlib.Path(), history).figures.turnout().chart
+chart = Run(pathlib.Path(), history).figures.named("turnout").chart
 happened = [(one.round, len(one.participants), len(one.failures)) for one in history.rounds]
 assert any(failed for _, _, failed in happened) and len({averaged for _, averaged, _ in happened}) > 1
 assert [tuple(row.values()) for row in rows(chart, "averaged")] == happened
-assert [tuple(row.values()) for row in observations.turnout_rows(history.series())] == happened
+assert [tuple(row.values()) for row in turnout_rows(history.series())] == happened
 assert f"Round 8 averaged {happened[-1][1]} update" in written(drawn(chart))
 
 accounts = [spent(name, 0.1) for name in ("a", "b")]
@@ -116,6 +89,6 @@ ask = asking(pathlib.Path())
 answer = ask.get("/api/v1/runs/few/figures/turnout")
 assert answer.status_code == 200 and "Round 1 averaged 1 update" in answer.text, answer.text
 print(ask.get("/api/v1/runs/few/figures/turnout.csv").text)
-cards = set(re.findall(r'#source\\("(\\w+)"', ask.get("/static/run-charts.js").text))
-print("turnout" in cards <= set(FigureName))
+card = ask.get("/api/v1/runs/few").json()["figures"][-1]
+print(card["name"], "-", card["title"])
 """

@@ -123,4 +123,4 @@ def test_a_rule_equals_the_loop_over_the_records_and_is_what_the_engine_takes(pr
 @pytest.mark.exhaustive
 def test_a_figure_draws_what_the_run_did_in_notebook_page_and_table(printed):
     header, row, *_, card = printed["figure"]
-    assert (header, row, card) == ("round,averaged,failed", "1,1,1", "True")
+    assert (header, row, card) == ("round,averaged,failed", "1,1,1", "turnout - Updates by round")

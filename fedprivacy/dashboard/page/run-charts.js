@@ -6,38 +6,38 @@ import { byId, el } from "./dom.js";
 import { allAt, at, go } from "./place.js";
 import { metricName } from "./words.js";
 
-/** Cards that a baseline, which has no epsilon, does not have. */
-const OF_EPSILON = ["epsilon", "tradeoff", "cost"];
-
-/** Cards that a run which asked questions, in one round, does not have. */
-const OF_ROUNDS = ["tradeoff", "cost"];
-
-const OF_THE_MODEL = "Of the global model, on the server's public records.";
 const OF_THE_ANSWER = "A noisy answer of all clients together.";
 
-/** All cards of a run. */
+/** All cards of a run: one for each figure that it has, and one for another metric. */
 export class RunCharts {
   #run = null;
   #other = el("select", { "aria-label": "Which metric" });
-  #cards;
+  #otherCard = new FigureCard({
+    title: "Another metric by round",
+    about: "Of the same model on the same public records.",
+    source: this.#source("metric", () => ({ metric: this.#other.value })),
+    controls: [this.#other],
+  });
+  #cards = new Map();
 
   constructor() {
-    this.#cards = this.#made();
-    byId("charts").append(...Object.values(this.#cards).map((card) => card.element));
+    byId("charts").append(this.#otherCard.element);
     this.#other.addEventListener("change", () => {
       go({ metric: this.#other.value });
-      this.#cards.other.now();
+      this.#otherCard.now();
     });
   }
 
   /** Another run. */
   show(run) {
     this.#run = run;
-    OF_EPSILON.forEach((name) => {
-      this.#cards[name].element.hidden = !run.privacy || (run.asks && OF_ROUNDS.includes(name));
+    this.#cards.forEach((card) => (card.element.hidden = true));
+    run.figures.forEach((figure) => {
+      const card = this.#cards.get(figure.name) ?? this.#made(figure);
+      card.element.hidden = false;
     });
-    this.#cards.metric.tell(run.asks ? "Answer" : "Metric by round", run.asks ? OF_THE_ANSWER : OF_THE_MODEL);
-    this.#cards.other.tell(
+    this.#cards.get("metric").tell(...(run.asks ? ["Answer", OF_THE_ANSWER] : wordsOf(run, "metric")));
+    this.#otherCard.tell(
       run.asks ? "Another answer" : "Another metric by round",
       run.asks ? OF_THE_ANSWER : "Of the same model on the same public records.",
     );
@@ -58,14 +58,14 @@ export class RunCharts {
   /** Other clients were chosen to be drawn. */
   drawClients() {
     if (this.#run.privacy) {
-      this.#cards.epsilon.now();
+      this.#cards.get("epsilon").now();
     }
   }
 
   #all(when) {
     byId("no-round").hidden = this.#run.rounds > 0;
     byId("charts").hidden = this.#run.rounds === 0;
-    Object.values(this.#cards)
+    [...this.#cards.values(), this.#otherCard]
       .filter((card) => !card.element.hidden)
       .forEach((card) => card[when]());
   }
@@ -74,7 +74,7 @@ export class RunCharts {
     const others = this.#run.metrics.filter((metric) => metric !== this.#run.metric);
     this.#other.replaceChildren(...others.map((metric) => el("option", { value: metric }, metricName(metric))));
     this.#other.value = others.includes(at("metric")) ? at("metric") : (others[0] ?? "");
-    this.#cards.other.element.hidden = others.length === 0;
+    this.#otherCard.element.hidden = others.length === 0;
   }
 
   #source(figure, query = () => ({})) {
@@ -85,36 +85,25 @@ export class RunCharts {
     });
   }
 
-  #made() {
+  #made({ name, title, about }) {
+    const { query, ...options } = this.#special()[name] ?? {};
+    const card = new FigureCard({ title, about, source: this.#source(name, query), ...options });
+    this.#cards.set(name, card);
+    this.#otherCard.element[options.kind === "wide" ? "after" : "before"](card.element);  // two narrow ones share a row
+    return card;
+  }
+
+  /** Options of figures that show a part of the run that the reader chooses, or that need another size. */
+  #special() {
     return {
-      metric: new FigureCard({
-        title: "Metric by round",
-        about: OF_THE_MODEL,
-        source: this.#source("metric", () => ({ metric: this.#run.metric })),
-      }),
-      epsilon: new FigureCard({
-        title: "Privacy loss by round",
-        about: "Tick clients in the table below to draw them here.",
-        source: this.#source("epsilon", () => ({ clients: allAt("clients") })),
-        beside: 230,
-      }),
-      tradeoff: new FigureCard({
-        title: "Metric against privacy loss",
-        about: "What ε has bought so far: a point for each round.",
-        source: this.#source("tradeoff"),
-      }),
-      other: new FigureCard({
-        title: "Another metric by round",
-        about: "Of the same model on the same public records.",
-        source: this.#source("metric", () => ({ metric: this.#other.value })),
-        controls: [this.#other],
-      }),
-      cost: new FigureCard({
-        title: "What each round cost each client",
-        about: "How much a client's ε grew; grey where it was not charged.",
-        source: this.#source("cost"),
-        kind: "wide",
-      }),
+      metric: { query: () => ({ metric: this.#run.metric }) },
+      epsilon: { query: () => ({ clients: allAt("clients") }), beside: 230 },
+      cost: { kind: "wide" },
     };
   }
+}
+
+function wordsOf(run, name) {
+  const { title, about } = run.figures.find((figure) => figure.name === name);
+  return [title, about];
 }

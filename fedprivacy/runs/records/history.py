@@ -61,7 +61,7 @@ def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
     )
 
 
-def costs_of(run: RunReader, most: int = MOST_ROWS, chosen: Sequence[str] = ()) -> CostMap:
+def costs_of(run: RunReader, chosen: Sequence[str] = (), most: int = MOST_ROWS) -> CostMap:
     """The cost of each round to the clients that spent most, or to those that are chosen.
 
     Many rounds share a column. A client that was enrolled during the run has no known growth before its second one.
@@ -144,16 +144,23 @@ class RunHistory:
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
         """
+        return series_of(self, self._enrolled(chosen))
+
+    def costs(self, chosen: Sequence[str] = (), most: int = MOST_ROWS) -> CostMap:
+        """The cost of each round to the chosen clients, or to at most `most` that spent most.
+
+        Raises:
+            ValueError: a chosen client is not enrolled, or there are more than 10.
+        """
+        return costs_of(self, self._enrolled(chosen), most)
+
+    def _enrolled(self, chosen: Sequence[str]) -> Sequence[str]:
         unknown = sorted(set(chosen) - set(self.last.spent))
         if unknown:
             raise ValueError(f"the run has no client '{unknown[0]}'; choose from those in `last.spent`.")
         if len(chosen) > MOST_CHOSEN:
             raise ValueError(f"{len(chosen)} clients are chosen, and {MOST_CHOSEN} can be; choose fewer.")
-        return series_of(self, chosen)
-
-    def costs(self, most: int = MOST_ROWS) -> CostMap:
-        """The cost of each round to at most `most` clients: those that spent most."""
-        return costs_of(self, most)
+        return chosen
 
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints. Without privacy every epsilon is None."""

@@ -148,9 +148,10 @@ class Run:
     @property
     def figures(self) -> RunFigures:
         """The run's figures: `run.figures.epsilon()` in a notebook's cell shows one."""
+        from fedprivacy.figures.named import RunData
         from fedprivacy.figures.notebook import RunFigures
 
-        return RunFigures(self.history.series, self.history.costs)
+        return RunFigures(RunData(self.history.series, self.history.costs))
 
     @property
     def profile(self) -> Rows:

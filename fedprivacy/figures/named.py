@@ -1,0 +1,92 @@
+"""Figures of one run by their names, for its page, its notebook and its files of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import altair as alt
+
+from fedprivacy.figures import observations
+from fedprivacy.figures.cost import cost_figure
+from fedprivacy.figures.run import epsilon_figure, metric_figure, tradeoff_figure
+from fedprivacy.figures.style import Rows
+from fedprivacy.values.series import CostMap, RunFacts, RunSeries
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """Data of one run, read at the time of the call.
+
+    Attributes:
+        series: function that reads the run, with the curves of the named clients.
+        costs: function that reads the cost of each round to the named clients; without names, to those that spent most.
+    """
+
+    series: Callable[[Sequence[str]], RunSeries]
+    costs: Callable[[Sequence[str]], CostMap]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureOptions:
+    """Options of a figure: names of the clients to show, and a metric other than the task's first."""
+
+    clients: Sequence[str] = ()
+    metric: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFigure:
+    """A figure of one run.
+
+    Attributes:
+        title: of its card on the page.
+        about: one sentence that says how to read it.
+        draw: makes the chart, with a plot of a width in px.
+        rows: makes the table of its numbers.
+        private: whether it shows epsilons, which a baseline does not have.
+        by_round: whether it needs several rounds, which a run of questions does not have.
+    """
+
+    title: str
+    about: str
+    draw: Callable[[RunData, FigureOptions, int], alt.LayerChart]
+    rows: Callable[[RunData, FigureOptions], Rows]
+    private: bool = True
+    by_round: bool = True
+
+    def shows(self, facts: RunFacts) -> bool:
+        """Tell whether a run has what the figure shows."""
+        return (facts.private or not self.private) and not (facts.asks and self.by_round)
+
+
+NAMED_FIGURES = {
+    "metric": NamedFigure(
+        "Metric by round",
+        "Of the global model, on the server's public records.",
+        lambda run, options, width: metric_figure(run.series(options.clients), options.metric, width),
+        lambda run, options: observations.metric_rows(run.series(options.clients), options.metric),
+        private=False,
+        by_round=False,
+    ),
+    "epsilon": NamedFigure(
+        "Privacy loss by round",
+        "Tick clients in the table below to draw them here.",
+        lambda run, options, width: epsilon_figure(run.series(options.clients), width),
+        lambda run, options: observations.epsilon_rows(run.series(options.clients)),
+        by_round=False,
+    ),
+    "tradeoff": NamedFigure(
+        "Metric against privacy loss",
+        "What ε has bought so far: a point for each round.",
+        lambda run, options, width: tradeoff_figure(run.series(options.clients), width),
+        lambda run, options: observations.tradeoff_rows(run.series(options.clients)),
+    ),
+    "cost": NamedFigure(
+        "What each round cost each client",
+        "How much a client's ε grew; grey where it was not charged.",
+        lambda run, options, width: cost_figure(run.costs(options.clients), run.series(()).facts, width),
+        lambda run, options: observations.cost_rows(run.costs(options.clients)),
+    ),
+}
+"""Figures by name. A new one needs an entry here and nothing else: page, notebook and CSV find it."""
