@@ -21,22 +21,30 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder for compare.html. Default: the first new runs/comparison-N.")
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric to compare. Default: the first run's, or the first that all measured.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare runs: what each reached and spent, and what privacy cost, where a run without privacy is among them."""
+    """Compare runs: what each reached and spent, how they differ, and what privacy cost beside a baseline."""
     from fedprivacy.runs.records import comparison
     from fedprivacy.runs.records.folder import RunFolderError, new_run_folder
+    from fedprivacy.values.metrics import main_metrics
 
     with plain_errors(RunFolderError, code=2):
-        compared = comparison.compare(*runs)
+        compared = comparison.compare(*runs, metric=metric)
         report = compared.save(out or new_run_folder("comparison"))
     if as_json:
         print_json(compared.summary() | {"report": str(report)})
         return
     OUT.print(_table(compared))
+    if compared.differing:
+        OUT.print(_differing(compared))
     for caution in compared.cautions:
         OUT.print(f"[yellow]{escape(caution)}")
-    OUT.print(f"\n[bold]{escape(compared.in_words())}[/].\nReport: {escape(str(report))}", highlight=False)
+    others = [name for name in main_metrics(compared.metrics) if name != compared.metric]
+    also = f"Also measured: {escape(', '.join(others))} (--metric).\n" if others else ""
+    OUT.print(f"\n[bold]{escape(compared.in_words())}[/].\n{also}Report: {escape(str(report))}", highlight=False)
 
 
 def _table(compared: Comparison) -> Table:
@@ -61,4 +69,16 @@ def _table(compared: Comparison) -> Table:
             *["secret" if row["seed"] is None else str(row["seed"])] * seeded,
             *[compared.cost_text(row["cost"])] * costed,
         )
+    return table
+
+
+def _differing(compared: Comparison) -> Table:
+    """Settings in which the runs differ: a row for each setting, a column for each run."""
+    names = [row["run"] for row in compared.rows]
+    table = Table(title="Settings that differ", title_justify="left")
+    table.add_column("setting", overflow="fold")
+    for name in names:
+        table.add_column(escape(name), overflow="fold", justify="right")
+    for key, values in compared.differing.items():
+        table.add_row(key, *map(escape, values))
     return table

@@ -111,7 +111,7 @@ def run(
         submission = Submission.of(app, run_config)
         Operator(connection).run(submission, PLAIN.print)
         history = read_history(submission.out)
-    value = metric_text(history.metric, history.last.metrics.get(history.metric))
+    value = metric_text(history.metric, history.newest_metrics.get(history.metric))
     result = f"{metric_name(history.metric)} {value}, largest epsilon {epsilon_text(history.last.max_epsilon)}"
     PLAIN.print(f"Completed: {count_text(len(history.rounds), 'round')}, {result}; results in {submission.out}")
 

@@ -38,7 +38,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
     elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
-    result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
+    result = f"{metric_name(history.metric)} {metric_text(history.metric, history.newest_metrics.get(history.metric))}"
     loss = f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}"
     out, report = Path(config.out), Path(config.out) / REPORT
     store = () if out.parent == Path(RUNS) else ("--store", config.out)

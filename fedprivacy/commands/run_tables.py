@@ -77,7 +77,7 @@ def held_out_table(history: RunHistory) -> Table | None:
         table.add_column(column, justify="left" if column == "score" else "right")
     for name, spread in spread_of(record.held_out).items():
         table.add_row(name, *(f"{value:.4g}" for value in spread))
-    table.caption = f"Of {clients}; from the second figure on, of the clients' means."
+    table.caption = f"Of {clients}; from the second figure on, of the clients' own figures."
     return table
 
 

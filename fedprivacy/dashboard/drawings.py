@@ -135,27 +135,42 @@ def figure(
 
 
 @drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
-def compared_numbers(catalogue: Runs, name: ComparisonName, runs: RunIds) -> Response:
+def compared_numbers(catalogue: Runs, name: ComparisonName, runs: RunIds, metric: Words = "") -> Response:
     """Get the numbers behind a comparison as CSV."""
     (_, rows), several = _COMPARED[name], _several(catalogue, runs)
     with _drawing():
-        return _csv(rows(several), f"compared-{name}")
+        return _csv(rows(several, metric or None), f"compared-{name}")
 
 
 @drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
 def comparison(
-    catalogue: Runs, name: ComparisonName, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
+    catalogue: Runs,
+    name: ComparisonName,
+    runs: RunIds,
+    *,
+    metric: Words = "",
+    width: Width = 440,
+    theme: Theme = Theme.LIGHT,
 ) -> dict[str, Any]:
     """Get several runs in one figure as Vega-Lite."""
     (draw, _), several = _COMPARED[name], _several(catalogue, runs)
     with _drawing():
-        chart = draw(several, width)
+        chart = draw(several, metric or None, width)
     return _spec(chart, theme)
 
 
-_COMPARED = {
+_COMPARED: dict[
+    ComparisonName,
+    tuple[
+        Callable[[Sequence[RunSeries], str | None, int], alt.LayerChart],
+        Callable[[Sequence[RunSeries], str | None], Rows],
+    ],
+] = {
     ComparisonName.METRIC: (figures.compared_metric_figure, observations.compared_metric_rows),
-    ComparisonName.EPSILON: (figures.compared_epsilon_figure, observations.compared_epsilon_rows),
+    ComparisonName.EPSILON: (
+        lambda runs, _, width: figures.compared_epsilon_figure(runs, width),
+        lambda runs, _: observations.compared_epsilon_rows(runs),
+    ),
     ComparisonName.TRADEOFF: (figures.compared_tradeoff_figure, observations.compared_tradeoff_rows),
 }
 

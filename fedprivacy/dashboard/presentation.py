@@ -12,6 +12,7 @@ from typing import Any
 from fedprivacy.dashboard import models
 from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.runs.records.store import StoredRun
+from fedprivacy.values.metrics import shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding
 from fedprivacy.values.series import RoundPoint, RunFacts
@@ -33,8 +34,9 @@ def summary(run: RunStanding) -> models.RunSummary:
 def detail(run: StoredRun) -> models.RunBody:
     """Present a run with everything that its page needs."""
     worst = next((client.spent for client in run.spenders(1)), None)
+    metrics = _metrics(run)
     return models.RunBody(
-        **_summary(run.now) | {"metrics": _metrics(run)},
+        **_summary(run.now) | {"metrics": metrics, "metric": shown_metric(run.facts.metric, metrics)},
         seconds_left=_seconds_left(run),
         worst=models.Worst(**_account(run.facts, worst)) if worst else None,
         states=run.state_counts(),
@@ -101,6 +103,7 @@ def _summary(run: RunStanding) -> dict[str, Any]:
     return plain(facts) | {
         "task": facts.task,
         "strategy": facts.strategy,
+        "metric": shown_metric(facts.metric, last.metrics if last else ()),
         "metrics": sorted(last.metrics) if last else [],
         "status": run.status,
         "silent": run.running and time.time() - run.updated > SILENCE,

@@ -31,6 +31,7 @@ from fedprivacy.figures.observations import (
 )
 from fedprivacy.figures.run import LOSS_TITLE
 from fedprivacy.figures.style import COMPOSED, RUNS, WIDTH, Rows, chart_of, layered, seen, styled, titled
+from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import NO_PRIVACY, count_text, delta_text, epsilon_text, metric_name, metric_text
 
@@ -41,25 +42,26 @@ SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "triangle
 """Shapes of the ends of runs, in their order."""
 
 
-def compared_metric_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """Draw the first run's metric after every round, for each run that measured it.
+def compared_metric_figure(runs: Sequence[RunSeries], metric: str | None = None, width: int = WIDTH) -> alt.LayerChart:
+    """Draw a metric after every round, for each run that measured it.
 
     Args:
         runs: 2 to 8 runs.
+        metric: name of the metric; None: the first run's.
         width: width of the plot between its axes, in px.
 
     Raises:
         ValueError: there are fewer or more runs, or none has a finished round.
     """
-    found = contest(runs, measured=True)
-    rows = [row for row in compared_metric_rows(runs) if row["value"] is not None]
+    found = contest(runs, metric, measured=True)
+    rows = [row for row in compared_metric_rows(runs, metric) if row["value"] is not None]
     frame = PlotFrame(_rounds(found), metric_scale(found.metric, [row["value"] for row in rows]), width)
-    about = ["global model on the server's public records", "after each round"]
+    about = [measured_on(found.metric), "after each round"]
     return _figure(_drawn(rows, frame, "value", found), found, _metric_reached(found, rows), about, width)
 
 
 def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """Draw the largest epsilon of a client after every round, of each run; arguments as `compared_metric_figure`."""
+    """Draw the largest epsilon of a client after every round, of each run; see `compared_metric_figure`."""
     found = contest(runs, private=True)
     rows = [row for row in compared_epsilon_rows(runs) if row["epsilon"] is not None]
     budgets = _budgets(found)
@@ -69,10 +71,12 @@ def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> al
     return _figure(layers, found, f"largest privacy loss {_loss_reached(found)}", _losses(found), width)
 
 
-def compared_tradeoff_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """Draw the first run's metric against the largest epsilon of a client; arguments as `compared_metric_figure`."""
-    found = contest(runs, measured=True, private=True)
-    rows = [row for row in compared_tradeoff_rows(runs) if None not in row.values()]
+def compared_tradeoff_figure(
+    runs: Sequence[RunSeries], metric: str | None = None, width: int = WIDTH
+) -> alt.LayerChart:
+    """Draw a metric against the largest epsilon of a client; arguments as `compared_metric_figure`."""
+    found = contest(runs, metric, measured=True, private=True)
+    rows = [row for row in compared_tradeoff_rows(runs, metric) if None not in row.values()]
     budgets = _budgets(found)
     losses = loss_scale([*(row["epsilon"] for row in rows), *budgets])
     values = metric_scale(found.metric, [row["value"] for row in rows])

@@ -79,8 +79,8 @@ NAMED_FIGURES = {
     "tradeoff": NamedFigure(
         "Metric against privacy loss",
         "What ε has bought so far: a point for each round.",
-        lambda run, options, width: tradeoff_figure(run.series(options.clients), width),
-        lambda run, options: observations.tradeoff_rows(run.series(options.clients)),
+        lambda run, options, width: tradeoff_figure(run.series(options.clients), options.metric, width),
+        lambda run, options: observations.tradeoff_rows(run.series(options.clients), options.metric),
     ),
     "cost": NamedFigure(
         "What each round cost each client",

@@ -68,9 +68,9 @@ class RunFigures:
         """Draw every client's epsilon after every round, those of the named clients on top."""
         return self.named("epsilon", clients=client_ids)
 
-    def tradeoff(self) -> Figure:
-        """Draw the metric against the largest epsilon of a client."""
-        return self.named("tradeoff")
+    def tradeoff(self, metric: str | None = None) -> Figure:
+        """Draw a metric against the largest epsilon of a client; by default the one that is shown first."""
+        return self.named("tradeoff", metric=metric)
 
     def cost(self, *client_ids: str) -> Figure:
         """Draw the growth of every client's epsilon, round by round, or that of the named clients."""

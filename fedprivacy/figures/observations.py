@@ -151,16 +151,23 @@ def names_of(runs: Sequence[RunFacts]) -> list[str]:
     return names if len(set(names)) == len(names) else [f"{name} #{n}" for n, name in enumerate(names, start=1)]
 
 
-def contest(series: Sequence[RunSeries], *, measured: bool = False, private: bool = False) -> Contest:
-    """Select the runs with a finished round that (`measured`) know the first run's metric and (`private`) have an
-    epsilon.
+def contest(
+    series: Sequence[RunSeries], metric: str | None = None, *, measured: bool = False, private: bool = False
+) -> Contest:
+    """Select the runs with a finished round that (`measured`) know a metric and (`private`) have an epsilon.
+
+    Args:
+        series: the runs.
+        metric: the metric; None: the first run's.
+        measured: whether a run must have measured it.
+        private: whether a run must have privacy.
 
     Raises:
         ValueError: there are fewer than 2 runs or more than 8, or none can be drawn.
     """
     if not FEWEST_RUNS <= len(series) <= MOST_RUNS:
         raise ValueError(f"{len(series)} runs cannot be compared; choose {FEWEST_RUNS} to {MOST_RUNS}.")
-    metric = series[0].facts.metric
+    metric = metric or series[0].facts.metric
     drawn, left_out = [], []
     for place, (name, one) in enumerate(zip(names_of([one.facts for one in series]), series, strict=True)):
         if not one.points:
@@ -176,9 +183,9 @@ def contest(series: Sequence[RunSeries], *, measured: bool = False, private: boo
     return Contest(metric, tuple(drawn), tuple(left_out))
 
 
-def compared_metric_rows(runs: Sequence[RunSeries]) -> Rows:
-    """Return rows of `run` and the columns of `metric_rows`, for runs that measured the first run's metric."""
-    found = contest(runs, measured=True)
+def compared_metric_rows(runs: Sequence[RunSeries], metric: str | None = None) -> Rows:
+    """Return rows of `run` and the columns of `metric_rows`, for runs that measured it; None: the first's metric."""
+    found = contest(runs, metric, measured=True)
     return [{"run": run.name} | row for run in found.runs for row in metric_rows(run.series, found.metric)]
 
 
@@ -191,9 +198,7 @@ def compared_epsilon_rows(runs: Sequence[RunSeries]) -> Rows:
     ]
 
 
-def compared_tradeoff_rows(runs: Sequence[RunSeries]) -> Rows:
-    """Return rows of `run` and the columns of `tradeoff_rows`, for the first run's metric and the runs that measured
-    it.
-    """
-    found = contest(runs, measured=True, private=True)
+def compared_tradeoff_rows(runs: Sequence[RunSeries], metric: str | None = None) -> Rows:
+    """Return rows of `run` and the columns of `tradeoff_rows`, for runs that measured it; None: the first's metric."""
+    found = contest(runs, metric, measured=True, private=True)
     return [{"run": run.name} | row for run in found.runs for row in tradeoff_rows(run.series, found.metric)]

@@ -45,6 +45,8 @@ from fedprivacy.figures.style import (
     titled,
 )
 from fedprivacy.values.evaluation import OF_CLIENTS
+from fedprivacy.values.held_out import OF_EACH
+from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.series import Curve, RunFacts, RunSeries
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
@@ -99,16 +101,17 @@ def run_figure(series: RunSeries) -> alt.HConcatChart:
     return styled(alt.hconcat(*panels, spacing=40))
 
 
-def tradeoff_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
-    """Draw the task's metric against the largest epsilon of a client: a dot for each round, joined in their order.
+def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = WIDTH) -> alt.LayerChart:
+    """Draw a metric against the largest epsilon of a client: a dot for each round, joined in their order.
 
-    Arguments and errors are those of `epsilon_figure`.
+    Arguments and errors are those of `metric_figure`.
     """
     check_private(series.facts)
-    title = _tradeoff_title(series, width)
-    rows = [row for row in observations.tradeoff_rows(series) if None not in row.values()]
+    metric = metric or series.facts.metric
+    title = _tradeoff_title(series, metric, width)
+    rows = [row for row in observations.tradeoff_rows(series, metric) if None not in row.values()]
     losses = loss_scale([*(row["epsilon"] for row in rows), *series.budgets])
-    values = metric_scale(series.facts.metric, [row["value"] for row in rows])
+    values = metric_scale(metric, [row["value"] for row in rows])
     x, y, budget_x = losses.x("epsilon").title(LOSS_TITLE), values.y("value"), losses.x("budget")
     low_end = bool(rows) and rows[-1]["value"] < (values.low + values.high) / 2
     layers = [
@@ -165,22 +168,22 @@ def check_private(facts: RunFacts) -> None:
 
 def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.LayerChart:
     metric, last = metric or series.facts.metric, series.last
-    rows, of_clients = observations.metric_rows(series, metric), metric.startswith(OF_CLIENTS)
-    measured = [row for row in rows if row["value"] is not None]
-    rows = measured if of_clients else rows  # measured in some rounds, and joined
+    measured = [row for row in observations.metric_rows(series, metric) if row["value"] is not None]
+    seldom = metric.startswith((OF_CLIENTS, OF_EACH))
+    rows = measured if seldom else observations.metric_rows(series, metric)  # measured in some rounds, and joined
     frame = PlotFrame(rounds_axis(last.round), metric_scale(metric, [row["value"] for row in measured]), width)
     line = chart_of(rows).mark_line(color=SPENDING).encode(frame.x, frame.y("value"))
     end = chart_of([row | {"text": metric_text(metric, row["value"])} for row in measured[-1:]])
     end = end.encode(frame.x, frame.y("value"))
     label = end.mark_text(dx=10, fontWeight="bold").encode(text="text:N")
     number, reached = last.round, last.metrics.get(metric)
-    if of_clients:
+    if seldom:
         number, reached = (measured[-1]["round"], measured[-1]["value"]) if measured else (number, None)
-        about = ["global model on the clients' own records", "with noise, before each of these rounds"]
+        about = [measured_on(metric), f"{'before' if metric.startswith(OF_CLIENTS) else 'after'} each of these rounds"]
     elif series.facts.asks:
         about = ["noisy answer of all clients together"]
     else:
-        about = ["global model on the server's public records", "after each round"]
+        about = [measured_on(metric), "after each round"]
     value = metric_text(metric, reached)
     without = "" if series.facts.private else f", {NO_PRIVACY}"
     title = titled(
@@ -297,12 +300,13 @@ def _colour(field: str) -> alt.Color:
     return alt.Color(f"{field}:N", legend=None).scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
 
 
-def _tradeoff_title(series: RunSeries, width: int) -> alt.TitleParams:
-    last, metric = series.last, series.facts.metric
-    name, value = metric_name(metric), metric_text(metric, last.metrics.get(metric))
+def _tradeoff_title(series: RunSeries, metric: str, width: int) -> alt.TitleParams:
+    last, name = series.last, metric_name(metric)
+    values = [point.metrics[metric] for point in series.points if metric in point.metrics]
+    value = metric_text(metric, values[-1] if values else None)
     against = seen("against the largest ε of a client", series.facts.delta)
     title = f"After {count_text(last.round, 'round')}: {name} {value} for ε {epsilon_text(*series.worst)}"
-    what = f"{name} on the server's public records after each round"
+    what = f"{name} after each round, {measured_on(metric)}"
     return titled(title, [[what, *against, *COMPOSED]], width + AXIS_ROOM)
 
 

@@ -11,6 +11,7 @@ import altair as alt
 from fedprivacy.figures.axes import AXIS_ROOM, HEADROOM, LABEL_ROOM, Label, PlotFrame, Scale, leaders, placed
 from fedprivacy.figures.comparison import DASHES
 from fedprivacy.figures.style import RUNS, WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, is_share, metric_name, metric_text
 
 MOST_LINES = len(RUNS)
@@ -120,7 +121,7 @@ def _title(lines: Sequence[EpsilonLine], metric: str, width: int) -> alt.TitlePa
     without = lines[0].baseline
     baseline = f"; {metric_text(metric, without.mean)} with {NO_PRIVACY}" if without else ""
     seeds = max(spread.seeds for line in lines for _, spread in line.points)
-    about = [f"mean and standard deviation over {count_text(seeds, 'seed')}", "on the server's public records"]
+    about = [f"mean and standard deviation over {count_text(seeds, 'seed')}", measured_on(metric)]
     title = f"{metric_name(metric)} {' to '.join(dict.fromkeys(reached))}{baseline}"
     return titled(title[:1].upper() + title[1:], [about], width + (LABEL_ROOM if len(lines) > 1 else AXIS_ROOM))
 

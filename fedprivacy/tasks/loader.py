@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
+from fedprivacy.values.metrics import bare_name
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
@@ -125,17 +127,42 @@ def metrics_of(task: Task, model: nn.Module) -> dict[str, float]:
     """
     with method_of(task, "evaluate()"), torch.no_grad():
         found = task.evaluate(model.eval())
-    example = f"return numbers by name, for example {{'{task.metric}': 0.5}}"
+    metrics = _numbers(task, "evaluate()", found)
+    if metrics and bare_name(task.metric) == task.metric not in metrics:
+        raise TaskError(
+            f"task {task.name}: evaluate() returns {', '.join(metrics)} and not its metric, {task.metric}; return that "
+            f"too, or set the task's metric, for example metric = '{next(iter(metrics))}'."
+        )
+    return metrics
+
+
+def held_out_metrics_of(task: Task, model: nn.Module, records: Shard) -> dict[str, float]:
+    """Measure a client's model on all of its held-out records together; a metric that is not a number is left out.
+
+    Raises:
+        TaskError: `held_out_metrics` fails, does not return numbers by name, or names a metric as a score is named.
+    """
+    if not hasattr(task, "held_out_metrics"):
+        return {}
+    with method_of(task, "held_out_metrics()"), torch.no_grad():
+        found = task.held_out_metrics(model, records)
+    metrics = _numbers(task, "held_out_metrics()", found)
+    if twice := sorted(metrics.keys() & scores_of(task).keys()):
+        raise TaskError(
+            f"task {task.name}: held_out_metrics() returns '{twice[0]}', as a score of scores() is called; call one "
+            "of them otherwise."
+        )
+    return {name: value for name, value in metrics.items() if not math.isnan(value)}
+
+
+def _numbers(task: Task, call: str, found: object) -> dict[str, float]:
+    """Check that a method returned numbers by name; a `TaskError` shows one that is right."""
+    example = f"return numbers by name, for example {{'{bare_name(task.metric)}': 0.5}}"
     if not isinstance(found, Mapping):
-        raise TaskError(f"task {task.name}: evaluate() returns a {type(found).__name__}; {example}.")
+        raise TaskError(f"task {task.name}: {call} returns a {type(found).__name__}; {example}.")
     for name, value in found.items():
         if not (isinstance(name, str) and isinstance(value, Real)):
-            raise TaskError(f"task {task.name}: evaluate() returns a {type(value).__name__} for {name!r}; {example}.")
-    if found and task.metric not in found:
-        raise TaskError(
-            f"task {task.name}: evaluate() returns {', '.join(found)} and not its metric, {task.metric}; return that "
-            f"too, or set the task's metric, for example metric = '{next(iter(found))}'."
-        )
+            raise TaskError(f"task {task.name}: {call} returns a {type(value).__name__} for {name!r}; {example}.")
     return {name: float(value) for name, value in found.items()}
 
 
@@ -283,7 +310,7 @@ def _check_complete(task: object, named: str) -> None:
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
 
 
-_OPTIONAL = {"augmentation", "held_out", "scores", "standardise", "table"}
+_OPTIONAL = {"augmentation", "held_out", "held_out_metrics", "scores", "standardise", "table"}
 """Optional members: a class that is not derived from `Task` gets `Task`'s instead."""
 
 

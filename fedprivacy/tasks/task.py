@@ -17,6 +17,7 @@ from torch.nn import functional
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.columns import Table, TableError
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.metrics import bare_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,10 +343,23 @@ class Task(Protocol):
     def scores(self) -> Mapping[str, Score]:
         """Return the scores of evaluation by client, by name: public, chosen without looking at the records.
 
-        Default: the loss, up to 5, and accuracy if that is the task's metric.
+        Default: the loss, up to 5, and accuracy if that is the task's metric, on whichever records (`each_accuracy`).
         """
         scores = {"loss": Score(self.loss, 0.0, LARGEST_LOSS)}
-        return scores | ({"accuracy": Score(is_right)} if self.metric == "accuracy" else {})
+        return scores | ({"accuracy": Score(is_right)} if bare_name(self.metric) == "accuracy" else {})
+
+    def held_out_metrics(self, model: nn.Module, records: Shard) -> Mapping[str, float]:
+        """Measure a client's model on all of its held-out records together, for example an AUC or a C-index.
+
+        They are recorded beside the scores, as `each_auc`: the mean over clients, the smallest and the largest. A
+        metric that the records do not define, because all are of one class, may be left out or NaN: such a client does
+        not count. Default: none.
+
+        Args:
+            model: the client's, in the mode of evaluation, after the task's standardisation; no gradients are recorded.
+            records: of one client, one or more, from `held_out`, without null rows.
+        """
+        return {}
 
     def partition(self, num_partitions: int) -> str:
         """Name the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 OF_EACH = "each_"
 """Prefix of a metric that is the mean over clients' held-out records, each client's under its own model."""
+
+LEAST, MOST = "_least", "_most"
+"""Suffixes of such a metric's smallest and largest value of a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +21,25 @@ class HeldOut:
     Attributes:
         records: number of held-out records.
         means: their mean scores, by name.
+        whole: metrics of all these records together, by name, for example an AUC; one that these records do not
+            define, because all are of one class, is missing.
     """
 
     records: int
     means: Mapping[str, float]
+    whole: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return both by name."""
+        return {**self.means, **self.whole}
 
 
 class ScoreSpread(NamedTuple):
-    """One score over all clients: mean over all records, and minimum, quartiles and maximum of the clients' means."""
+    """One score or metric over all clients: its mean, and minimum, quartiles and maximum of the clients' values.
+
+    The mean of a score is over all records, that of a metric of records as a whole over the clients that have it.
+    """
 
     mean: float
     least: float
@@ -38,7 +52,13 @@ class ScoreSpread(NamedTuple):
 def spread_of(held_out: Mapping[str, HeldOut]) -> dict[str, ScoreSpread]:
     """Return the spread of each score over clients with held-out records, by name; empty if none has any."""
     some = [each for each in held_out.values() if each.records]
-    return {name: _spread(name, some) for name in some[0].means} if some else {}
+    if not some:
+        return {}
+    scores = {
+        name: _spread([each.means[name] for each in some], [each.records for each in some]) for name in some[0].means
+    }
+    known = {name: [each.whole[name] for each in some if name in each.whole] for each in some for name in each.whole}
+    return scores | {name: _spread(values, [1] * len(values)) for name, values in known.items()}
 
 
 def metrics_of_each(held_out: Mapping[str, HeldOut]) -> dict[str, float]:
@@ -46,14 +66,12 @@ def metrics_of_each(held_out: Mapping[str, HeldOut]) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for name, spread in spread_of(held_out).items():
         each = f"{OF_EACH}{name}"
-        metrics |= {each: spread.mean, f"{each}_least": spread.least, f"{each}_most": spread.most}
+        metrics |= {each: spread.mean, f"{each}{LEAST}": spread.least, f"{each}{MOST}": spread.most}
     return metrics
 
 
-def _spread(name: str, clients: list[HeldOut]) -> ScoreSpread:
-    means = [each.means[name] for each in clients]
-    records = sum(each.records for each in clients)
-    mean = sum(each.records * each.means[name] for each in clients) / records
-    quartiles = statistics.quantiles(means, n=4, method="inclusive") if len(means) > 1 else means * 3
+def _spread(values: list[float], weights: list[int]) -> ScoreSpread:
+    mean = sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
+    quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     lower, median, upper = quartiles
-    return ScoreSpread(mean, min(means), lower, median, upper, max(means))
+    return ScoreSpread(mean, min(values), lower, median, upper, max(values))

@@ -73,7 +73,7 @@ READING = "composed over all rounds and runs, an odometer's reading"
     [
         (lambda: epsilon_figure(SERIES, 900), f"ε of each client {{}}, {READING}"),
         (
-            lambda: tradeoff_figure(SERIES, 900),
+            lambda: tradeoff_figure(SERIES, width=900),
             "accuracy on the server's public records after each round, "
             f"against the largest ε of a client {{}}, {READING}",
         ),
@@ -87,7 +87,7 @@ READING = "composed over all rounds and runs, an odometer's reading"
             "ε {}",
         ),
         (lambda: compared_epsilon_figure(EIGHT, 900), f"largest ε of a client {{}}, {READING}"),
-        (lambda: compared_tradeoff_figure(EIGHT, 900), f"largest ε of a client {{}}, {READING}"),
+        (lambda: compared_tradeoff_figure(EIGHT, width=900), f"largest ε of a client {{}}, {READING}"),
     ],
     ids=["epsilon", "trade-off", "cost", "forecast", "compared losses", "compared trade-offs"],
 )

@@ -20,7 +20,7 @@ def points_of(line):
 
 def test_the_line_goes_through_every_round_in_its_order():
     history = alike(rounds=30, value=lambda n: 0.5 + 0.4 * (-1) ** n)
-    root = drawn(tradeoff_figure(history.series(), 440))
+    root = drawn(tradeoff_figure(history.series(), width=440))
     (line,) = marks(root, "line")
     epsilons = [record.max_epsilon for record in history.rounds]
     right, top = 3 * 1.1, 1.1
@@ -42,7 +42,7 @@ def test_the_last_round_is_named_and_the_title_says_what_it_reached():
 
 def test_budgets_are_upright_rules_and_of_many_only_the_least_and_the_largest():
     series = alike(rounds=30).series()
-    one = drawn(tradeoff_figure(series, 440))
+    one = drawn(tradeoff_figure(series, width=440))
     (rule,) = dashed(one)
     assert place(rule)[0] == pytest.approx(440 / 1.1, abs=1)
     assert "budget ε = 3" in texts(one)

@@ -84,7 +84,7 @@ def run_history(
         settings=settings(epsilon=budget if math.isfinite(budget) else None, **changed),
         noise_multiplier=NOISE,
         relation=relation,
-        metric=metric or "accuracy",
+        task_metric=metric or "accuracy",
         start=RoundResult(0, {}, {}, (), {}),
         rounds=tuple(records),
     )

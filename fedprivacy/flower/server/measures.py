@@ -23,7 +23,7 @@ from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import held_out_of, metrics_of, offers_held_out, scores_of
+from fedprivacy.tasks.loader import held_out_metrics_of, held_out_of, metrics_of, offers_held_out, scores_of
 from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.algorithms import Algorithm, text_of
 from fedprivacy.training.evaluation import NoisySums, estimated
@@ -132,14 +132,16 @@ class Measures:
             records = held_out_of(task, ShardSource(partition_id=part, num_partitions=clients))
             client_id = simulated_client_id(part, clients)
             vector_to_parameters(own.of(client_id), [p for p in model.parameters() if p.requires_grad])
-            found[client_id] = self._scored(model, records, standardise)
+            found[client_id] = self._scored(
+                model if standardise is None else nn.Sequential(standardise, model), records
+            )
         return found
 
     @torch.no_grad()
-    def _scored(self, model: nn.Module, records: Shard, standardise: Standardise | None) -> HeldOut:
+    def _scored(self, model: nn.Module, records: Shard) -> HeldOut:
         if not len(records.inputs):
             return HeldOut(0, {})
-        inputs = records.inputs if standardise is None else standardise(records.inputs)
-        outputs = model(inputs)
+        outputs = model(records.inputs)
         each = {n: s.measure(outputs, records.targets).double() for n, s in scores_of(self.plan.task).items()}
-        return HeldOut(len(records.inputs), {name: float(values.mean()) for name, values in each.items()})
+        means = {name: float(values.mean()) for name, values in each.items()}
+        return HeldOut(len(records.inputs), means, held_out_metrics_of(self.plan.task, model, records))

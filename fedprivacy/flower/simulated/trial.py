@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import nn
 
 from fedprivacy._support.random_state import RandomState
@@ -20,7 +21,16 @@ from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Shard, ShardSource, Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import check_scores, method_of, metrics_of, model_of, table_of
+from fedprivacy.tasks.loader import (
+    check_scores,
+    held_out_metrics_of,
+    held_out_of,
+    method_of,
+    metrics_of,
+    model_of,
+    offers_held_out,
+    table_of,
+)
 from fedprivacy.tasks.standardising import unsuited
 from fedprivacy.training.augment import AugmentationError
 from fedprivacy.training.machine import Machine
@@ -54,7 +64,9 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
                 _viewed(task, shard, config.augmentation_multiplicity)
         if question is not None and config.privacy:
             try_table(task, config, question.columns)
-        metrics_of(task, model if question is None else nn.Sequential(standardiser(question), model))
+        measured = (model if question is None else nn.Sequential(standardiser(question), model)).eval()
+        metrics_of(task, measured)
+        _measured_by_client(task, measured, config.clients)
     finally:
         before.restore()
 
@@ -122,6 +134,18 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
                 "lower clients."
             )
         raise
+
+
+def _measured_by_client(task: Task, model: nn.Module, clients: int) -> None:
+    """Measure a model on the first client's held-out records, where the task holds some out."""
+    if not offers_held_out(task):
+        return
+    records = held_out_of(task, ShardSource(partition_id=0, num_partitions=clients))
+    if len(records.inputs):
+        with method_of(task, "the model on held-out records"), torch.no_grad():
+            outputs = model(records.inputs)
+        check_scores(task, outputs[:_RECORDS], records.targets[:_RECORDS])
+        held_out_metrics_of(task, model, records)
 
 
 def _viewed(task: Task, shard: Shard, multiplicity: int) -> None:

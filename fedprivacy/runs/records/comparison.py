@@ -18,7 +18,8 @@ from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import page
 from fedprivacy.runs.records.run import Run, open_run
-from fedprivacy.values.nulls import finite_or_none, or_infinite
+from fedprivacy.values.metrics import main_metrics, measured_names, measured_on
+from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import (
     NO_PRIVACY,
@@ -45,18 +46,34 @@ _OF_PRIVACY = frozenset(
 
 
 class Comparison:
-    """Two to eight runs side by side, by the metric that the first one's task shows first.
+    """Two to eight runs side by side, by one metric.
 
     A baseline among them, a run without privacy, tells what privacy cost the others.
 
     Attributes:
         runs: in the order in which they were given.
-        metric: its key.
+        metrics: names of everything that any of them measured.
+        metric: name of the one that is compared.
+
+    Raises:
+        RunFolderError: no run has measured the metric that is asked for.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], metric: str | None = None) -> None:
         self.runs = tuple(runs)
-        self.metric = self.runs[0].history.metric
+        self.metrics = measured_names(run.history.newest_metrics for run in self.runs)
+        if metric and metric not in self.metrics:
+            raise RunFolderError(
+                f"metric is '{metric}', which none of the runs has measured; choose from {', '.join(self.metrics)}."
+            )
+        self.metric = metric or self._common()
+
+    def _common(self) -> str:
+        """Choose the first run's metric, or the first one that all runs have."""
+        first, *others = (run.history for run in self.runs)
+        preferred = [first.metric, *main_metrics(first.metrics)]
+        shared = (name for name in preferred if all(name in each.newest_metrics for each in (first, *others)))
+        return next(shared, first.metric)
 
     @cached_property
     def rows(self) -> Rows:
@@ -64,9 +81,9 @@ class Comparison:
 
         `run`, its name here; `folder`; `task`; `final` and `best`, the metric after the last round and in `best_round`,
         or None; `rounds`, finished; `epsilon`, the largest of a client, and its `budget`, None without a bound;
-        `privacy`, False for a baseline; `delta`; `noise_multiplier`, None for a baseline, and
-        `largest_noise_multiplier`, another where clients have their own; `seed`; `cost`, by how much `final` is worse
-        than the baseline's (the mean of several), None without a baseline of the same task.
+        `metrics`, every metric's newest value; `privacy`, False for a baseline; `delta`; `noise_multiplier`, None for a
+        baseline, and `largest_noise_multiplier`, another where clients have their own; `seed`; `cost`, by how much
+        `final` is worse than the baseline's (the mean of several), None without a baseline of the same task.
         """
         names = names_of([run.history.facts for run in self.runs])
         return Rows(self._row(name, run) for name, run in zip(names, self.runs, strict=True))
@@ -102,20 +119,34 @@ class Comparison:
         return found
 
     def figure(self) -> Figure:
-        """The metric by round, a line for each run."""
-        return Figure(compared_metric_figure([run.history.series() for run in self.runs], _FIGURE_WIDTH))
+        """Draw the metric by round, a line for each run.
+
+        Raises:
+            ValueError: none of the runs has measured anything.
+        """
+        return Figure(compared_metric_figure([run.history.series() for run in self.runs], self.metric, _FIGURE_WIDTH))
 
     def save(self, folder: str | PathLike[str]) -> Path:
-        """Write `compare.html`, one file to mail, print and keep, and `compare.png` into a folder; the page's path."""
+        """Write `compare.html`, one file to mail, print and keep, and `compare.png` into a folder; the page's path.
+
+        Runs that measured nothing have no figure.
+        """
         where = Path(folder)
         where.mkdir(parents=True, exist_ok=True)
-        save_png(self.figure().chart, where / COMPARED_FIGURE)
+        if self.metrics:
+            save_png(self.figure().chart, where / COMPARED_FIGURE)
         (where / COMPARED).write_text(self._page(), encoding="utf-8")
         return where / COMPARED
 
     def summary(self) -> dict[str, Any]:
         """The comparison as `fedprivacy compare --json` prints it."""
-        return {"metric": self.metric, "runs": list(self.rows), "differing": self.differing, "cautions": self.cautions}
+        return {
+            "metric": self.metric,
+            "metrics": self.metrics,
+            "runs": list(self.rows),
+            "differing": self.differing,
+            "cautions": self.cautions,
+        }
 
     def in_words(self) -> str:
         """The result in a sentence."""
@@ -151,6 +182,7 @@ class Comparison:
             "final": final_of(history, self.metric),
             "best": best[0] if best else None,
             "best_round": best[1] if best else None,
+            "metrics": plain(history.newest_metrics),
             "rounds": history.finished,
             "privacy": facts.private,
             "epsilon": finite_or_none(worst.epsilon),
@@ -182,17 +214,22 @@ class Comparison:
         return worse + 0.0  # never -0
 
     def _page(self) -> str:
-        return page("compare.html.jinja", comparison=self, drawing=to_svg(self.figure().chart))
+        return page(
+            "compare.html.jinja", comparison=self, drawing=self._drawing(), measured_on=measured_on(self.metric)
+        )
+
+    def _drawing(self) -> str:
+        return to_svg(self.figure().chart) if self.metrics else ""
 
     def __repr__(self) -> str:
         return f"<Comparison of {self.in_words()}>"
 
     def _repr_html_(self) -> str:
         words = html.escape(self.in_words())
-        return f"<p><b>{words}</b></p>{self.figure()._repr_svg_()}"
+        return f"<p><b>{words}</b></p>{self._drawing()}"
 
 
-def compare(*runs: Run | str | PathLike[str]) -> Comparison:
+def compare(*runs: Run | str | PathLike[str], metric: str | None = None) -> Comparison:
     """Put runs side by side: the metric of each, the epsilon that it spent, and what that cost beside a baseline.
 
     >>> import fedprivacy as fp
@@ -206,9 +243,12 @@ def compare(*runs: Run | str | PathLike[str]) -> Comparison:
 
     Args:
         runs: 2 to 8, each as it was returned or opened, or the folder that it wrote to.
+        metric: name of the metric to compare, for example "each_auc"; by default the one that the first run shows
+            first, or the first that all of them measured.
 
     Raises:
-        RunFolderError: a folder holds no run, none of the runs has finished a round, or they are too few or too many.
+        RunFolderError: a folder holds no run, a run has no finished round, they are too few or too many, or none has
+            measured the metric.
     """
     if not FEWEST_RUNS <= len(runs) <= MOST_RUNS:
         raise RunFolderError(f"{len(runs)} runs cannot be compared; name {FEWEST_RUNS} to {MOST_RUNS} folders.")
@@ -216,12 +256,12 @@ def compare(*runs: Run | str | PathLike[str]) -> Comparison:
     unfinished = [str(run.folder) for run in opened if not run.history.rounds]
     if unfinished:
         raise RunFolderError(f"'{unfinished[0]}' has no finished round; leave it out, or go on with it (--resume).")
-    return Comparison(opened)
+    return Comparison(opened, metric)
 
 
 def final_of(history: RunHistory, metric: str) -> float | None:
-    """A metric after the last round; None: it was not measured, or is not a number."""
-    return finite_or_none(history.last.metrics.get(metric))
+    """The newest value of a metric; None: it was not measured, or is not a number."""
+    return finite_or_none(history.newest_metrics.get(metric))
 
 
 def best_of(history: RunHistory, metric: str) -> tuple[float, int] | None:

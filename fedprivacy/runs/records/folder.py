@@ -336,7 +336,7 @@ def read_history(folder: Path) -> RunHistory:
         settings=config["settings"],
         noise_multiplier=noise_multiplier,
         relation=NeighbouringRelation(config["relation"]),
-        metric=config["metric"],
+        task_metric=config["metric"],
         start=start,
         rounds=tuple(rounds),
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.metrics import measured_names, shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.rounds import Roster, RoundResult
 from fedprivacy.values.series import (
@@ -47,11 +48,13 @@ def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
     if not rounds:
         return RunSeries(run.facts, ())
     curves, edges = _curves(run, rounds)
+    points = tuple(run.points(rounds))
+    metric = shown_metric(run.facts.metric, measured_names(point.metrics for point in points))
     worst = next(((most.spent.epsilon, most.spent.budget_epsilon) for most in run.spenders(1)), (0.0, math.inf))
     turns = run.turns(MOST_TURNS) if edges else ()
     return RunSeries(
-        facts=run.facts,
-        points=tuple(run.points(rounds)),
+        facts=replace(run.facts, metric=metric),
+        points=points,
         worst=worst,
         budgets=tuple(run.budgets()),
         curves=curves,
@@ -91,7 +94,7 @@ class RunHistory:
         noise_multiplier: sigma of the local steps of clients without noise of their own; 0 without privacy; None: each
             client has the least for its own sampling rate, see `ClientSpent.noise_multiplier`.
         relation: the neighbouring relation of every event.
-        metric: key of the figure that is shown first.
+        task_metric: name of the metric that the task shows first.
         start: the state before the first round.
         rounds: finished rounds in order.
     """
@@ -99,7 +102,7 @@ class RunHistory:
     settings: Mapping[str, Any]
     noise_multiplier: float | None
     relation: NeighbouringRelation
-    metric: str
+    task_metric: str
     start: RoundResult
     rounds: tuple[RoundResult, ...]
 
@@ -107,6 +110,21 @@ class RunHistory:
     def last(self) -> RoundResult:
         """The state now: after the last round, or before the first."""
         return self.rounds[-1] if self.rounds else self.start
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of all metrics that any round measured."""
+        return measured_names(result.metrics for result in (self.start, *self.rounds))
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that is shown first: the task's, or the nearest that was measured instead."""
+        return shown_metric(self.task_metric, self.metrics)
+
+    @property
+    def newest_metrics(self) -> dict[str, float]:
+        """The newest value of every metric, by name: some are measured in some rounds only."""
+        return {name: value for result in (self.start, *self.rounds) for name, value in result.metrics.items()}
 
     @property
     def last_evaluated(self) -> RoundResult | None:
@@ -164,7 +182,7 @@ class RunHistory:
 
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints. Without privacy every epsilon is None."""
-        metrics = plain(self.last.metrics)
+        metrics = plain(self.newest_metrics)
         return {
             "accuracy": metrics.get("accuracy"),
             "metrics": metrics,

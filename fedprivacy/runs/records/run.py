@@ -15,6 +15,7 @@ from fedprivacy.runs.records.folder import CLIENT_MODELS, MODEL, REPORT, RunFold
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.profile import Profile
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
+from fedprivacy.values.held_out import spread_of
 from fedprivacy.values.rounds import Buffered
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.user_level import UserLevelSpent
@@ -73,8 +74,11 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The metrics after the last round, of the global model on the server's public records."""
-        return dict(self.history.last.metrics)
+        """The newest value of every metric, by name; `rounds` has them after each round.
+
+        A name says whose records it is of: see `fedprivacy.values.metrics`.
+        """
+        return self.history.newest_metrics
 
     @property
     def user_level(self) -> UserLevelSpent | None:
@@ -134,15 +138,18 @@ class Run:
     def held_out(self) -> Rows:
         """A row for each client, of the newest round that measured its model on held-out, public records.
 
-        `client_id`; `round`; `records`, how many; every score under its own name, the records' mean. Without such
-        records (`Task.held_out`) there is no row.
+        `client_id`; `round`; `records`, how many; every score under its own name, the records' mean; every metric of
+        all these records together (`Task.held_out_metrics`). None is what a client's records do not define. Without
+        such records (`Task.held_out`) there is no row.
         """
         newest = self.history.last_held_out
-        each = newest.held_out.items() if newest else ()
+        if newest is None:
+            return Rows()
+        names = spread_of(newest.held_out)
         return Rows(
-            {"client_id": client_id, "round": newest.round, "records": told.records, **told.means}
-            for client_id, told in each
-            if newest
+            {"client_id": client_id, "round": newest.round, "records": told.records}
+            | {name: told.metrics.get(name) for name in names}
+            for client_id, told in newest.held_out.items()
         )
 
     @property
@@ -230,7 +237,9 @@ class Run:
 
     def _in_words(self) -> str:
         history, last = self.history, self.history.last
-        measured = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
+        measured = (
+            f"{metric_name(history.metric)} {metric_text(history.metric, history.newest_metrics.get(history.metric))}"
+        )
         rounds = count_text(len(history.rounds), "round")
         if not history.facts.private:
             return f"{measured} after {rounds}; {NO_PRIVACY}"
