@@ -35,7 +35,16 @@ from fedprivacy.commands.terminal import (
     print_json,
     print_what_the_terminal_lacks_as_ascii,
 )
-from fedprivacy.runs.settings.configuration import FIELDS, OF_ASKING, OF_TRAINING, RUNS, Engine, RunConfig, words_of
+from fedprivacy.runs.settings.configuration import (
+    FIELDS,
+    OF_ASKING,
+    OF_SWEEPS,
+    OF_TRAINING,
+    RUNS,
+    Engine,
+    RunConfig,
+    words_of,
+)
 from fedprivacy.runs.settings.run_file import settings_in
 
 app = Commands(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -89,11 +98,6 @@ _FILE = Annotated[
         show_default=False,
     ),
 ]
-
-_LISTED = tuple(
-    key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "questions", "resume", "signing-key"}
-)
-"""Settings that a sweep takes lists of. Every run has a ledger of its own: on one, they would share each budget."""
 
 _TRACEBACK = inspect.Parameter(
     "traceback",
@@ -381,12 +385,16 @@ app.command()(reproduce)
 
 
 @app.command()
-@partial(with_settings, keys=_LISTED, lists=True)
+@partial(with_settings, keys=OF_SWEEPS, lists=True)
 def sweep(
     settings: dict[str, str],
     *,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination, with seeds from 0 on.")] = 1,
     baseline: Annotated[bool, typer.Option("--baseline", help="The same without privacy, too.")] = False,
+    baseline_learning_rates: Annotated[
+        str, typer.Option(help="Learning rates of the runs without privacy; the best of them is the baseline.")
+    ] = "",
+    metric: Annotated[str, typer.Option(help="Metric to show. Default: the task's, or the nearest measured.")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the runs; the same again goes on with what is left.")],
     as_json: Json = False,
@@ -398,7 +406,8 @@ def sweep(
     """
     from fedprivacy.commands import sweep as sweeps
 
-    sweeps.sweep(settings, seeds=seeds, baseline=baseline, jobs=jobs, out=out, as_json=as_json)
+    given = sweeps.SweepOptions(out, seeds, baseline, baseline_learning_rates, metric, jobs)
+    sweeps.sweep(settings, given, as_json=as_json)
 
 
 @app.command()

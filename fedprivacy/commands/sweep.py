@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedprivacy.commands.terminal import ERR, OUT, as_typed, print_json
+
+if TYPE_CHECKING:
+    from fedprivacy.runs.records.grid import SweepResults
 
 CAUTION = (
     "Choosing settings by what they reach on private records spends privacy that no run's epsilon counts: "
@@ -22,83 +24,72 @@ CAUTION = (
 )
 
 
-def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: Path, as_json: bool) -> None:
-    """Run a sweep and show what came out; see the command's help."""
-    from fedprivacy.flower.simulated.engine import quiet_flower
-    from fedprivacy.runs.records.grid import SweepGrid, SweepResults, SweptRun
-    from fedprivacy.runs.settings.device import choose_device
-    from fedprivacy.server.strategies import build_strategy
-    from fedprivacy.simulation.many_runs import LOG, run_all
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """Options of a sweep other than the settings of its runs."""
 
-    grid = SweepGrid.of(texts, seeds, out, baseline=baseline)
-    plans = grid.check()
-    for plan in plans:  # what a plan does not need, and a run fails without
-        choose_device(plan.config.device)
-        with quiet_flower():
-            build_strategy(plan.config)
-    metric = plans[0].task.metric
-    out.mkdir(parents=True, exist_ok=True)
-    left = [run for run in grid.runs if not run.finished]
-    jobs = min(jobs or os.cpu_count() or 1, max(len(left), 1))
-    failed: list[tuple[str, str]] = []
+    out: Path
+    seeds: int
+    baseline: bool
+    baseline_rates: str
+    metric: str
+    jobs: int
+
+
+def sweep(texts: dict[str, str], given: SweepOptions, *, as_json: bool) -> None:
+    """Run a sweep and show its results; see the command's help."""
+    from fedprivacy.runs.records.grid import SweepGrid, SweepResults
+    from fedprivacy.simulation.many_runs import LOG
+    from fedprivacy.simulation.sweeps import run_grid
+
+    out = given.out
+    grid = SweepGrid.of(texts, given.seeds, out, baseline=given.baseline, baseline_rates=given.baseline_rates)
+    finished = sum(run.finished for run in grid.runs)
     began = time.monotonic()
-    with _bar(quiet=as_json) as bar:
-        task = bar.add_task("", total=len(grid.runs), completed=len(grid.runs) - len(left))
-
-        def tell(run: SweptRun, failure: str) -> None:
-            if failure:
-                failed.append((run.folder.name, failure))
-            bar.update(task, advance=1, description=escape(run.folder.name))
-
-        try:
-            run_all(left, jobs, out / LOG, tell)
-        except KeyboardInterrupt:
-            ERR.print("Stopped. The same command goes on where this one was.")
-            raise typer.Exit(130) from None
-    results = SweepResults(grid, metric)
+    try:
+        failed = run_grid(grid, given.jobs, Console(stderr=True, quiet=as_json))
+    except KeyboardInterrupt:
+        ERR.print("Stopped. The same command goes on where this one was.")
+        raise typer.Exit(130) from None
+    results = SweepResults(grid, given.metric or None)
     written = results.save()
     if as_json:
-        told = {"metric": metric, "combinations": list(results.combinations), "runs": list(results.runs)}
-        print_json(told | {"failed": dict(failed), "out": str(out)})
+        told = {"metric": results.metric, "metrics": results.metrics}
+        rows = {"combinations": list(results.combinations), "runs": list(results.runs)}
+        print_json(told | rows | {"failed": failed, "out": str(out)})
     else:
-        OUT.print(_table(results.combinations, grid.swept, metric))
-        seconds = time.monotonic() - began
-        OUT.print(_last_words(len(left), len(grid.runs), seconds, written, out), highlight=False)
-    for name, failure in failed:
+        OUT.print(_table(results.combinations, grid.swept, results.metric))
+        ran, seconds = len(grid.runs) - finished, time.monotonic() - began
+        OUT.print(_last_words(ran, seconds, results, written), highlight=False)
+    for name, failure in failed.items():
         ERR.print(f"[red]failed:[/] {escape(name)}: {escape(failure)}")
     if failed:
-        ERR.print(f"The same command tries again. More in {escape(str(out / LOG))}." if jobs > 1 else "")
+        ERR.print(f"The same command tries again. Warnings of other processes: {escape(str(out / LOG))}.")
         raise typer.Exit(1)
-
-
-def _bar(*, quiet: bool) -> Progress:
-    return Progress(
-        TextColumn("[bold]run"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=None),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True, quiet=quiet),
-    )
 
 
 def _table(rows: Sequence[dict[str, Any]], swept: Sequence[str], metric: str) -> Table:
     """A row for each combination."""
+    from fedprivacy.runs.records.grid import DEVIATION
     from fedprivacy.values.nulls import or_infinite
     from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, is_share, metric_name, metric_text
 
-    percent = all(is_share(metric, row["mean"]) for row in rows if row["mean"] is not None)
-    table = Table(caption="Mean and standard deviation over seeds, after the last round.")
-    for column in (*swept, metric_name(metric), "deviation", "seeds", "epsilon spent"):
-        table.add_column(column, justify="right")
+    means = [row.get(metric) for row in rows]
+    percent = all(is_share(metric, mean) for mean in means if mean is not None)
+    seeds = {row["runs"] for row in rows}
+    several = ["deviation"] * (max(seeds, default=1) > 1)
+    what = "Mean and standard deviation over seeds" if several else "One run of each"
+    table = Table(caption=f"{what}, after the last round.")
+    for column in (*swept, metric_name(metric), *several, *["seeds"] * (len(seeds) > 1), "epsilon spent"):
+        table.add_column(column, justify="right", overflow="fold")
     for row in rows:
-        deviation = row["deviation"]
+        deviation = row.get(f"{metric}{DEVIATION}")
         spent = epsilon_text(or_infinite(row["epsilon_spent"]), _budget(row)) if row["privacy"] else NO_PRIVACY
         table.add_row(
             *("-" if row[key] is None else escape(str(row[key])) for key in swept),
-            metric_text(metric, row["mean"]),
-            "-" if deviation is None else f"{100 * deviation:.1f}" if percent else f"{deviation:.3g}",
-            str(row["runs"]),
+            metric_text(metric, row.get(metric)),
+            *["-" if deviation is None else f"{100 * deviation:.1f}" if percent else f"{deviation:.3g}"] * len(several),
+            *[str(row["runs"])] * (len(seeds) > 1),
             spent,
         )
     return table
@@ -109,10 +100,15 @@ def _budget(row: dict[str, Any]) -> float:
     return float(row.get("epsilon") or "inf")
 
 
-def _last_words(ran: int, total: int, seconds: float, written: Sequence[Path], out: Path) -> str:
+def _last_words(ran: int, seconds: float, results: SweepResults, written: Sequence[Path]) -> str:
+    from fedprivacy.values.metrics import main_metrics
+
+    total, out = len(results.grid.runs), results.grid.out
     skipped = f", {total - ran} were finished before" if ran < total else ""
+    others = [name for name in main_metrics(results.metrics) if name != results.metric]
+    also = f"Also measured: {escape(', '.join(others))}; --metric shows another.\n" if others else ""
     files = ", ".join(escape(str(path)) for path in written)
     return (
-        f"\n{ran} runs in {seconds:.0f} s{skipped}.\n{CAUTION}\n"
+        f"\n{ran} runs in {seconds:.0f} s{skipped}.\n{also}{CAUTION}\n"
         f"Written: {files}\nEvery run, in a browser: [bold]{escape(as_typed())} dashboard --store {escape(str(out))}[/]"
     )

@@ -18,6 +18,7 @@ from torch import nn
 
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.values.metrics import shown_metric
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import count_text, less_is_better
 
@@ -87,7 +88,7 @@ class EarlyStopping(Callback):
     (2, 'accuracy has not become better than in round 0, by 1 at least, for 2 rounds')
 
     Args:
-        metric: its name; None: the one that the task shows first.
+        metric: its name; None: the task's, or the nearest that the run measures instead.
         patience: after how many rounds in a row that have measured it, and nothing better, the run ends.
         least_change: by how much a better one must be better.
         less_is_better: whether it is an error; None: as its name says.
@@ -110,10 +111,9 @@ class EarlyStopping(Callback):
         self.least_change = least_change
 
     def begin(self, plan: TrainingPlan) -> None:
-        """Forget another run, and take the task's metric, where none is named."""
-        metric, less = self._asked
-        self.metric = metric or plan.task.metric
-        self.less_is_better = less_is_better(self.metric) if less is None else less
+        """Forget another run."""
+        self.metric = self._asked[0] or ""
+        self._declared = plan.task.metric
         self.stop_because = ""
         self.best: float | None = None
         self.best_round = 0
@@ -123,7 +123,7 @@ class EarlyStopping(Callback):
 
     def state_dict(self) -> dict[str, float | str | None]:
         """The figures that it has seen. Its own settings are not part of the state."""
-        return {name: getattr(self, name) for name in ("stop_because", "best", "best_round", "waited")}
+        return {name: getattr(self, name) for name in ("metric", "stop_because", "best", "best_round", "waited")}
 
     def load_state_dict(self, state: Mapping[str, float | str | None]) -> None:
         """See it again."""
@@ -131,6 +131,8 @@ class EarlyStopping(Callback):
 
     def after_round(self, result: RoundResult) -> None:
         """Compare with the best so far, where the metric was measured."""
+        if not self.metric and result.metrics:
+            self.metric = shown_metric(self._declared, result.metrics)
         value = result.metrics.get(self.metric)
         if value is None:
             self._check_measured(result)
@@ -146,15 +148,16 @@ class EarlyStopping(Callback):
     def _better(self, value: float) -> bool:
         if self.best is None:
             return not math.isnan(value)
-        gain = self.best - value if self.less_is_better else value - self.best
+        less = less_is_better(self.metric) if self._asked[1] is None else self._asked[1]
+        gain = self.best - value if less else value - self.best
         return gain > 0.0 and gain >= self.least_change
 
     def _check_measured(self, result: RoundResult) -> None:
         """A name that no round knows would wait for ever."""
         if self.best is None and self.waited == 0 and result.round >= self._due:
-            known = ", ".join(result.metrics) or "none"
+            wanted, known = self.metric or self._declared, ", ".join(result.metrics) or "none"
             raise CallbackError(
-                f"metric is '{self.metric}', which no round has measured until round {result.round}; the metrics are "
+                f"metric is '{wanted}', which no round has measured until round {result.round}; the metrics are "
                 f"{known}."
             )
 

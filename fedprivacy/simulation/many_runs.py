@@ -17,6 +17,7 @@ from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.records.grid import FINISHED, SweptRun
 from fedprivacy.simulation.simulate import prepared, run
+from fedprivacy.tasks import Task
 
 LOG = "sweep.log"
 """Name of the file in the sweep's folder that holds the runs' warnings."""
@@ -25,20 +26,21 @@ Told = Callable[[SweptRun, str], None]
 """Is told of every run that ended, and why it failed; an empty text: it did not."""
 
 
-def run_all(runs: Sequence[SweptRun], jobs: int, log: Path, tell: Told) -> None:
+def run_all(runs: Sequence[SweptRun], jobs: int, log: Path, tell: Told, task: Task | None = None) -> None:
     """Run what is not finished, so many at a time; one that fails does not stop the others.
 
     Every process computes with one thread, and imports what it needs once.
 
     Args:
         runs: of one sweep.
+        task: the task, where it has no name that another process could load it by: with one job only.
         jobs: how many processes; with 1, it is this one.
         log: the file that receives what processes warn of.
         tell: called in this process, as soon as a run ends.
     """
     if jobs == 1:
         for one in runs:
-            tell(one, run_one(one))
+            tell(one, run_one(one, task))
         return
     waiting, again = list(runs), set[Path]()
     while waiting:
@@ -51,15 +53,15 @@ def run_all(runs: Sequence[SweptRun], jobs: int, log: Path, tell: Told) -> None:
                 tell(one, "its process died" if failure is None else failure)
 
 
-def run_one(one: SweptRun) -> str:
+def run_one(one: SweptRun, task: Task | None = None) -> str:
     """Run, or go on with, one run of a sweep; why it failed, or an empty text."""
     try:
         if (one.folder / CHECKPOINT).exists():
-            plan = prepared({"resume": str(one.folder)})
+            plan = prepared({"resume": str(one.folder)}, task)
         else:
             if one.folder.exists():
                 shutil.rmtree(one.folder)  # stopped before its first round: nothing in it was charged or trained
-            plan = prepared({**one.given, "out": str(one.folder)})
+            plan = prepared({**one.given, "out": str(one.folder)}, task)
         run(plan, HERE, Console(quiet=True))
     except Exception as error:
         logging.getLogger("fedprivacy.sweep").exception("%s failed.", one.folder.name)

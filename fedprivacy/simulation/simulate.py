@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedprivacy._support.console import console_of
@@ -43,6 +44,7 @@ from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import build_trackers
 from fedprivacy.training.machine import Machine
+from fedprivacy.values.metrics import shown_metric
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, time_text
 
@@ -157,6 +159,8 @@ def _run(
         machine = _machine(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
+    if not (plan.measures or callbacks):
+        console.print(f"[yellow]{escape(plan.unmeasured)}", soft_wrap=True)
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
         accounts: type[Books] = RunAccounts if config.privacy else BaselineAccounts
@@ -240,7 +244,7 @@ def _check_participation(config: RunConfig) -> None:
 
 
 class RoundProgress:
-    """A live bar: round, the task's first metric, the largest epsilon spent. An observer of rounds.
+    """A live bar: round, the metric that is shown first, the largest epsilon spent. An observer of rounds.
 
     A run that goes on has so many finished rounds behind it.
     """
@@ -268,8 +272,8 @@ class RoundProgress:
 
     def __call__(self, record: RoundResult) -> None:
         """Show a finished round."""
-        value = record.metrics.get(self._metric)
-        measured = "" if value is None else f"{self._metric} {value:.3f}  "
+        metric = shown_metric(self._metric, record.metrics)
+        measured = f"{metric} {record.metrics[metric]:.3f}  " if metric in record.metrics else ""
         measured += "" if record.clock is None else f"clock {time_text(record.clock)}  "
         limit = f" of {budget_text(self._budget)}" if math.isfinite(self._budget) else ""
         spent = (

@@ -186,10 +186,11 @@ def scores_of(task: Task) -> dict[str, Score]:
     return scores
 
 
-def offers_held_out(task: Task) -> bool:
-    """Return whether the task holds records out for simulated clients: it has a `held_out` of its own."""
-    method = getattr(task, "held_out", Task.held_out)
-    return getattr(method, "__func__", method) is not Task.held_out
+def offers(task: Task, method: str) -> bool:
+    """Return whether a task has a method of its own: `held_out`, for example, and does not inherit `Task`'s."""
+    usual = getattr(Task, method)
+    own = getattr(task, method, usual)
+    return getattr(own, "__func__", own) is not usual
 
 
 def shard_of(task: Task, source: ShardSource) -> Shard:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import fedprivacy as fp
 from fedprivacy.figures import to_svg
 from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
 from fedprivacy.runs.records.folder import read_history
@@ -36,6 +38,28 @@ class Coins(fp.Task):
     def evaluate(self, model):
         return {"accuracy": float(model.weight.detach().norm() / 100)}
 """
+
+
+class Coins(fp.Task):
+    """Coins that are measured on each client's held-out records alone."""
+
+    metric = "bias"
+    recipe = fp.Recipe(rounds=2, delta=1e-3, sampling_rate=0.5)
+
+    def model(self):
+        return torch.nn.Linear(2, 2)
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(source.partition_id or 0)
+        sides = torch.randint(2, (40,), generator=generator)
+        return fp.Shard(torch.randn(40, 2, generator=generator) + sides[:, None], sides)
+
+    def held_out(self, source):
+        return self.shard(source)
+
+    def held_out_metrics(self, model, records):
+        return {"bias": float(model(records.inputs).diff().mean())}
+
 
 SWEEP = ("sweep", "--jobs", "1", "--task", "coins.py:Coins", "--clients", "2", "--out", "swept")
 
@@ -93,8 +117,8 @@ def _check_tables(home):
         assert history.settings["epsilon"] == (float(run["epsilon"]) if run["epsilon"] else None)
     for row in table(home / "swept" / "sweep.csv"):
         values = [float(run["accuracy"]) for run in runs if run["epsilon"] == row["epsilon"]]
-        assert float(row["mean"]) == pytest.approx(statistics.mean(values))
-        assert float(row["deviation"]) == pytest.approx(statistics.stdev(values))
+        assert float(row["accuracy"]) == pytest.approx(statistics.mean(values))
+        assert float(row["accuracy_deviation"]) == pytest.approx(statistics.stdev(values))
         assert bool(row["epsilon_spent"]) is (row["privacy"] == "True")
 
 
@@ -107,6 +131,69 @@ def test_a_sweep_is_the_product_of_its_lists_and_a_baseline_of_those_that_are_no
     assert len({run.folder for run in grid.runs}) == len(grid.runs) == 3 * 6
     assert grid.runs[1].given == {"clipping": "flat", "rounds": 7, "epsilon": 1.0, "learning-rate": 0.1, "seed": 1}
     assert grid.runs[-1].given == {"rounds": 7, "learning-rate": 0.3, "privacy": False, "seed": 2}
+
+
+def test_a_setting_is_left_open_where_the_swept_algorithm_does_not_take_it_and_a_baseline_has_rates_of_its_own():
+    texts = {"algorithm": "local,fedavg,mr-mtl", "pull": "0.1,1", "epsilon": "2", "learning-rate": "0.3"}
+    grid = SweepGrid.of(texts, 2, Path("swept"), baseline=False, baseline_rates="0.01,0.1")
+    algorithms = [{"algorithm": "local"}, {"algorithm": "fedavg"}] + [
+        {"algorithm": "mr-mtl", "pull": pull} for pull in (0.1, 1.0)
+    ]
+    without = [{**chosen, "learning-rate": rate, "privacy": False} for chosen in algorithms for rate in (0.01, 0.1)]
+    assert list(grid.combinations) == algorithms + without
+    assert grid.runs[0].given == {"algorithm": "local", "epsilon": 2.0, "learning-rate": 0.3, "seed": 0}
+    assert grid.runs[-1].given == {**without[-1], "seed": 1}
+    fixed = SweepGrid.of({"strategy": "fedavg,fedadam", "server-learning-rate": "0.5"}, 1, Path("s"), baseline=False)
+    assert [run.given.get("server-learning-rate") for run in fixed.runs] == [None, 0.5]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_in_python_it_is_the_same_sweep_of_an_object_with_every_metric_and_the_best_baseline(home, monkeypatch):
+    monkeypatch.chdir(home)
+    settings = {"clients": 2, "rounds": 2, "epsilon": [1.0, 4.0], "progress": False, "out": "swept"}
+    swept = fp.sweep(Coins(), learning_rate=0.3, seeds=2, baseline_learning_rates=[1e-3, 0.3], **settings)
+    runs = {row["folder"]: fp.open_run(row["folder"]) for row in swept.runs}
+    assert len(runs) == 2 * (2 + 2)
+    assert swept.metrics == [f"each_{name}{which}" for name in ("loss", "bias") for which in ("", "_least", "_most")]
+    for row in swept.runs:
+        assert {name: row[name] for name in swept.metrics} == runs[row["folder"]].metrics
+    means = {
+        rate: statistics.mean(
+            row["each_bias"] for row in swept.runs if not row["privacy"] and row["learning-rate"] == rate
+        )
+        for rate in (1e-3, 0.3)
+    }
+    (line,) = swept.lines()
+    assert line.baseline.mean == pytest.approx(max(means.values())) and means[1e-3] != means[0.3]
+    assert "Each bias" in swept.figure()._repr_svg_()
+    rows = table(home / "swept" / "sweep.csv")
+    assert [float(row["each_bias"]) for row in rows] == [row["each_bias"] for row in swept.combinations]
+    again = fp.sweep(
+        Coins(), learning_rate=0.3, seeds=2, baseline_learning_rates=[1e-3, 0.3], metric="each_bias", **settings
+    )
+    assert again.metric == "each_bias" and again.runs == swept.runs  # nothing ran again
+    with pytest.raises(fp.ConfigError, match="metric is 'bias', which no run has measured; the metrics are each_loss"):
+        fp.sweep(Coins(), learning_rate=0.3, seeds=2, baseline_learning_rates=[1e-3, 0.3], metric="bias", **settings)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"ledger": "sqlite:///l.db"}, "ledger is no setting of a sweep"),
+        ({"seed": 3}, "seed is no setting of a sweep"),
+        ({"seeds": 0}, "seeds is 0; give 1 or more"),
+        ({"jobs": 2}, "jobs is 2, and the task is an object"),
+        ({"epsilon": []}, "epsilon is an empty list; give a value"),
+        ({"epsilon": [1.0, -2.0]}, "epsilon is -2.0"),
+        ({"lerning_rate": [0.1]}, "lerning_rate is not a setting"),
+        ({"baseline_learning_rates": [0.0]}, "learning_rate is 0.0"),
+    ],
+)
+def test_what_python_s_sweep_cannot_take_is_named_before_the_first_run(given, told, tmp_path):
+    with pytest.raises(fp.ConfigError) as raised:
+        fp.sweep(Coins(), out=tmp_path / "swept", progress=False, **given)
+    assert told in str(raised.value)
+    assert not (tmp_path / "swept").exists()
 
 
 def test_all_combinations_are_checked_before_the_first_run(home):
@@ -179,8 +266,9 @@ def made_up_hospitals(file):
 def test_from_an_empty_folder_to_five_budgets_and_their_baseline_in_three_commands_and_one_file(tmp_path):
     """The how-to's commands as typed, but for two seeds instead of five."""
     text = HOW_TO.read_text()
-    file, on_public = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    file, in_python, on_public = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert "OnPublic(Heart(), " in on_public  # of the same file, for those who have public records
+    assert "fp.sweep(" in in_python
     commands = re.findall(r"```sh\n(fedprivacy doctor.*?)```", text, re.DOTALL)[0].strip().splitlines()
     assert (len(file.splitlines()) <= 40, len(commands)) == (True, 3)
     (tmp_path / "heart.py").write_text(file)
@@ -190,7 +278,7 @@ def test_from_an_empty_folder_to_five_budgets_and_their_baseline_in_three_comman
     rows = table(tmp_path / "sweeps" / "heart" / "sweep.csv")
     assert [row["epsilon"] for row in rows] == ["0.5", "1.0", "2.0", "4.0", "8.0", ""]
     assert {row["runs"] for row in rows} == {"2"}
-    reached = [float(row["mean"]) for row in rows]
+    reached = [float(row["accuracy"]) for row in rows]
     assert reached[-1] > 0.75 and reached[0] < reached[-1] + 0.03  # one seed to another differs by as much
     assert (tmp_path / "sweeps" / "heart" / "sweep.png").exists()
     assert "privacy costs" in printed[-1].stdout

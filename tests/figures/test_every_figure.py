@@ -74,7 +74,7 @@ READING = "composed over all rounds and runs, an odometer's reading"
         (lambda: epsilon_figure(SERIES, 900), f"ε of each client {{}}, {READING}"),
         (
             lambda: tradeoff_figure(SERIES, width=900),
-            "accuracy on the server's public records after each round, "
+            "accuracy after each round, global model on the server's public records, "
             f"against the largest ε of a client {{}}, {READING}",
         ),
         (

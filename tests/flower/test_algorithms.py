@@ -127,8 +127,12 @@ def test_a_client_s_own_model_is_in_the_run_s_folder():
     assert [row["client_id"] for row in run.held_out] == ["client-0", "client-1", "client-2"]
     assert "For each client" in run.report.read_text()
     plain = fp.simulate(DeepBlobs(), clients=3, rounds=2, out="plain", progress=False)
+    assert torch.equal(plain.model(client_id="client-1")[0].weight, plain.model()[0].weight)  # it uses the global one
+    with pytest.raises(RunFolderError, match=r"no client 'client-9'; choose one of"):
+        plain.model(client_id="client-9")
+    (run.folder / "client-models.safetensors").unlink()  # as a deployed server's folder, which never had it
     with pytest.raises(RunFolderError, match="no model of client-1"):
-        plain.model(client_id="client-1")
+        run.model(client_id="client-1")
 
 
 @pytest.mark.parametrize("name", EVERY)

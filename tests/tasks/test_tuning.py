@@ -8,7 +8,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.ledger import Ledger
 from fedprivacy.tasks import TaskError
-from fedprivacy.tasks.loader import is_task, offers_held_out, offers_table, word_of
+from fedprivacy.tasks.loader import is_task, offers, offers_table, word_of
 from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
 
@@ -38,7 +38,7 @@ def test_it_is_a_task_with_the_records_that_it_is_given():
     shard, once = task.shard(source), Blobs().shard(source)
     assert len(shard) == 3 * len(once) and all(torch.equal(part, once.inputs) for part in shard.inputs.split(len(once)))
     assert all(torch.equal(part, once.targets) for part in shard.targets.split(len(once)))
-    assert offers_held_out(task) and not offers_table(task)
+    assert offers(task, "held_out") and not offers_table(task)
     assert (task.recipe, task.metric, task.shard_sizes_public) == (Blobs.recipe, "accuracy", True)
     with pytest.raises(AttributeError, match="nothing"):
         _ = task.nothing

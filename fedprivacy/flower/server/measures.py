@@ -23,7 +23,7 @@ from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import held_out_metrics_of, held_out_of, metrics_of, offers_held_out, scores_of
+from fedprivacy.tasks.loader import held_out_metrics_of, held_out_of, metrics_of, offers, scores_of
 from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.algorithms import Algorithm, text_of
 from fedprivacy.training.evaluation import NoisySums, estimated
@@ -117,7 +117,7 @@ class Measures:
             TaskError: the task has no held-out records for a client, or its scores fail.
         """
         config = self.plan.config
-        if self.kept is None or number == 0 or not offers_held_out(self.plan.task):
+        if self.kept is None or number == 0 or not offers(self.plan.task, "held_out"):
             return {}
         every = config.held_out_evaluation
         due = number == config.rounds or (every > 0 and number % every == 0)

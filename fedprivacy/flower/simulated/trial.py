@@ -28,7 +28,7 @@ from fedprivacy.tasks.loader import (
     method_of,
     metrics_of,
     model_of,
-    offers_held_out,
+    offers,
     table_of,
 )
 from fedprivacy.tasks.standardising import unsuited
@@ -138,7 +138,7 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
 
 def _measured_by_client(task: Task, model: nn.Module, clients: int) -> None:
     """Measure a model on the first client's held-out records, where the task holds some out."""
-    if not offers_held_out(task):
+    if not offers(task, "held_out"):
         return
     records = held_out_of(task, ShardSource(partition_id=0, num_partitions=clients))
     if len(records.inputs):

@@ -26,7 +26,7 @@ from fedprivacy.runs.settings.client_terms import ClientTerms, client_terms_of
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.tasks import Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import agreed, augmentation_of, model_of
+from fedprivacy.tasks.loader import agreed, augmentation_of, model_of, offers
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -322,6 +322,20 @@ class TrainingPlan(RunPlan):
             ConfigError: says why no noise meets the user-level budget, or that it does not allow one round.
         """
         return user_level_plan(self.config) if self.config.user_level else None
+
+    @property
+    def measures(self) -> bool:
+        """Tell whether the run measures its model without callbacks."""
+        held_out = offers(self.task, "held_out") and bool(self.simulated_clients)
+        return offers(self.task, "evaluate") or held_out or self.config.local_evaluation > 0
+
+    @property
+    def unmeasured(self) -> str:
+        """Words for a run that measures nothing, with the remedy."""
+        return (
+            f"Nothing will be measured: task {self.task.name} has no evaluate() and no held_out(). Give it one of the "
+            "two, or set local-evaluation."
+        )
 
     @cached_property
     def standardise(self) -> Spread | None:

@@ -183,10 +183,11 @@ class Run:
 
         Args:
             task: that the run was of; None: the one that is known.
-            client_id: whose own model, in a simulation whose algorithm gives clients some; None: the global one.
+            client_id: the client whose model it is, in a simulation: its own where the algorithm gives it one, else the
+                global one, as for None.
 
         Raises:
-            RunFolderError: the run has left no model yet, or that client none of its own.
+            RunFolderError: the run has left no model yet, or has no such client.
             TaskError: the task was an object of another process, or another one than `task`; give it.
         """
         from safetensors import safe_open
@@ -200,26 +201,28 @@ class Run:
             names = file.keys()
             model.load_state_dict({name: file.get_tensor(name) for name in names}, strict=False)
             numbers = (file.metadata() or {}).get(STANDARDISE)
-        if client_id is not None:
-            own = [p for p in model.parameters() if p.requires_grad]
-            nn.utils.vector_to_parameters(self._personal(client_id), own)
+        if client_id is not None and (personal := self._personal(client_id)) is not None:
+            nn.utils.vector_to_parameters(personal, [p for p in model.parameters() if p.requires_grad])
         if numbers is not None:
             model = nn.Sequential(Standardise(**json.loads(numbers)), model)
         return model.eval()
 
-    def _personal(self, client_id: str) -> Tensor:
-        """A client's own model, flat."""
+    def _personal(self, client_id: str) -> Tensor | None:
+        """A client's own model, flat; None: it uses the global one."""
         from safetensors import safe_open
 
+        if client_id not in self.history.last.spent:
+            raise RunFolderError(f"'{self.folder}' has no client '{client_id}'; choose one of `run.clients`.")
         if (self.folder / CLIENT_MODELS).exists():
             with safe_open(self.folder / CLIENT_MODELS, framework="pt") as file:
-                if client_id in file.keys():  # noqa: SIM118 - no mapping
-                    own: Tensor = file.get_tensor(client_id)
-                    return own
-        raise RunFolderError(
-            f"'{self.folder}' holds no model of {client_id}'s own (algorithm {self.settings.get('algorithm', 'fedavg')}"
-            "); leave client_id open for the global one."
-        )
+                return file.get_tensor(client_id) if client_id in file.keys() else None  # noqa: SIM118 - no mapping
+        config = RunConfig.of_public(self.settings)
+        if config.algorithm_in(config.rounds).personal:
+            raise RunFolderError(
+                f"'{self.folder}' holds no model of {client_id}'s own (algorithm {config.algorithm}), which stays on "
+                "its host; leave client_id open for the global one."
+            )
+        return None
 
     def _written(self, name: str) -> Path:
         path = self.folder / name

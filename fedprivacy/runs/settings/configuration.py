@@ -54,6 +54,7 @@ __all__ = [
     "FIELDS",
     "LEDGER",
     "OF_ASKING",
+    "OF_SWEEPS",
     "OF_TRAINING",
     "RUNS",
     "ConfigError",
@@ -182,6 +183,11 @@ FIELDS = {key: field for group in GROUPS for key, field in fields_of(group).item
 
 OF_TRAINING = tuple(key for key in FIELDS if key != "questions")
 """Settings of a run that trains."""
+
+OF_SWEEPS = tuple(
+    key for key in OF_TRAINING if key not in {"privacy", "seed", "out", "ledger", "resume", "signing-key"}
+)
+"""Settings that a sweep takes lists of. Every run has a ledger of its own: on one, they would share each budget."""
 
 OF_ASKING = (
     *("task", "clients", "epsilon", "delta", "spend", "noise-multiplier", "client-terms", "filter", "seed", "out"),

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import TypeVar
@@ -26,11 +26,12 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _KEY = re.compile(rf"(?<![\w/.'-])({'|'.join(key for key in FIELDS if '-' in key)})(?![\w/'-]|\.\w)")
 
 
-def takes_settings(function: Function) -> Function:
-    """Give a function with `**settings` every setting of a run as a keyword, and tell of each in its docstring."""
+def takes_settings(function: Function, keys: Iterable[str] = OF_TRAINING) -> Function:
+    """Give a function with `**settings` the settings of a run as keywords, and tell of each in its docstring."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    fields = [FIELDS[key] for key in OF_TRAINING if key != "task"]
+    taken = {parameter.name for parameter in own}
+    fields = [field for key in keys if (field := FIELDS[key]).name not in taken]
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     keywords = [
         inspect.Parameter(field.name, keyword_only, default=None, annotation=f"{kind_of(field)} | None")

@@ -1,0 +1,156 @@
+"""A sweep from its lists of settings to its results: for `fedprivacy.sweep` and for the command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from warnings import warn
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedprivacy._support.console import console_of
+from fedprivacy.flower.simulated.engine import quiet_flower
+from fedprivacy.runs.records.grid import SweepGrid, SweepResults, SweptRun
+from fedprivacy.runs.settings.configuration import FIELDS, OF_SWEEPS, ConfigError, Value
+from fedprivacy.runs.settings.device import choose_device
+from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
+from fedprivacy.server.strategies import build_strategy
+from fedprivacy.simulation.many_runs import LOG, run_all
+
+
+@partial(takes_settings, keys=OF_SWEEPS)
+def sweep(
+    task: GivenTask = None,
+    *,
+    out: str | os.PathLike[str],
+    seeds: int = 1,
+    baseline: bool = False,
+    baseline_learning_rates: Sequence[float] = (),
+    metric: str | None = None,
+    jobs: int | None = None,
+    progress: bool = True,
+    **settings: Given | Sequence[Value],
+) -> SweepResults:
+    """Simulate every combination of settings, each a value or a list of values, with several seeds.
+
+    What is finished in the folder is not run again. Every run has a ledger of its own: to choose settings by what they
+    reach on private records spends privacy that no run's epsilon counts (docs/how-to/sweep.md).
+
+    >>> import fedprivacy as fp
+    >>> swept = fp.sweep("cancer", clients=3, rounds=2, epsilon=[1.0, 2.0], out="sweeps/cancer", jobs=1, progress=False)
+    >>> [row["runs"] for row in swept.combinations], swept.metric
+    ([1, 1], 'accuracy')
+
+    Args:
+        task: as in `simulate`.
+        out: folder of the runs, their tables and the figure.
+        seeds: number of runs of each combination, with seeds from 0 on.
+        baseline: whether each choice of the settings that are not privacy's is run without privacy, too.
+        baseline_learning_rates: learning rates to try without privacy, where the private one would be a bad one; with
+            them `baseline` is true.
+        metric: name of the metric that figure and table show; None: the task's, or the nearest that was measured.
+        jobs: number of processes; None: one for each core, or this process alone for a task that is an object.
+        progress: whether a bar shows the runs.
+        settings: of the runs, each a value or a list of values, see below.
+
+    Returns:
+        The results: `runs`, `combinations`, `metrics`, `figure()`. A warning names each run that failed; the same call
+        tries it again.
+
+    Raises:
+        ConfigError: lists everything that is wrong with any combination, before the first run.
+        KeyboardInterrupt: somebody ended the sweep; the same call goes on.
+    """
+    rates = tuple(baseline_learning_rates)
+    with spelt_as_keywords():
+        named, own = by_key(task, {})
+        lists = _lists(settings)
+        if named.get("task"):
+            lists["task"] = [str(named["task"])]
+        grid = SweepGrid(lists, seeds, Path(out), baseline or bool(rates), rates, own)
+        _check(grid, jobs)
+        failed = run_grid(grid, jobs or 0, console_of(shown=progress))
+    for name, failure in failed.items():
+        warn(f"{name} failed: {failure}; the same call tries it again.", stacklevel=2)
+    results = SweepResults(grid, metric)
+    results.save()
+    return results
+
+
+def run_grid(grid: SweepGrid, jobs: int, console: Console) -> Mapping[str, str]:
+    """Check every combination, run what is not finished and show a bar; return why runs failed, by their names.
+
+    Args:
+        grid: the runs.
+        jobs: number of processes; 0: one for each core, or one for a task that only this process has.
+        console: the console for the bar and for what is said before the first run.
+
+    Raises:
+        ConfigError: lists everything that is wrong with any combination.
+    """
+    plans = grid.check()
+    for plan in plans:  # what a plan does not need, and a run fails without
+        choose_device(plan.config.device)
+        with quiet_flower():
+            build_strategy(plan.config)
+    if not plans[0].measures:
+        console.print(f"[yellow]{escape(plans[0].unmeasured)}", soft_wrap=True)
+    grid.out.mkdir(parents=True, exist_ok=True)
+    left = [run for run in grid.runs if not run.finished]
+    jobs = min(jobs or (1 if grid.task else os.cpu_count() or 1), max(len(left), 1))
+    failed: dict[str, str] = {}
+    with _bar(console) as bar:
+        shown = bar.add_task("", total=len(grid.runs), completed=len(grid.runs) - len(left))
+
+        def tell(run: SweptRun, failure: str) -> None:
+            if failure:
+                failed[run.folder.name] = failure
+            bar.update(shown, advance=1, description=escape(run.folder.name))
+
+        run_all(left, jobs, grid.out / LOG, tell, grid.task)
+    return failed
+
+
+def _check(grid: SweepGrid, jobs: int | None) -> None:
+    """Raise a ConfigError for what a command line cannot spell."""
+    problems = [
+        f"{key} is no setting of a sweep, whose runs have seeds, folders and ledgers of their own; leave it out."
+        for key in grid.lists
+        if key in FIELDS and key not in OF_SWEEPS
+    ]
+    problems += [f"seeds is {grid.seeds}; give 1 or more."] * (grid.seeds < 1)
+    if grid.task and (jobs or 1) > 1:
+        problems.append(
+            f"jobs is {jobs}, and the task is an object, which other processes do not have; give "
+            "task='path/to/file.py:Name', or jobs=1."
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def _lists(settings: Mapping[str, Given | Sequence[Value]]) -> dict[str, list[Value]]:
+    """Return the values of each setting by hyphenated key; a setting that is left open has no list."""
+    lists: dict[str, list[Value]] = {}
+    for name, given in settings.items():
+        several: Sequence[Given] = given if isinstance(given, list | tuple) else [given]  # type: ignore[list-item]
+        for one in several:
+            key, value = next(iter(by_key(None, {name: one})[0].items()))
+            lists.setdefault(key, []).extend([] if value in (None, "") else [value])
+        if isinstance(given, list | tuple) and not given:
+            raise ConfigError([f"{name} is an empty list; give a value, or leave it out."])
+    return {key: values for key, values in lists.items() if values}
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("[bold]run"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=None),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        console=console,
+    )

@@ -1,0 +1,131 @@
+"""Whatever a run measures has a name, is shown and can be compared, whichever method of the task measured it."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+import fedprivacy as fp
+from fedprivacy.runs.records.folder import RunFolderError
+from fedprivacy.simulation.simulate import prepared
+from tests.commands.running import fedprivacy, unwrapped
+from tests.flower.blobs import Blobs
+
+SETTINGS = {"clients": 4, "rounds": 3, "epsilon": 3.0, "seed": 1, "progress": False}
+
+
+class WholeBlobs(Blobs):
+    """Blobs that are measured on each client's held-out records alone; the last client's are of one class."""
+
+    evaluate = fp.Task.evaluate
+
+    def held_out(self, source):
+        kept = self.shard(source)
+        noise = torch.randn(kept.inputs.shape, generator=torch.Generator().manual_seed(source.partition_id))
+        kept = fp.Shard(kept.inputs + 2.0 * noise, kept.targets)
+        if source.partition_id == 3:
+            return fp.Shard(kept.inputs[kept.targets == 0], kept.targets[kept.targets == 0])
+        return fp.Shard(kept.inputs[:9], kept.targets[:9])
+
+    def held_out_metrics(self, model, records):
+        if len(set(records.targets.tolist())) < 2:
+            return {"auc": math.nan, "size": len(records.inputs)}
+        scores = model(records.inputs).softmax(1)[:, 1]
+        return {"auc": float(roc_auc_score(records.targets, scores)), "size": len(records.inputs)}
+
+
+class Unmeasured(Blobs):
+    """Blobs that nobody measures."""
+
+    evaluate = fp.Task.evaluate
+
+
+@pytest.fixture
+def whole():
+    return fp.simulate(WholeBlobs(), algorithm="mr-mtl", pull=0.5, out="whole", **SETTINGS)
+
+
+def test_a_metric_of_a_client_s_records_as_a_whole_is_that_of_its_model_on_them(undrawn, whole):
+    task, expected = WholeBlobs(), {}
+    for part in range(4):
+        records = task.held_out(fp.ShardSource(partition_id=part, num_partitions=4))
+        with torch.no_grad():
+            expected[f"client-{part}"] = task.held_out_metrics(whole.model(client_id=f"client-{part}"), records)
+    found = {row["client_id"]: row for row in whole.held_out}
+    assert found["client-3"]["auc"] is None and found["client-3"]["size"] == expected["client-3"]["size"]
+    known = [expected[f"client-{part}"]["auc"] for part in range(3)]
+    assert [found[f"client-{part}"]["auc"] for part in range(3)] == pytest.approx(known)
+    assert len(set(known)) > 1  # else a mean could be any of them
+    assert whole.metrics["each_auc"] == pytest.approx(sum(known) / 3)
+    assert (whole.metrics["each_auc_least"], whole.metrics["each_auc_most"]) == pytest.approx((min(known), max(known)))
+
+
+@pytest.mark.exhaustive
+def test_what_was_measured_is_shown_where_the_task_s_own_metric_was_not(whole):
+    again = fp.open_run(whole.folder)
+    assert again.history.metric == "each_accuracy" and again.metrics == whole.metrics
+    assert "each accuracy" in repr(again) and "not measured" not in repr(again)
+    drawing = whole.figures.metric()._repr_svg_()
+    assert "each client's model on its held-out records" in drawing
+    report = whole.report.read_text()
+    assert "auc" in report and "not measured" not in report
+    other = fp.simulate(WholeBlobs(), out="other", **SETTINGS)
+    compared = fp.compare(whole, other, metric="each_auc")
+    assert [row["final"] for row in compared.rows] == [whole.metrics["each_auc"], other.metrics["each_auc"]]
+    assert fp.compare(whole, other).metric == "each_accuracy"
+    assert "each_auc" in compared.save("compared").read_text()
+    with pytest.raises(RunFolderError, match="metric is 'each_auk', which none of the runs has measured; choose from"):
+        fp.compare(whole, other, metric="each_auk")
+
+
+@pytest.mark.exhaustive
+def test_runs_that_measured_nothing_are_compared_and_said_to_measure_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first, second = (fp.simulate(Unmeasured(), out=name, **SETTINGS) for name in ("a", "b"))
+    assert "not measured" in fp.compare(first, second).save("compared").read_text()
+    assert not Path("compared/compare.png").exists()
+    printed = unwrapped(fedprivacy("compare", "a", "b", cwd=tmp_path).output)
+    assert "accuracy not measured" in printed
+    plan = prepared({"clients": 4}, Unmeasured())
+    assert not plan.measures and "no evaluate() and no held_out()" in plan.unmeasured
+    assert prepared({"clients": 4}, WholeBlobs()).measures and prepared({"clients": 4}, Blobs()).measures
+    assert prepared({"clients": 4, "local-evaluation": 1}, Unmeasured()).measures
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([("auc", 0.5)], "held_out_metrics() returns a list; return numbers by name"),
+        ({"auc": "high"}, "held_out_metrics() returns a str for 'auc'"),
+        (
+            {"loss": 0.5},
+            "held_out_metrics() returns 'loss', as a score of scores() is called; call one of them otherwise",
+        ),
+        (ZeroDivisionError("by zero"), "held_out_metrics() fails"),
+    ],
+)
+def test_what_cannot_be_a_metric_is_refused_before_anything_is_charged(given, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Wrong(WholeBlobs):
+        def held_out_metrics(self, model, records):
+            if isinstance(given, Exception):
+                raise given
+            return given
+
+    with pytest.raises(fp.ConfigError) as raised:
+        fp.simulate(Wrong(), out="wrong", **SETTINGS)
+    assert told in str(raised.value)
+    assert not Path("wrong").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_early_stopping_takes_the_nearest_metric_and_goes_on_with_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    stopping = fp.EarlyStopping(patience=1, least_change=1.0)
+    run = fp.simulate(WholeBlobs(), out="run", callbacks=[stopping], held_out_evaluation=1, **SETTINGS | {"rounds": 6})
+    assert (run.history.finished, stopping.metric) == (2, "each_accuracy")
+    assert json.loads((run.folder / "rounds.jsonl").read_text().splitlines()[-1])["metrics"]["each_auc"] > 0.0
