@@ -5,14 +5,15 @@
 >>> fp.epsilon(noise_multiplier=sigma, delta=1e-5, sampling_rate=0.01, steps=1000) <= 1.0
 True
 
-What there is: `simulate` trains a federation on this machine, `sweep` every combination of settings, `open_run` opens
-what it recorded, `compare` puts runs side by side, `plan` tells the cost before, `recommend` chooses settings,
-`reproduce` runs one of the `reproductions` over seeds, or an experiment of one's own, `audit_training` tells whether
-the code deserves its epsilon; a `Callback`, such as `EarlyStopping`, hears of every round; a task of one's own is
-made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-in ones; `load_table` reads a
-CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`, which questions are asked of,
-and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client`
-make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
+What there is: `simulate` trains a federation on this machine, `sweep` every combination of settings, `list_runs`
+finds runs again, `open_run` opens what it recorded, `compare` puts runs side by side, `plan` tells the cost before,
+`recommend` chooses settings, `reproduce` runs one of the `reproductions` over seeds, or an experiment of one's own,
+`audit_training` tells whether the code deserves its epsilon; a `Callback`, such as `EarlyStopping`, hears of every
+round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-
+in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`,
+which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`;
+`PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation; `epsilon`
+and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets one
 environment variable, `MKL_CBWR`, unless it is set (`fedprivacy._support.blas` says why); so import it before torch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from fedprivacy.runs.prospect import plan as plan
     from fedprivacy.runs.recommendation import recommend as recommend
     from fedprivacy.runs.records.comparison import compare as compare
+    from fedprivacy.runs.records.listing import list_runs as list_runs
     from fedprivacy.runs.records.run import Run as Run
     from fedprivacy.runs.records.run import open_run as open_run
     from fedprivacy.runs.settings.configuration import ConfigError as ConfigError
@@ -68,6 +70,7 @@ _HOMES = {
     "ask": "simulation.ask",
     "sweep": "simulation.sweeps",
     "open_run": "runs.records.run",
+    "list_runs": "runs.records.listing",
     "Callback": "runs.callbacks",
     "EarlyStopping": "runs.callbacks",
     "compare": "runs.records.comparison",

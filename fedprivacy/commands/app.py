@@ -25,6 +25,7 @@ from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.reproduce import reproduce
+from fedprivacy.commands.runs import runs_app
 from fedprivacy.commands.terminal import (
     OUT,
     PLAIN,
@@ -51,6 +52,7 @@ app = Commands(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(guard_app, name="guard")
+app.add_typer(runs_app, name="runs")
 
 
 def _show_version(wanted: bool) -> None:
@@ -210,10 +212,10 @@ def dashboard(
     On an address that other machines reach, a token is needed: one is made and shown, unless the environment variable
     FEDPRIVACY_DASHBOARD_TOKEN holds one.
     """
-    from fedprivacy.dashboard.catalogue import Catalogue, default_sources
     from fedprivacy.dashboard.security import TokenError
     from fedprivacy.dashboard.service import Address, Opened, ServingError, end_with_stdin, serve
     from fedprivacy.ledger import LedgerError
+    from fedprivacy.runs.records.catalogue import Catalogue, default_sources
 
     def opened(page: Opened) -> None:
         if as_json:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 
 from fedprivacy.dashboard import models, presentation
-from fedprivacy.dashboard.catalogue import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
 from fedprivacy.dashboard.forecasts import forecast
+from fedprivacy.dashboard.lookup import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.records.store import ClientQuery
 from fedprivacy.values.nulls import finite_or_none

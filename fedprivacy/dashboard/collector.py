@@ -12,9 +12,9 @@ from prometheus_client import metrics_core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from fedprivacy.dashboard.catalogue import Catalogue
 from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.store import StoredRun
 from fedprivacy.values.runs import RunStanding, RunTally
 from fedprivacy.values.series import RoundPoint, RunFacts

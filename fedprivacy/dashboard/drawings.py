@@ -17,12 +17,13 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from pydantic import AfterValidator, WithJsonSchema
 
 from fedprivacy import figures
-from fedprivacy.dashboard.catalogue import NOTHING_YET, Catalogue, ClientName, Runs, TheRun, Words, find
 from fedprivacy.dashboard.forecasts import rounds_by_noise
+from fedprivacy.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find
 from fedprivacy.figures import observations
 from fedprivacy.figures.named import FigureOptions, NamedFigure, RunData
 from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.history import costs_of, series_of
 from fedprivacy.runs.records.store import StoredRun
 from fedprivacy.values.series import MOST_CHOSEN, RunSeries

@@ -10,7 +10,7 @@ from fastapi import HTTPException
 from fedprivacy.accounting import FILTERS, MechanismChanged, step_quota
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.dashboard import models
-from fedprivacy.dashboard.catalogue import client_of
+from fedprivacy.dashboard.lookup import client_of
 from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.records.store import ClientQuery, StoredRun

@@ -14,8 +14,9 @@ from fastapi import APIRouter, Header, HTTPException, Request
 from fastapi.responses import StreamingResponse
 
 from fedprivacy.dashboard import presentation
-from fedprivacy.dashboard.catalogue import NOT_FOUND, Catalogue, Runs, TheRun, find
+from fedprivacy.dashboard.lookup import NOT_FOUND, Runs, TheRun, find
 from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.store import RunStore, StoredRun
 from fedprivacy.values.runs import RunStatus
 

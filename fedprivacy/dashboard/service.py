@@ -16,10 +16,10 @@ from pathlib import Path
 import uvicorn
 from rich.console import Console
 
-from fedprivacy.dashboard.catalogue import Catalogue
 from fedprivacy.dashboard.live import Listeners
 from fedprivacy.dashboard.security import Door, checked_token, is_loopback, new_token
 from fedprivacy.dashboard.web_app import dashboard_app
+from fedprivacy.runs.records.catalogue import Catalogue
 
 TOKEN = "FEDPRIVACY_DASHBOARD_TOKEN"
 """Name of the environment variable that holds the token: others on the machine could read a command line."""

@@ -19,11 +19,12 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
 from fedprivacy.dashboard.api import ROOT, api
-from fedprivacy.dashboard.catalogue import Catalogue, Runs
 from fedprivacy.dashboard.drawings import drawings
 from fedprivacy.dashboard.live import Listeners, live
+from fedprivacy.dashboard.lookup import Runs
 from fedprivacy.dashboard.security import AccessMiddleware, Door
 from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.records.catalogue import Catalogue
 
 _LONGEST_FORM = 4096
 

@@ -53,7 +53,7 @@ class Submission(NamedTuple):
             ) from error
         base = run_config.resolve().parent  # the server works elsewhere: a relative path would be another one there
         named = {key: str(base / str(settings[key])) for key in ("out", "resume") if settings.get(key)}
-        settings |= named or {"out": new_run_folder(app.resolve().name, base / RUNS)}
+        settings |= named or {"out": new_run_folder(str(settings.get("name") or app.resolve().name), base / RUNS)}
         resumed = named.get("resume")
         out = Path(resumed or str(settings["out"]))
         checked_plan(app, settings)

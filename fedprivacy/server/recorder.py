@@ -7,6 +7,7 @@ import logging
 import shlex
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import (
     CLIENT_MODELS,
+    ERROR,
     MODEL,
     REPORT,
     START,
@@ -122,15 +124,20 @@ class Recorder:
         """Record the run that this surrounds to its end, and say how it ended and where the results are.
 
         What there is of a run that fails is kept, too, and its error says how to go on. Of one that Ctrl-C ends nothing
-        is drawn: whoever presses it does not want to wait.
+        is drawn: whoever presses it does not want to wait. `fedprivacy runs error` shows the error later.
         """
         status, drawn = RunStatus.FAILED, True
+        (self.folder / ERROR).unlink(missing_ok=True)  # of a run that goes on
         try:
             try:
                 yield
                 status = RunStatus.STOPPED if result.stopped_because else RunStatus.FINISHED
             except KeyboardInterrupt:
                 status, drawn = RunStatus.STOPPED, False
+                raise
+            except Exception:
+                with suppress(OSError):  # a full disk is why the run fails
+                    (self.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
                 raise
             finally:
                 self.finish(result, status, drawn=drawn)

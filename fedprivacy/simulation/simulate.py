@@ -127,7 +127,8 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Tra
     """
     plan = plan_of(of_simulation(given, task), task)
     plan.client_terms.check_names(plan.simulated_clients)
-    return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
+    out = plan.config.out or new_run_folder(plan.config.name or plan.task.name)
+    return replace(plan, config=replace(plan.config, out=out))
 
 
 def run(

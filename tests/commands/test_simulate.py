@@ -8,7 +8,7 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.accounting import pld
-from fedprivacy.dashboard.catalogue import Catalogue
+from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.records.run import open_run
 from fedprivacy.tasks import load_task

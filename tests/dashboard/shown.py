@@ -7,11 +7,11 @@ import time
 import uvicorn
 from starlette.testclient import TestClient
 
-from fedprivacy.dashboard.catalogue import Catalogue
 from fedprivacy.dashboard.security import Door
 from fedprivacy.dashboard.service import Server
 from fedprivacy.dashboard.web_app import dashboard_app
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
+from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget

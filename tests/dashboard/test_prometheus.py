@@ -17,9 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parsed
 from prometheus_client.samples import Sample
 
-from fedprivacy.dashboard import catalogue as catalogues
 from fedprivacy.dashboard.collector import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
 from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.records import catalogue as catalogues
 from fedprivacy.runs.records.store import RunRecording, StoredRun
 from fedprivacy.values.runs import RunStanding, RunStatus
 from fedprivacy.values.spent import REASONS, ClientState

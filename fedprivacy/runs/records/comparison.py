@@ -18,6 +18,7 @@ from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import page
 from fedprivacy.runs.records.run import Run, open_run
+from fedprivacy.runs.settings.execution import NAMING
 from fedprivacy.values.metrics import main_metrics, measured_names, measured_on
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.runs import Rows
@@ -40,7 +41,7 @@ _FIGURE_WIDTH = 560
 
 _OF_PRIVACY = frozenset(
     {"privacy", "epsilon", "delta", "noise-multiplier", "clipping", "clipping-norm", "filter", "seed", "out"}
-    | {"ledger", "resume", "signing-key", "trackers", "device", "node-timeout", "round-timeout"}
+    | {"ledger", "resume", "signing-key", "trackers", "device", "node-timeout", "round-timeout", *NAMING}
 )
 """Settings that may differ between a run and its baseline: what privacy is made of, and what changes no result."""
 

@@ -41,6 +41,7 @@ from fedprivacy.values.user_level import UserLevelSpent
 
 CLIENT_TERMS = "client-terms.csv"
 START = "start.json"
+ERROR = "error.txt"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
 CLIENT_MODELS = "client-models.safetensors"
@@ -86,7 +87,7 @@ class RunWriter:
         if resume_from is None:
             self._begin(plan, run_id)
         with writing(folder):
-            self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
+            self._let_go = weakref.finalize(self, os.close, hold(folder / CONFIG))
             if resume_from is not None:
                 _cut_rounds(folder / ROUNDS, resume_from)
                 self._last = read_history(folder).last
@@ -211,7 +212,7 @@ def _holds_rounds(folder: Path) -> bool:
     return rounds.is_file() and rounds.stat().st_size > 0
 
 
-def _hold(config: Path) -> int:
+def hold(config: Path) -> int:
     """Keep a run to one process, as long as the returned file is open: two would hand out the same grants."""
     try:
         held = os.open(config, os.O_RDONLY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,15 @@ def _check_ledger(named: str) -> None:
     from fedprivacy.ledger import ledger_url  # SQLAlchemy: half a second that `--help` need not wait for
 
     ledger_url(named)
+
+
+def _check_name(named: str) -> None:
+    if not re.fullmatch(r"[\w][\w.+-]*", named):
+        raise ValueError(f"name is '{named}'; give a folder's name of letters, digits and - . + _.")
+
+
+NAMING = ("name", "tags", "note")
+"""Settings that name a run, and change nothing of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,9 @@ class ExecutionSettings(SettingsGroup):
         "auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto", check=check_device
     )
     out: str = setting("Folder for the results.", "")
+    name: str = setting("Name with which the run's folder begins. Left open: the task's.", "", check=_check_name)
+    tags: str = setting("Words to find the run by, separated by commas: 'fedprivacy runs --tag'.", "")
+    note: str = setting("What the run is for, in words for people.", "")
     ledger: str = setting(
         "Ledger to share over runs: an SQLite file, or postgresql+psycopg://user@host/name; left open: a simulation "
         "keeps its own in out.",

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.dashboard import catalogue as catalogues
-from fedprivacy.dashboard.catalogue import Catalogue, default_sources, url_of
 from fedprivacy.ledger import Ledger, LedgerError, migrations
+from fedprivacy.runs.records import catalogue as catalogues
+from fedprivacy.runs.records.catalogue import Catalogue, default_sources, url_of
 from fedprivacy.values.runs import RunStatus
 from tests.dashboard.shown import record
 from tests.runs.store.made_up import facts, growing

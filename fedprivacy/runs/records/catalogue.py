@@ -1,4 +1,4 @@
-"""Catalogue of runs in every database that the dashboard was given or finds, and the run that a request is about."""
+"""Catalogue of the runs in every database that is named or found beside runs' folders."""
 
 from __future__ import annotations
 
@@ -9,29 +9,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
 
-import fastapi
-from fastapi import Depends, HTTPException, Query, Request
-
-from fedprivacy.dashboard import models
 from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, ledger_url, shown
-from fedprivacy.runs.records.store import RunStore, StoredRun
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.runs.settings.configuration import CONFIG, LEDGER, RUNS
 from fedprivacy.values.runs import RunStanding
-from fedprivacy.values.spent import ClientStanding
 
-log = logging.getLogger("fedprivacy.dashboard")
+log = logging.getLogger("fedprivacy.runs")
 
 _FRESH = 0.5
 """Seconds for which a listing is reused."""
-
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.ProblemBody}}
-NOTHING_YET = NOT_FOUND | {409: {"model": models.ProblemBody}}
-
-Words = Annotated[str, Query(max_length=200)]
-ClientName = Annotated[str, Query(max_length=500)]
 
 _State = tuple[tuple[int, int], ...]
 
@@ -172,39 +160,3 @@ def _state(url: str) -> _State | None:
         return None
     files = [file, file.with_name(f"{file.name}-wal")]
     return tuple((stat.st_mtime_ns, stat.st_size) for stat in (f.stat() for f in files if f.exists()))
-
-
-def _catalogue(request: Request) -> Catalogue:
-    """Return the app's catalogue."""
-    found: Catalogue = request.app.state.catalogue
-    return found
-
-
-Runs = Annotated[Catalogue, Depends(_catalogue)]
-
-
-def find(runs: Runs, run_id: Annotated[str, fastapi.Path(max_length=200)]) -> StoredRun:
-    """Return a run by its name.
-
-    Raises:
-        HTTPException: 404, there is none.
-    """
-    store = runs.store_of(run_id)
-    run = store.run(run_id) if store else None
-    if run is None:
-        raise HTTPException(404, "There is no run of this name.")
-    return run
-
-
-TheRun = Annotated[StoredRun, Depends(find)]
-
-
-def client_of(run: StoredRun, client_id: str) -> ClientStanding:
-    """Return one of a run's clients.
-
-    Raises:
-        HTTPException: 404, it has no client of this name.
-    """
-    for client in run.named([client_id]):
-        return client
-    raise HTTPException(404, "This run has no client of this name.")

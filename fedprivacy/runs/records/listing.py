@@ -1,0 +1,214 @@
+"""Lists of runs: what each was for, reached and spent, filtered and sorted; and the end of a run that nobody wants."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedprivacy._support.settings import ConfigError, names_in
+from fedprivacy.runs.records.catalogue import Catalogue, default_sources
+from fedprivacy.runs.records.folder import ERROR, RunFolderError, hold, read_run_id
+from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, LEDGER, RUNS
+from fedprivacy.values.metrics import measured_names, shown_metric
+from fedprivacy.values.nulls import finite_or_none, plain
+from fedprivacy.values.runs import Rows, RunStanding, RunStatus
+from fedprivacy.values.wording import count_text, less_is_better
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """A selection of runs; what is left open selects all.
+
+    Attributes:
+        task: name of the task.
+        tag: one of the run's tags.
+        status: running, finished, stopped or failed.
+        settings: values by hyphenated key, as they are typed.
+
+    Raises:
+        ConfigError: lists settings and a status that there are not.
+    """
+
+    task: str = ""
+    tag: str = ""
+    status: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{key} is not a setting; the settings are {', '.join(FIELDS)}." for key in self.settings.keys() - FIELDS
+        ]
+        if self.status and self.status not in tuple(RunStatus):
+            problems.append(f"status is '{self.status}'; choose one of {', '.join(RunStatus)}.")
+        if problems:
+            raise ConfigError(problems)
+
+    def takes(self, row: Mapping[str, Any]) -> bool:
+        """Tell whether a row of a list is selected."""
+        return (
+            self.task in ("", row["task"])
+            and (not self.tag or self.tag in row["tags"])
+            and self.status in ("", row["status"])
+            and all(_same(row["settings"].get(key), value) for key, value in self.settings.items())
+        )
+
+
+def list_runs(
+    *sources: str,
+    task: str = "",
+    tag: str = "",
+    status: str = "",
+    settings: Mapping[str, str] | None = None,
+    sort: str = "started",
+) -> Rows:
+    """List recorded runs, each with its settings and the newest value of its metrics.
+
+    >>> import fedprivacy as fp
+    >>> _ = fp.simulate("cancer", clients=3, rounds=2, epsilon=1.0, tags="pilot, small", progress=False)
+    >>> [(row["run"], row["tags"], row["status"]) for row in fp.list_runs("runs", tag="pilot")]
+    [('cancer-1', ['pilot', 'small'], 'finished')]
+
+    Args:
+        sources: folders of runs, or ledgers; none: the folder `runs` and this user's deployments.
+        task: name of the task that the runs are of.
+        tag: one of their tags.
+        status: running, finished, stopped or failed.
+        settings: values of settings, by hyphenated key.
+        sort: a column, a metric or a setting; the best or the largest first, the newest for "started".
+
+    Returns:
+        A row for each run: `run`, its name; `run_id`; `folder`, or None; `task`; `status`; `tags`; `note`; `started`,
+        UTC; `rounds` and `rounds_planned`; `epsilon`, the largest of a client, or None; `metric`, the name of the one
+        that is shown first; `metrics`; `settings`.
+
+    Raises:
+        ConfigError: there is no such setting, status or column.
+        LedgerError: a source is no database that could hold a run.
+    """
+    wanted = RunFilter(task, tag, status, settings or {})
+    catalogue = Catalogue(sources or default_sources())
+    try:
+        found = catalogue.listing().runs
+    finally:
+        catalogue.close()
+    folders = _folders(sources or default_sources())
+    rows = [_row(run, folders.get(run.facts.run_id)) for run in found]
+    return Rows(_sorted([row for row in rows if wanted.takes(row)], sort))
+
+
+def remove_run(folder: Path) -> None:
+    """Delete a run's folder with everything in it. What was charged to a ledger elsewhere stays charged.
+
+    Raises:
+        RunFolderError: it holds no run, one that goes on, or a ledger that other runs are charged to.
+    """
+    if not (folder / CONFIG).is_file():
+        raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to.")
+    if others := [run for run in _charged_to(folder / LEDGER) if run != read_run_id(folder)]:
+        raise RunFolderError(
+            f"'{folder}' holds the ledger of {count_text(len(others), 'other run')}, whose charges must not be lost; "
+            "keep it."
+        )
+    held = hold(folder / CONFIG)  # raises if another process runs it
+    try:
+        shutil.rmtree(folder)
+    finally:
+        os.close(held)
+
+
+def last_error(source: str = RUNS) -> tuple[Path, str]:
+    """Return the folder of the run that failed last, and its error with where in the code it came from.
+
+    Args:
+        source: a folder of runs, or a run's own.
+
+    Raises:
+        RunFolderError: none of its runs failed.
+    """
+    place = Path(source)
+    failed = [file for file in (place / ERROR, *place.glob(f"*/{ERROR}")) if file.is_file()]
+    if not failed:
+        raise RunFolderError(f"no run in '{source}' has failed; name another folder, or a run's own.")
+    newest = max(failed, key=lambda file: file.stat().st_mtime)
+    return newest.parent, newest.read_text(encoding="utf-8")
+
+
+def _charged_to(ledger: Path) -> list[str]:
+    """Return the run_ids in a ledger's file; empty if there is none."""
+    if not ledger.is_file():
+        return []
+    catalogue = Catalogue([str(ledger)])
+    try:
+        return [run.facts.run_id for run in catalogue.listing().runs]
+    finally:
+        catalogue.close()
+
+
+def _folders(sources: Iterable[str]) -> dict[str, Path]:
+    """Find the folder of each run below some folders, by run_id."""
+    found = {}
+    for source in map(Path, sources):
+        for config in (source / CONFIG, *source.glob(f"*/{CONFIG}")) if source.is_dir() else ():
+            with suppress(OSError, ValueError):
+                found[read_run_id(config.parent)] = config.parent
+    return found
+
+
+def _row(run: RunStanding, folder: Path | None) -> dict[str, Any]:
+    facts, last = run.facts, run.last
+    metrics = plain(last.metrics) if last else {}
+    return {
+        "run": facts.name,
+        "run_id": facts.run_id,
+        "folder": str(folder) if folder else None,
+        "task": facts.task,
+        "status": run.status.value,
+        "tags": names_in(str(facts.settings.get("tags") or "")),
+        "note": str(facts.settings.get("note") or ""),
+        "started": datetime.fromtimestamp(run.started, UTC).isoformat(timespec="seconds"),
+        "rounds": run.finished,
+        "rounds_planned": facts.rounds,
+        "epsilon": finite_or_none(last.epsilons.most) if last and facts.private else None,
+        "metric": shown_metric(facts.metric, metrics),
+        "metrics": metrics,
+        "settings": dict(facts.settings),
+    }
+
+
+def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Sort rows by a column, a metric or a setting, what has none at the end; the best or the largest first.
+
+    Raises:
+        ConfigError: no row has it.
+    """
+    columns = {"run", "task", "status", "started", "rounds", "epsilon"}
+    metrics = measured_names(row["metrics"] for row in rows)
+    if rows and by not in {*columns, *metrics, *FIELDS}:
+        named = ", ".join([*sorted(columns), *metrics])
+        raise ConfigError([f"sort is '{by}'; choose {named}, or a setting."])
+
+    def value(row: dict[str, Any]) -> Any:
+        return (row if by in columns else row["metrics"] if by in metrics else row["settings"]).get(by)
+
+    known = [row for row in rows if value(row) not in (None, "")]
+    known.sort(
+        key=lambda row: (isinstance(value(row), str), value(row)), reverse=by not in metrics or not less_is_better(by)
+    )
+    return known + [row for row in rows if value(row) in (None, "")]
+
+
+def _same(value: object, typed: str) -> bool:
+    """Tell whether a setting has the value that is typed."""
+    if isinstance(value, bool):
+        return typed.lower() == str(value).lower()
+    if isinstance(value, int | float):
+        with suppress(ValueError):
+            return float(typed) == value
+        return False
+    return typed == ("" if value is None else str(value))
