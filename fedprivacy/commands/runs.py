@@ -68,7 +68,7 @@ def error(
 ) -> None:
     """Show why the last run that failed did so, with where in the code the error came from."""
     from fedprivacy.runs.records.folder import RunFolderError
-    from fedprivacy.runs.records.listing import last_error
+    from fedprivacy.runs.records.removal import last_error
 
     with plain_errors(RunFolderError, code=2):
         folder, text = last_error(str(place))
@@ -83,7 +83,7 @@ def remove(
 ) -> None:
     """Delete runs with everything in their folders. What was charged to a ledger elsewhere stays charged."""
     from fedprivacy.runs.records.folder import RunFolderError
-    from fedprivacy.runs.records.listing import remove_run
+    from fedprivacy.runs.records.removal import remove_run
 
     if not yes:
         typer.confirm(f"Delete {', '.join(map(str, folders))} for ever?", abort=True)

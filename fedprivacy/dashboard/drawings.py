@@ -77,15 +77,15 @@ def _data_of(run: StoredRun) -> RunData:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawing:
+class _Drawn:
     """A figure of a stored run and the numbers behind it."""
 
     draw: Callable[[StoredRun, Wish, int], alt.LayerChart]
     rows: Callable[[StoredRun, Wish], Rows]
 
 
-def _named(found: NamedFigure) -> _Drawing:
-    return _Drawing(
+def _named(found: NamedFigure) -> _Drawn:
+    return _Drawn(
         lambda run, wish, width: found.draw(_data_of(run), wish.options, width),
         lambda run, wish: found.rows(_data_of(run), wish.options),
     )
@@ -98,11 +98,11 @@ def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
 
 
 _DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items()} | {
-    "audit": _Drawing(
+    "audit": _Drawn(
         lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
         lambda run, _: observations.audit_rows(run.audits()),
     ),
-    "forecast": _Drawing(
+    "forecast": _Drawn(
         _forecast_figure, lambda run, wish: observations.forecast_rows(*rounds_by_noise(run, wish.client_id))
     ),
 }
@@ -121,8 +121,8 @@ FigureName = Annotated[str, AfterValidator(_existing), WithJsonSchema({"type": "
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
 def numbers(found: TheRun, name: FigureName, wish: Wanted) -> Response:
     """Get the numbers behind a figure as CSV."""
-    with _drawing():
-        return _csv(_DRAWINGS[name].rows(found, wish), f"{found.facts.name}-{name}")
+    with drawing():
+        return csv_of(_DRAWINGS[name].rows(found, wish), f"{found.facts.name}-{name}")
 
 
 @drawings.get("/runs/{run_id}/figures/{name}", responses=NOTHING_YET)
@@ -130,17 +130,17 @@ def figure(
     found: TheRun, name: FigureName, wish: Wanted, width: Width = 440, theme: Theme = Theme.LIGHT
 ) -> dict[str, Any]:
     """Get a figure as Vega-Lite, its data inside."""
-    with _drawing():
+    with drawing():
         chart = _DRAWINGS[name].draw(found, wish, width)
-    return _spec(chart, theme)
+    return themed(chart, theme)
 
 
 @drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
 def compared_numbers(catalogue: Runs, name: ComparisonName, runs: RunIds, metric: Words = "") -> Response:
     """Get the numbers behind a comparison as CSV."""
     (_, rows), several = _COMPARED[name], _several(catalogue, runs)
-    with _drawing():
-        return _csv(rows(several, metric or None), f"compared-{name}")
+    with drawing():
+        return csv_of(rows(several, metric or None), f"compared-{name}")
 
 
 @drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
@@ -155,9 +155,9 @@ def comparison(
 ) -> dict[str, Any]:
     """Get several runs in one figure as Vega-Lite."""
     (draw, _), several = _COMPARED[name], _several(catalogue, runs)
-    with _drawing():
+    with drawing():
         chart = draw(several, metric or None, width)
-    return _spec(chart, theme)
+    return themed(chart, theme)
 
 
 _COMPARED: dict[
@@ -189,7 +189,7 @@ def _several(catalogue: Catalogue, run_ids: Sequence[str]) -> list[RunSeries]:
 
 
 @contextmanager
-def _drawing() -> Iterator[None]:
+def drawing() -> Iterator[None]:
     """One figure at a time; if there is nothing to draw yet, what is missing, by an HTTPException 409."""
     try:
         with _ONE_AT_A_TIME:
@@ -200,12 +200,14 @@ def _drawing() -> Iterator[None]:
         raise HTTPException(409, str(nothing)) from nothing
 
 
-def _spec(chart: alt.LayerChart, theme: Theme) -> dict[str, Any]:
+def themed(chart: alt.LayerChart, theme: Theme) -> dict[str, Any]:
+    """Return a figure as Vega-Lite, in the colours of a theme."""
     spec = figures.spec_of(chart)
     return figures.dark(spec) if theme is Theme.DARK else spec
 
 
-def _csv(rows: Rows, name: str) -> Response:
+def csv_of(rows: Rows, name: str) -> Response:
+    """Return rows as a CSV file of this name."""
     if not rows:
         raise HTTPException(409, "There are no numbers yet.")
     text = io.StringIO()

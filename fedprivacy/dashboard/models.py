@@ -95,6 +95,36 @@ class Runs(BaseModel):
     problems: list[str] = Field(description="why some databases could not be read")
 
 
+class ExperimentBody(BaseModel):
+    """A run among others: what it was given, and the newest value of everything that it measured."""
+
+    run_id: str
+    run: str
+    task: str
+    status: str
+    tags: list[str]
+    note: str
+    started: str
+    rounds: int
+    rounds_planned: int
+    epsilon: float | None = Field(description="largest of a client; null: none, or no bound")
+    epsilon_text: str
+    metric: str
+    metrics: dict[str, float | None]
+    metric_texts: dict[str, str]
+    settings: dict[str, Any]
+
+
+class Experiments(BaseModel):
+    """A page of runs with their settings and metrics."""
+
+    total: int
+    runs: list[ExperimentBody]
+    differing: list[str] = Field(description="settings in which the selected runs differ")
+    metrics: list[str] = Field(description="everything that one of them has measured")
+    main: list[str] = Field(description="of these, those that are no client's extreme")
+
+
 class Worst(BaseModel):
     """The client that spent most."""
 

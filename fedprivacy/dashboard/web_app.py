@@ -20,6 +20,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from fedprivacy.dashboard.api import ROOT, api
 from fedprivacy.dashboard.drawings import drawings
+from fedprivacy.dashboard.experiments import experiments
 from fedprivacy.dashboard.live import Listeners, live
 from fedprivacy.dashboard.lookup import Runs
 from fedprivacy.dashboard.security import AccessMiddleware, Door
@@ -54,7 +55,7 @@ def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
     )
     app.state.catalogue = catalogue
     app.state.listeners = Listeners()
-    for router in (api, drawings, live):
+    for router in (api, drawings, experiments, live):
         app.include_router(router, prefix=ROOT)
     app.add_exception_handler(LedgerError, _store_is_away)
     _add_page(app, door)

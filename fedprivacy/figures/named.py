@@ -63,7 +63,7 @@ class NamedFigure:
 NAMED_FIGURES = {
     "metric": NamedFigure(
         "Metric by round",
-        "Of the global model, on the server's public records.",
+        "The line under the title says on whose records it was measured.",
         lambda run, options, width: metric_figure(run.series(options.clients), options.metric, width),
         lambda run, options: observations.metric_rows(run.series(options.clients), options.metric),
         private=False,

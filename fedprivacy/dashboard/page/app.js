@@ -7,6 +7,7 @@ import { Comparison } from "./comparison.js";
 import { showConnection } from "./connection.js";
 import { copyFrom } from "./copy.js";
 import { announce, byId, el, icon, jumpTo } from "./dom.js";
+import { Experiments } from "./experiments.js";
 import { Failures } from "./failures.js";
 import { showHeadline } from "./headline.js";
 import { Live } from "./live.js";
@@ -24,7 +25,7 @@ const picker = new RunPicker((run) => openRun(run.run_id));
 const charts = new RunCharts();
 const whatIf = new WhatIf();
 const clients = new Clients({ onChosen: () => charts.drawClients(), askWhatIf });
-const sections = [charts, new Audits(), clients, new Failures(), whatIf, new Comparison()];
+const sections = [charts, new Audits(), clients, new Failures(), whatIf, new Comparison(), new Experiments((runId) => openRun(runId))];
 const live = new Live(connectionChanged);
 
 let shown = null;

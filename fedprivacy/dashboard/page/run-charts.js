@@ -6,6 +6,7 @@ import { byId, el } from "./dom.js";
 import { allAt, at, go } from "./place.js";
 import { metricName } from "./words.js";
 
+const OF_ANOTHER = "Any other that the run measured.";
 const OF_THE_ANSWER = "A noisy answer of all clients together.";
 
 /** All cards of a run: one for each figure that it has, and one for another metric. */
@@ -14,7 +15,7 @@ export class RunCharts {
   #other = el("select", { "aria-label": "Which metric" });
   #otherCard = new FigureCard({
     title: "Another metric by round",
-    about: "Of the same model on the same public records.",
+    about: OF_ANOTHER,
     source: this.#source("metric", () => ({ metric: this.#other.value })),
     controls: [this.#other],
   });
@@ -39,7 +40,7 @@ export class RunCharts {
     this.#cards.get("metric").tell(...(run.asks ? ["Answer", OF_THE_ANSWER] : wordsOf(run, "metric")));
     this.#otherCard.tell(
       run.asks ? "Another answer" : "Another metric by round",
-      run.asks ? OF_THE_ANSWER : "Of the same model on the same public records.",
+      run.asks ? OF_THE_ANSWER : OF_ANOTHER,
     );
     this.#offerMetrics();
     this.#all("now");

@@ -1,9 +1,7 @@
-"""Lists of runs: what each was for, reached and spent, filtered and sorted; and the end of a run that nobody wants."""
+"""Lists of runs: what each was for, reached and spent, filtered and sorted."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,12 +11,12 @@ from typing import Any
 
 from fedprivacy._support.settings import ConfigError, names_in
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources
-from fedprivacy.runs.records.folder import ERROR, RunFolderError, hold, read_run_id
-from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, LEDGER, RUNS
+from fedprivacy.runs.settings.configuration import CONFIG, FIELDS
+from fedprivacy.runs.settings.execution import NAMING
 from fedprivacy.values.metrics import measured_names, shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.runs import Rows, RunStanding, RunStatus
-from fedprivacy.values.wording import count_text, less_is_better
+from fedprivacy.values.wording import less_is_better
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,7 @@ class RunFilter:
         tag: one of the run's tags.
         status: running, finished, stopped or failed.
         settings: values by hyphenated key, as they are typed.
+        search: a part of its name, task, tags or note.
 
     Raises:
         ConfigError: lists settings and a status that there are not.
@@ -39,6 +38,7 @@ class RunFilter:
     tag: str = ""
     status: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    search: str = ""
 
     def __post_init__(self) -> None:
         problems = [
@@ -55,6 +55,7 @@ class RunFilter:
             self.task in ("", row["task"])
             and (not self.tag or self.tag in row["tags"])
             and self.status in ("", row["status"])
+            and self.search.casefold() in " ".join([row["run"], row["task"], *row["tags"], row["note"]]).casefold()
             and all(_same(row["settings"].get(key), value) for key, value in self.settings.items())
         )
 
@@ -98,60 +99,14 @@ def list_runs(
     finally:
         catalogue.close()
     folders = _folders(sources or default_sources())
-    rows = [_row(run, folders.get(run.facts.run_id)) for run in found]
-    return Rows(_sorted([row for row in rows if wanted.takes(row)], sort))
-
-
-def remove_run(folder: Path) -> None:
-    """Delete a run's folder with everything in it. What was charged to a ledger elsewhere stays charged.
-
-    Raises:
-        RunFolderError: it holds no run, one that goes on, or a ledger that other runs are charged to.
-    """
-    if not (folder / CONFIG).is_file():
-        raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to.")
-    if others := [run for run in _charged_to(folder / LEDGER) if run != read_run_id(folder)]:
-        raise RunFolderError(
-            f"'{folder}' holds the ledger of {count_text(len(others), 'other run')}, whose charges must not be lost; "
-            "keep it."
-        )
-    held = hold(folder / CONFIG)  # raises if another process runs it
-    try:
-        shutil.rmtree(folder)
-    finally:
-        os.close(held)
-
-
-def last_error(source: str = RUNS) -> tuple[Path, str]:
-    """Return the folder of the run that failed last, and its error with where in the code it came from.
-
-    Args:
-        source: a folder of runs, or a run's own.
-
-    Raises:
-        RunFolderError: none of its runs failed.
-    """
-    place = Path(source)
-    failed = [file for file in (place / ERROR, *place.glob(f"*/{ERROR}")) if file.is_file()]
-    if not failed:
-        raise RunFolderError(f"no run in '{source}' has failed; name another folder, or a run's own.")
-    newest = max(failed, key=lambda file: file.stat().st_mtime)
-    return newest.parent, newest.read_text(encoding="utf-8")
-
-
-def _charged_to(ledger: Path) -> list[str]:
-    """Return the run_ids in a ledger's file; empty if there is none."""
-    if not ledger.is_file():
-        return []
-    catalogue = Catalogue([str(ledger)])
-    try:
-        return [run.facts.run_id for run in catalogue.listing().runs]
-    finally:
-        catalogue.close()
+    rows = [row_of(run, folders.get(run.facts.run_id)) for run in found]
+    return Rows(ordered([row for row in rows if wanted.takes(row)], sort))
 
 
 def _folders(sources: Iterable[str]) -> dict[str, Path]:
     """Find the folder of each run below some folders, by run_id."""
+    from fedprivacy.runs.records.folder import read_run_id  # torch, which a page that lists runs need not wait for
+
     found = {}
     for source in map(Path, sources):
         for config in (source / CONFIG, *source.glob(f"*/{CONFIG}")) if source.is_dir() else ():
@@ -160,7 +115,8 @@ def _folders(sources: Iterable[str]) -> dict[str, Path]:
     return found
 
 
-def _row(run: RunStanding, folder: Path | None) -> dict[str, Any]:
+def row_of(run: RunStanding, folder: Path | None = None) -> dict[str, Any]:
+    """Return the row of a run in a list; see `list_runs`."""
     facts, last = run.facts, run.last
     metrics = plain(last.metrics) if last else {}
     return {
@@ -181,7 +137,7 @@ def _row(run: RunStanding, folder: Path | None) -> dict[str, Any]:
     }
 
 
-def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+def ordered(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Sort rows by a column, a metric or a setting, what has none at the end; the best or the largest first.
 
     Raises:
@@ -201,6 +157,13 @@ def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
         key=lambda row: (isinstance(value(row), str), value(row)), reverse=by not in metrics or not less_is_better(by)
     )
     return known + [row for row in rows if value(row) in (None, "")]
+
+
+def differing_settings(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the settings in which runs differ, but for where they write and how they are named."""
+    settings = [row["settings"] for row in rows]
+    keys = [key for key in FIELDS if key not in (*NAMING, "out", "resume")]
+    return [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
 
 
 def _same(value: object, typed: str) -> bool:
