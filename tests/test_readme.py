@@ -19,10 +19,26 @@ from fedprivacy.flower import InProcessGrid
 from tests.flower.blobs import Blobs
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README, INDEX, IN_PYTHON, FLOWER_APP = (
+    (ROOT / name).read_text()
+    for name in ("README.md", "docs/README.md", "docs/how-to/in-python.md", "docs/how-to/flower-app.md")
+)
 
 
-RUN, TRAIN, SERVER, CLIENT = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def snippets(text):
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+(FRONT,), (RUN, TRAIN), (SERVER, CLIENT) = map(snippets, (README, IN_PYTHON, FLOWER_APP))
+
+
+def test_the_front_page_fits_on_a_screen_or_two_and_its_ten_lines_print_what_it_says(tmp_path, monkeypatch, capsys):
+    assert len(README.splitlines()) <= 80 and README.index("make test") < README.index("import fedprivacy")
+    assert len(FRONT.splitlines()) <= 10
+    (printed,) = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(FRONT, {})
+    assert capsys.readouterr().out == printed
 
 
 def test_the_script_runs_as_typed_and_as_cells_of_a_notebook_shows_figures_that_need_no_network(
@@ -79,12 +95,12 @@ def test_the_five_lines_make_a_flower_app_private(tmp_path):
 
 
 def test_every_make_target_that_is_named_exists():
-    for target in sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE))):
+    for target in sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", README + INDEX, re.MULTILINE))):
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
 def test_every_command_that_is_named_exists_with_its_options():
-    for typed in re.findall(r"`fedprivacy ([^`]+)`", README):
+    for typed in re.findall(r"`fedprivacy ([^`]+)`", README + INDEX):
         command, words = typer.main.get_command(app), shlex.split(typed)
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]

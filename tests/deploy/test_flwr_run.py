@@ -44,11 +44,14 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
             assert "Round 2: accuracy" in run.tail(60) and str(tmp_path / "out") in run.tail(60)
             assert status == "finished:completed", run.tail(60)  # a stream that ends with 0 may follow a failed run
             assert any("flower-superlink" in command for command in processes_of(tmp_path))
-            end(tmp_path, re.search(r"`pkill -f ([\w-]+)` ends it", (REPOSITORY / "README.md").read_text())[1])
+            end(
+                tmp_path,
+                re.search(r"`pkill -f ([\w-]+)` ends it", (REPOSITORY / "docs/how-to/flower-app.md").read_text())[1],
+            )
             deadline = time.monotonic() + 120
             while processes_of(tmp_path) and time.monotonic() < deadline:
                 time.sleep(0.2)
-            assert processes_of(tmp_path) == []  # what the README says has ended all of them
+            assert processes_of(tmp_path) == []  # what the page says has ended all of them
     finally:
         shutil.rmtree(ray, ignore_errors=True)
     assert processes_of(tmp_path) == []
