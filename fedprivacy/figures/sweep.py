@@ -12,7 +12,15 @@ from fedprivacy.figures.axes import AXIS_ROOM, HEADROOM, LABEL_ROOM, Label, Plot
 from fedprivacy.figures.comparison import DASHES
 from fedprivacy.figures.style import RUNS, WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.values.metrics import measured_on
-from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, is_share, metric_name, metric_text
+from fedprivacy.values.wording import (
+    NO_PRIVACY,
+    budget_text,
+    count_text,
+    is_share,
+    less_is_better,
+    metric_name,
+    metric_text,
+)
 
 MOST_LINES = len(RUNS)
 """Maximum number of settings besides epsilon that have a line of their own; of more, the first."""
@@ -116,13 +124,15 @@ def _labels(lines: Sequence[EpsilonLine], metric: str) -> list[Label]:
 
 
 def _title(lines: Sequence[EpsilonLine], metric: str, width: int) -> alt.TitleParams:
-    first, last = lines[0].points[0], lines[0].points[-1]
+    best = (min if less_is_better(metric) else max)(lines, key=lambda line: line.points[-1][1].mean)
+    first, last = best.points[0], best.points[-1]
     reached = [f"{metric_text(metric, spread.mean)} at ε {budget_text(epsilon)}" for epsilon, spread in (first, last)]
-    without = lines[0].baseline
+    without = best.baseline
     baseline = f"; {metric_text(metric, without.mean)} with {NO_PRIVACY}" if without else ""
     seeds = max(spread.seeds for line in lines for _, spread in line.points)
     about = [f"mean and standard deviation over {count_text(seeds, 'seed')}", measured_on(metric)]
-    title = f"{metric_name(metric)} {' to '.join(dict.fromkeys(reached))}{baseline}"
+    which = f" ({best.name})" if len(lines) > 1 else ""
+    title = f"{metric_name(metric)} {' to '.join(dict.fromkeys(reached))}{which}{baseline}"
     return titled(title[:1].upper() + title[1:], [about], width + (LABEL_ROOM if len(lines) > 1 else AXIS_ROOM))
 
 

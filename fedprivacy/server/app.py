@@ -37,6 +37,7 @@ def server_app(
     task: Task | None = None,
     accounts: type[Books] = RunAccounts,
     callbacks: Sequence[Callback] = (),
+    drawn: bool = True,
 ) -> ServerApp:
     """A Flower ServerApp that trains privately, and that goes on with a run that was stopped if `resume` names one.
 
@@ -49,6 +50,7 @@ def server_app(
             ends before it begins.
         accounts: what charges and grants; see `fedprivacy.flower.PrivateStrategy`.
         callbacks: of a run; see `fedprivacy.Callback`.
+        drawn: whether the run leaves its figure and its report.
     """
     app = ServerApp()
 
@@ -73,7 +75,7 @@ def server_app(
             checkpoints=start.folder,
             callbacks=callbacks,
         )
-        with recorder.recording(strategy.result):
+        with recorder.recording(strategy.result, drawn=drawn):
             strategy.start(grid)
 
     return app

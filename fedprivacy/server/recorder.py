@@ -120,13 +120,13 @@ class Recorder:
             self._store.add(phase)
 
     @contextmanager
-    def recording(self, result: PrivateResult) -> Iterator[None]:
+    def recording(self, result: PrivateResult, *, drawn: bool = True) -> Iterator[None]:
         """Record the run that this surrounds to its end, and say how it ended and where the results are.
 
         What there is of a run that fails is kept, too, and its error says how to go on. Of one that Ctrl-C ends nothing
         is drawn: whoever presses it does not want to wait. `fedprivacy runs error` shows the error later.
         """
-        status, drawn = RunStatus.FAILED, True
+        status = RunStatus.FAILED
         (self.folder / ERROR).unlink(missing_ok=True)  # of a run that goes on
         try:
             try:

@@ -138,19 +138,30 @@ def run(
     *,
     profile: bool = False,
     callbacks: Sequence[Callback] = (),
+    drawn: bool = True,
 ) -> Run:
-    """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
+    """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does.
+
+    Unless it is `drawn`, it leaves neither figure nor report, which take a second or two; `fedprivacy report` draws
+    them later.
+    """
     placement.check()
     config = plan.config
     simulator.check_rounds(config, placement.engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
     with profiled(Path(config.out), placement, finished) if profile else nullcontext():
-        return _run(plan, placement, console, finished, callbacks)
+        return _run(plan, placement, console, finished, callbacks, drawn=drawn)
 
 
 def _run(
-    plan: TrainingPlan, placement: Placement, console: Console, finished: int, callbacks: Sequence[Callback]
+    plan: TrainingPlan,
+    placement: Placement,
+    console: Console,
+    finished: int,
+    callbacks: Sequence[Callback],
+    *,
+    drawn: bool,
 ) -> Run:
     config = plan.config
     with span("set-up"):
@@ -165,7 +176,7 @@ def _run(
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
         accounts: type[Books] = RunAccounts if config.privacy else BaselineAccounts
-        server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks)
+        server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks, drawn=drawn)
         client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:
             history = simulator.simulate(server, client, config, placement)

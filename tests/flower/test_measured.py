@@ -1,7 +1,10 @@
 """Whatever a run measures has a name, is shown and can be compared, whichever method of the task measured it."""
 
+import csv
 import json
 import math
+import re
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -129,3 +132,24 @@ def test_early_stopping_takes_the_nearest_metric_and_goes_on_with_it(tmp_path, m
     run = fp.simulate(WholeBlobs(), out="run", callbacks=[stopping], held_out_evaluation=1, **SETTINGS | {"rounds": 6})
     assert (run.history.finished, stopping.metric) == (2, "each_accuracy")
     assert json.loads((run.folder / "rounds.jsonl").read_text().splitlines()[-1])["metrics"]["each_auc"] > 0.0
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("undrawn")
+def test_from_an_empty_folder_to_five_algorithms_by_the_auc_of_each_client_in_two_commands_and_one_file(tmp_path):
+    """The page's file and commands as typed, but for two rounds, two epsilons and one seed."""
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "metrics.md").read_text()
+    (file,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    commands = re.findall(r"```sh\n(fedprivacy sweep.*?)```", text, re.DOTALL)[0].strip().splitlines()
+    assert (len(file.splitlines()) <= 40, len(commands)) == (True, 2)
+    (tmp_path / "fields.py").write_text(file)
+    smaller = {"--epsilon 1,3,8": "--epsilon 1,8 --rounds 2 --jobs 1", "--seeds 2": "--seeds 1"}
+    typed = [reduce(lambda text, pair: text.replace(*pair), smaller.items(), command) for command in commands]
+    assert typed[0] != commands[0]
+    swept, listed = (fedprivacy(*command.split()[1:], cwd=tmp_path).stdout for command in typed)
+    rows = list(csv.DictReader((tmp_path / "sweeps" / "fields" / "sweep.csv").open()))
+    assert len(rows) == 5 * (2 + 2) and {row["algorithm"] for row in rows if row["each_auc"]} == {
+        *("local", "fedavg", "mr-mtl", "ditto", "scaffold")
+    }
+    assert "each auc" in swept and "each auc" in listed
+    assert (tmp_path / "sweeps" / "fields" / "sweep.png").read_bytes().startswith(b"\x89PNG")
