@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,7 +166,7 @@ def train(
     """
     folder = None if checkpoint is None else Path(checkpoint)
     _check(learning_rate, evaluate_every, folder, resume=resume)
-    plan = {
+    plan: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
         "steps": steps,
@@ -178,7 +178,8 @@ def train(
         "augmentation_multiplicity": augmentation_multiplicity,
     }
     rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
-    settings = plan | rates | {"optimizer": _name(optimizer), "evaluate_every": evaluate_every}
+    named = optimizer if isinstance(optimizer, str) else "its own"
+    settings = plan | rates | {"optimizer": named, "evaluate_every": evaluate_every}
     kept = _kept(folder, settings) if folder and resume else None
     model, optimizer = deepcopy((model, optimizer))  # together, for an optimiser holds the model's parameters
     if device is not None:
@@ -195,47 +196,84 @@ def train(
         seed=seed,
         account=account,
         resume=kept["gradients"] if kept else None,
-        **plan,  # type: ignore[arg-type]
+        **plan,
     )
     optimisation = Optimisation(optimizer_of(optimizer, model, **rates), schedule, steps)
-    rows: list[Row] = []
-
-    def measure() -> None:
-        if evaluate is not None and (not gradients.left or gradients.taken % (evaluate_every or steps) == 0):
-            rows.append({"step": gradients.taken, "epsilon": gradients.epsilon} | _measured(evaluate, model))
-
-    def keep() -> None:
-        if folder is not None:
-            states: dict[str, Any] = {"gradients": gradients, "model": model, "optimisation": optimisation}
-            written = {name: each.state_dict() for name, each in states.items()}
-            checkpoints.write(folder, written | {"settings": settings, "rows": rows})
-
-    if kept:
-        model.load_state_dict(kept["model"])
-        optimisation.load_state_dict(kept["optimisation"])
-        rows += kept["rows"]
-    else:
-        measure()
-        keep()
-        if folder is not None:
-            checkpoints.read(folder)  # raises now if it could not be read then
+    training = _Training(model, gradients, optimisation, evaluate, evaluate_every or steps, folder, settings)
+    training.begin(kept)
     with _bar(console_of(shown=progress), gradients, epsilon) as show:
         while gradients.left:
-            gradients.backward()
-            optimisation.step(gradients.taken)
-            measure()
-            keep()
+            training.step()
             for callback in callbacks:
                 callback(gradients.taken, gradients.epsilon)
             show()
     model.zero_grad()
-    return Trained(model.eval(), gradients.epsilon, delta, gradients.event, gradients.taken, tuple(rows))
+    return Trained(model.eval(), gradients.epsilon, delta, gradients.event, gradients.taken, tuple(training.rows))
+
+
+@dataclass(slots=True)
+class _Training:
+    """A training under way: what moves, what is measured of it, and where it is kept."""
+
+    model: nn.Module
+    gradients: PrivateGradients
+    optimisation: Optimisation
+    evaluate: Evaluate | None
+    evaluate_every: int
+    folder: Path | None
+    settings: Mapping[str, Any]
+    rows: list[Row] = field(default_factory=list)
+
+    def begin(self, kept: Mapping[str, Any] | None) -> None:
+        """Go on where a checkpoint was written, or measure and keep the state before the first step."""
+        if kept is not None:
+            self.model.load_state_dict(kept["model"])
+            self.optimisation.load_state_dict(kept["optimisation"])
+            self.rows += kept["rows"]
+            return
+        self._measure()
+        self._keep()
+        if self.folder is not None:
+            checkpoints.read(self.folder)  # raises now if it could not be read then
+
+    def step(self) -> None:
+        """Take a step, measure the model if it is time, and keep the state."""
+        self.gradients.backward()
+        self.optimisation.step(self.gradients.taken)
+        self._measure()
+        self._keep()
+
+    def _measure(self) -> None:
+        taken = self.gradients.taken
+        if self.evaluate is None or (self.gradients.left and taken % self.evaluate_every):
+            return
+        with torch.no_grad():
+            found = self.evaluate(deepcopy(self.model).eval())
+        figures = found if isinstance(found, Mapping) else {"value": found}
+        for name, value in figures.items():
+            if not isinstance(value, Real) or name in {"step", "epsilon"}:
+                raise ValueError(
+                    f"evaluate returns a {type(value).__name__} as {name!r}; return a number, or numbers by name, none "
+                    "of them called step or epsilon."
+                )
+        self.rows.append({"step": taken, "epsilon": self.gradients.epsilon} | {n: float(v) for n, v in figures.items()})
+
+    def _keep(self) -> None:
+        if self.folder is not None:
+            state = {
+                "gradients": self.gradients.state_dict(),
+                "model": self.model.state_dict(),
+                "optimisation": self.optimisation.state_dict(),
+                "settings": self.settings,
+                "rows": self.rows,
+            }
+            checkpoints.write(self.folder, state)
 
 
 def _check(learning_rate: float, evaluate_every: int | None, folder: Path | None, *, resume: bool) -> None:
     if not 0.0 < learning_rate < math.inf:
         raise ValueError(f"learning_rate is {learning_rate}; choose a positive number.")
-    if evaluate_every is not None and not evaluate_every >= 1:
+    if evaluate_every is not None and evaluate_every < 1:
         raise ValueError(f"evaluate_every is {evaluate_every}; choose a whole number, at least 1.")
     if resume and folder is None:
         raise ValueError("resume is True, but checkpoint is open; give the folder of the training that is to go on.")
@@ -243,34 +281,16 @@ def _check(learning_rate: float, evaluate_every: int | None, folder: Path | None
         raise ValueError(f"checkpoint is '{folder}', which holds a training; say resume=True, or name another folder.")
 
 
-def _name(optimizer: GivenOptimizer) -> str:
-    return optimizer if isinstance(optimizer, str) else "its own"
-
-
-def _kept(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+def _kept(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read the checkpoint to go on with, which must be of the same settings; None: there is none yet."""
     kept = checkpoints.read(folder)
-    if kept is not None:
-        for name, before in kept["settings"].items():
-            if settings[name] != before:
-                raise ValueError(
-                    f"{name} is {settings[name]}, and the training in '{folder}' has {before}; go on with the same, or "
-                    "begin another one in a new folder."
-                )
+    for name, before in kept["settings"].items() if kept else ():
+        if settings[name] != before:
+            raise ValueError(
+                f"{name} is {settings[name]}, and the training in '{folder}' has {before}; go on with the same, or "
+                "begin another one in a new folder."
+            )
     return kept
-
-
-def _measured(evaluate: Evaluate, model: nn.Module) -> Row:
-    with torch.no_grad():
-        found = evaluate(deepcopy(model).eval())
-    figures = found if isinstance(found, Mapping) else {"value": found}
-    wrong = [name for name, value in figures.items() if not isinstance(value, Real) or name in {"step", "epsilon"}]
-    if wrong:
-        raise ValueError(
-            f"evaluate returns {wrong[0]!r} as {type(figures[wrong[0]]).__name__}; return a number, or numbers by "
-            "name, none of them called step or epsilon."
-        )
-    return {name: float(value) for name, value in figures.items()}
 
 
 @contextmanager
