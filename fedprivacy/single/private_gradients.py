@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.utils.hooks import RemovableHandle
 
 from fedprivacy.accounting import pld
@@ -269,6 +269,12 @@ def _opened(
     if account is None:
         if state is not None:
             raise ValueError("resume is given, but account is open; give the file of the account that it began with.")
+        several = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        if several > 1:
+            raise ValueError(
+                f"account is open in one of {several} processes, each of which would count its own steps alone; give "
+                "account='a/file', which counts those of all, or train in one process."
+            )
         return PassingAccount(budget), "", 0
     guard = Guard(Path(account).absolute(), budget)
     guard.check(relation)

@@ -259,6 +259,14 @@ def test_a_model_in_another_precision_gets_gradients_of_its_own_type():
     assert model.weight.grad.dtype is torch.float64
 
 
+def test_of_several_processes_each_would_count_its_own_steps_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    with pytest.raises(ValueError, match="account is open in one of 4 processes"):
+        private(new_model())
+    private(new_model(), account=tmp_path / "account.log").backward()
+
+
 # --- settings ---
 
 
@@ -369,6 +377,19 @@ def test_a_seed_never_draws_the_noise_of_a_step_twice_for_other_parameters(tmp_p
     unseeded.backward()
     assert charged(file) == 7
     assert not torch.equal(found[0], first) and not torch.equal(found[0], gradient(model))
+
+
+def test_an_older_copy_of_the_account_draws_nothing_anew(tmp_path):
+    """A copy from when the step was charged, and not yet released, is put back beside the release."""
+    loss, model, file = Watched(), new_model(), tmp_path / "account.log"
+    gradients, copies = private(model, loss=loss, account=file), []
+    state = gradients.state_dict()
+    loss.act = lambda: copies.append(file.read_bytes())
+    gradients.backward()
+    first = gradient(model)
+    file.write_bytes(copies[0])
+    private(model, account=file, resume=state).backward()
+    assert torch.equal(gradient(model), first) and charged(file) == 1
 
 
 def test_a_charge_for_one_event_pays_for_no_other(tmp_path):
