@@ -142,7 +142,8 @@ def train(
         device: "cpu", "cuda", "cuda:N" or "auto", where the copy is trained; None: where the model is.
         evaluate: function of a copy of the model, ready to predict, that returns a number or numbers by name, and to
             which no account applies: give it public records, or some that are not among `data`.
-        evaluate_every: number of steps between evaluations; None: only after the last step.
+        evaluate_every: number of steps between evaluations; None: all. The models before the first step and after the
+            last are always evaluated.
         callbacks: functions that are called after each step with its number and the epsilon so far.
         progress: whether a bar shows the steps, in the terminal or the notebook.
         seed: seed that makes the training repeatable but gives no protection against anybody who knows it; two
@@ -264,7 +265,7 @@ class _Training:
                 "gradients": self.gradients.state_dict(),
                 "model": self.model.state_dict(),
                 "optimisation": self.optimisation.state_dict(),
-                "settings": self.settings,
+                "settings": {name: _plain(value) for name, value in self.settings.items()},
                 "rows": self.rows,
             }
             checkpoints.write(self.folder, state)
@@ -285,12 +286,17 @@ def _kept(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read the checkpoint to go on with, which must be of the same settings; None: there is none yet."""
     kept = checkpoints.read(folder)
     for name, before in kept["settings"].items() if kept else ():
-        if settings[name] != before:
+        if _plain(settings[name]) != before:
             raise ValueError(
                 f"{name} is {settings[name]}, and the training in '{folder}' has {before}; go on with the same, or "
                 "begin another one in a new folder."
             )
     return kept
+
+
+def _plain(setting: str | float | None) -> str | float | None:
+    """Return a setting as a checkpoint holds it, where numbers may be NumPy's."""
+    return setting if setting is None or isinstance(setting, str) else float(setting)
 
 
 @contextmanager

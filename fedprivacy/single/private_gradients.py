@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -140,11 +141,16 @@ class PrivateGradients:
         views = None if augmentation is None else Views(augmentation, augmentation_multiplicity, kind[0])
 
         self._account, self._run, self._earlier_runs = _opened(account, budget, relation, state)
-        noise, self.steps = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
-        self.delta, self.event = delta, replace(mechanism.event, noise_multiplier=noise)
-        self.taken, self.clipping_norm = (state.taken, state.clipping_norm) if state else (0, clipping_norm)
-        earlier = self._earlier_runs
-        self._keystream = Keystream.secret() if seed is None else Keystream.from_seed(seed, "single", earlier)
+        noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
+        self.steps, self.delta, self.event = (
+            int(planned),
+            delta,
+            replace(mechanism.event, noise_multiplier=float(noise)),
+        )
+        self.taken, self.clipping_norm = (state.taken, state.clipping_norm) if state else (0, float(clipping_norm))
+        self._keystream = Keystream.secret()
+        if seed is not None:
+            self._keystream = Keystream.from_seed(seed, "single", self._earlier_runs)
         self._gradient = NoisyMean(replace(mechanism, event=self.event), divisor, adaptive, views)
         self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), views=views.multiplicity if views else 1)
         self._engine.prepare(*kind)
@@ -361,7 +367,7 @@ def _check_settings(
     for name, value in (("batch_size", batch_size), ("noise_multiplier", noise)):
         if value is not None and not 0.0 < value < math.inf:
             raise ValueError(f"{name} is {value}; choose a positive number.")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1):
         raise ValueError(f"steps is {steps}; choose a whole number, at least 1.")
     if not 1 <= multiplicity <= LARGEST_MULTIPLICITY:
         raise ValueError(

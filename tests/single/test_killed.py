@@ -12,6 +12,7 @@ from tests.processes import KILLED, in_child
 from tests.single.coins import flat, train
 
 POINTS = ("guard.before-slot", "guard.slot-written", "guard.appended", "client.seal-written", "client.seal-named")
+QUICK = "guard.appended", 3
 ADAPTIVE = {"clipping": "adaptive", "optimizer": partial(torch.optim.Adam, lr=0.1)}
 HALVED = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
 
@@ -47,7 +48,6 @@ def whole(tmp_path_factory):
         pytest.param(point, times, clipping, marks=() if (point, times) == QUICK else pytest.mark.exhaustive)
         for clipping, times in (("flat", 1), ("flat", 4), ("adaptive", 3))
         for point in POINTS
-        for QUICK in [("guard.appended", 3)]
     ],
 )
 def test_a_killed_training_ends_with_the_same_bits_and_charges(point, times, clipping, whole, tmp_path):

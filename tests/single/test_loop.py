@@ -3,6 +3,7 @@
 import copy
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
@@ -162,3 +163,9 @@ def test_a_folder_holds_one_training_which_goes_on_with_its_own_settings_alone(t
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         train(checkpoint=tmp_path, resume=True)
     assert charged(tmp_path) == 6
+
+
+def test_numbers_may_be_numpy_s(tmp_path):
+    given = {"steps": np.int64(6), "epsilon": np.float64(2.0), "clipping_norm": np.float32(1.0)}
+    first = train(checkpoint=tmp_path, seed=1, **given)
+    assert torch.equal(flat(train(checkpoint=tmp_path, resume=True, seed=1, **given).model), flat(first.model))

@@ -21,7 +21,7 @@ BUGS = (
             self._history[event] = charged
             return release
         """,
-        breaks=guarantees.CHARGED,
+        breaks=guarantees.OWN_LOOP,
         tests=(f"{TESTS}test_a_step_that_fails_stays_charged_and_the_next_has_other_noise",),
     ),
     Bug(
@@ -42,7 +42,7 @@ BUGS = (
             except SealError:
                 return release
         """,
-        breaks=guarantees.RECEIPTS,
+        breaks=guarantees.OWN_LOOP,
         tests=(f"{TESTS}test_a_step_whose_release_is_gone_is_charged_again_with_other_noise",),
     ),
     Bug(
@@ -58,7 +58,7 @@ BUGS = (
         place=KEPT,
         old="self._event_of(attempt) != event",
         new="False",
-        breaks=guarantees.CHARGED,
+        breaks=guarantees.OWN_LOOP,
         tests=(f"{TESTS}test_a_charge_for_one_event_pays_for_no_other",),
     ),
     Bug(
@@ -66,7 +66,7 @@ BUGS = (
         place="fedprivacy.single.private_gradients:_refuse",
         old="p.grad = None",
         new="return",
-        breaks=guarantees.DOOR,
+        breaks=guarantees.OWN_LOOP,
         tests=(f"{TESTS}test_backward_of_a_loss_is_refused_while_gradients_are_private",),
     ),
     Bug(
