@@ -12,8 +12,8 @@ finds runs again, `open_run` opens what it recorded, `compare` puts runs side by
 round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-
 in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`,
 which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`;
-`PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation; `epsilon`
-and `noise_multiplier` calculate.
+`PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation, and
+`PrivateGradients` is for a loop of one's own; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets one
 environment variable, `MKL_CBWR`, unless it is set (`fedprivacy._support.blas` says why); so import it before torch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedprivacy.audit.training_audit import audit_training as audit_training
     from fedprivacy.flower.client.client_app import private_client as private_client
     from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
+    from fedprivacy.guard.errors import BudgetExhaustedError as BudgetExhaustedError
     from fedprivacy.reproductions.reproduction import reproduce as reproduce
     from fedprivacy.runs.callbacks import Callback as Callback
     from fedprivacy.runs.callbacks import EarlyStopping as EarlyStopping
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from fedprivacy.simulation.ask import ask as ask
     from fedprivacy.simulation.simulate import simulate as simulate
     from fedprivacy.simulation.sweeps import sweep as sweep
+    from fedprivacy.single.loop import train as train
+    from fedprivacy.single.private_gradients import PrivateGradients as PrivateGradients
     from fedprivacy.tasks import Augmentation as Augmentation
     from fedprivacy.tasks import Recipe as Recipe
     from fedprivacy.tasks import Score as Score
@@ -60,7 +63,6 @@ if TYPE_CHECKING:
     from fedprivacy.tasks.tables import Number as Number
     from fedprivacy.tasks.tables import load_table as load_table
     from fedprivacy.tasks.tables import read_table as read_table
-    from fedprivacy.training.single import train as train
     from fedprivacy.values.budget import PrivacyBudget as PrivacyBudget
     from fedprivacy.values.events import NeighbouringRelation as NeighbouringRelation
     from fedprivacy.values.events import PoissonSampledGaussian as PoissonSampledGaussian
@@ -82,7 +84,9 @@ _HOMES = {
     "audit_training": "audit.training_audit",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",
-    "train": "training.single",
+    "BudgetExhaustedError": "guard.errors",
+    "PrivateGradients": "single.private_gradients",
+    "train": "single.loop",
     "PrivateStrategy": "flower.server.strategy",
     "private_client": "flower.client.client_app",
     "tasks": "",

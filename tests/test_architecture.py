@@ -17,7 +17,7 @@ FLOORS = (
     ("training", "questions", "ledger", "guard"),
     ("runs",),
     ("flower",),
-    ("audit", "server", "deploy", "dashboard"),
+    ("audit", "server", "deploy", "dashboard", "single"),
     ("simulation",),
     ("reproductions",),
     ("commands",),

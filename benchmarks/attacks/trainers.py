@@ -11,10 +11,10 @@ from torch import nn
 
 from fedprivacy.accounting import noise_multiplier
 from fedprivacy.mechanisms.keystream import Keystream
+from fedprivacy.single.loop import Trained, train
 from fedprivacy.tasks.task import Shard, Task
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.optimizers import build_optimizer
-from fedprivacy.training.single import Trained, train
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -96,6 +96,7 @@ class WithPrivacy:
             learning_rate=given.learning_rate,
             optimizer=given.optimizer,
             momentum=given.momentum,
+            progress=False,
             seed=seed,
         )
 

@@ -13,7 +13,7 @@ class GuardError(Exception):
 
 
 class BudgetExhaustedError(GuardError):
-    """The client's own budget does not allow the grant."""
+    """The data owner's own budget does not allow the grant, or the step of a training."""
 
 
 class QuestionsExhaustedError(BudgetExhaustedError):

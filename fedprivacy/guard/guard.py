@@ -230,6 +230,28 @@ class Guard:
             entry = self._kept.tally.sealed.get(attempt)
         return None if entry is None else seals.read(self._kept.folder / entry.name, entry.sha256)
 
+    def adopted(self, attempt: Attempt) -> bytes | None:
+        """Return the update that was written, but not entered as sealed, and enter it; None: there is none.
+
+        A crash came in between, or an older copy of the log was put back, and the update may have left.
+
+        Raises:
+            LogError: the file is busy, damaged or not writable, or the update cannot be read.
+        """
+        with self._kept.transaction() as write:
+            tally = self._kept.tally
+            if attempt not in tally.charges or attempt in tally.sealed:
+                return None
+            file = self._kept.folder / tally.names[attempt]
+            try:
+                update = file.read_bytes()
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                raise LogWriteError(file, error, undone=True) from error
+            write(SealedEntry(attempt, file.name, sha256(update).hexdigest(), now()))
+        return update
+
     def history(self) -> dict[Event, int]:
         """Return the number of steps of each event over all runs, corrections included. Raises LogError as `sealed`
         does.
@@ -272,6 +294,30 @@ class Guard:
         """List every charge, in order, without corrections. Raises LogError as `sealed` does."""
         with self._kept.transaction():
             return list(self._kept.tally.charges.values())
+
+    def quota(self, event: PoissonSampledGaussian) -> int:
+        """Return how many more steps of an event the budget allows.
+
+        Raises:
+            MechanismChanged: the history holds another event and the filter cannot mix.
+            FilterChangedError, RelationChangedError, LogError: as `check` does.
+        """
+        return self._open_account(event.relation).left(event, [])
+
+    def noise_multiplier(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
+        """Return the smallest noise multiplier with which the budget allows `steps` more steps.
+
+        Raises:
+            ValueError: there is none.
+            FilterChangedError, RelationChangedError, LogError: as `check` does.
+        """
+        account = self._open_account(relation)
+        return filter_of(account.allowance).noise_multiplier(sampling_rate, steps, relation, account.history)
+
+    def _open_account(self, relation: NeighbouringRelation) -> _Account:
+        with self._kept.transaction():
+            self._check_relation(relation)
+            return self._account()
 
     def _allowance(self, tally: Tally) -> Allowance:
         """Return the budget and its filter.

@@ -145,6 +145,7 @@ def central(model: nn.Module, recipe: CentralRecipe, data: fp.Shard, *, records:
         clipping_norm=recipe.clipping_norm,
         learning_rate=recipe.learning_rate,
         momentum=recipe.momentum,
+        progress=False,
         seed=seed,
     )
     tested = slice(records, records + HELD_OUT)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from os import PathLike
 from pathlib import Path
 
-from fedprivacy._support.console import console_of
+from fedprivacy._support.console import bar_on, console_of
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.bench import check_complete, data_folder, finished, reproduction_of
 from fedprivacy.reproductions.experiment import Reproduction, ReproductionError
 from fedprivacy.reproductions.results import ReproductionResults
-from fedprivacy.reproductions.seeds import SeedsLeft, rows_bar
+from fedprivacy.reproductions.seeds import SeedsLeft
 from fedprivacy.runs.settings.configuration import RUNS
 
 
@@ -65,7 +65,7 @@ def reproduce(
         files = data_folder(chosen, None if data is None else Path(data))
         folder.mkdir(parents=True, exist_ok=True)
         several = min(jobs, len(left))
-        with rows_bar(console_of(shown=progress)) as bar:
+        with bar_on(console_of(shown=progress), "figure") as bar:
             measured = SeedsLeft(chosen, left, files, folder, bar)
             found += measured.one_by_one() if several == 1 else measured.together(_source(reproduction), several)
     results = ReproductionResults(chosen, sorted(found, key=lambda result: result.seed), folder)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
 from fedprivacy.reproductions.bench import measure
 from fedprivacy.reproductions.experiment import Reproduction
@@ -69,15 +68,3 @@ class SeedsLeft:
         """The bar's task, and how many rows a seed has."""
         rows = len(self.reproduction.rows)
         return self.bar.add_task("", total=len(self.seeds) * rows), rows
-
-
-def rows_bar(console: Console) -> Progress:
-    """A bar of rows."""
-    return Progress(
-        TextColumn("[bold]figure"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=None),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-        console=console,
-    )

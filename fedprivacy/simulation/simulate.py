@@ -12,9 +12,8 @@ from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedprivacy._support.console import console_of
+from fedprivacy._support.console import bar_on, console_of
 from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
 from fedprivacy._support.spans import span, spanned
@@ -264,14 +263,7 @@ class RoundProgress:
     def __init__(self, console: Console, plan: TrainingPlan, finished: int = 0) -> None:
         self._metric = plan.task.metric
         self._budget, self._private = plan.common_budget, plan.config.privacy
-        self._bar = Progress(
-            TextColumn("[bold]round"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-        )
+        self._bar = bar_on(console, "round")
         state = "waiting for clients" if finished < plan.config.rounds else "finished"
         self._rounds = self._bar.add_task(state, total=plan.config.rounds, completed=finished)
 

@@ -10,9 +10,8 @@ from warnings import warn
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedprivacy._support.console import console_of
+from fedprivacy._support.console import bar_on, console_of
 from fedprivacy.flower.simulated.engine import quiet_flower
 from fedprivacy.runs.records.grid import SweepGrid, SweepResults, SweptRun
 from fedprivacy.runs.settings.configuration import FIELDS, OF_SWEEPS, ConfigError, Value
@@ -103,7 +102,7 @@ def run_grid(grid: SweepGrid, jobs: int, console: Console) -> Mapping[str, str]:
     left = [run for run in grid.runs if not run.finished]
     jobs = min(jobs or (1 if grid.task else os.cpu_count() or 1), max(len(left), 1))
     failed: dict[str, str] = {}
-    with _bar(console) as bar:
+    with bar_on(console, "run") as bar:
         shown = bar.add_task("", total=len(grid.runs), completed=len(grid.runs) - len(left))
 
         def tell(run: SweptRun, failure: str) -> None:
@@ -143,14 +142,3 @@ def _lists(settings: Mapping[str, Given | Sequence[Value]]) -> dict[str, list[Va
         if isinstance(given, list | tuple) and not given:
             raise ConfigError([f"{name} is an empty list; give a value, or leave it out."])
     return {key: values for key, values in lists.items() if values}
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("[bold]run"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=None),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-        console=console,
-    )

@@ -30,6 +30,7 @@ from fedprivacy.training.augment import Views
 from fedprivacy.training.descent import Descent
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.local_round import Kept, stacked_round
+from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_TOGETHER = 256
@@ -97,7 +98,8 @@ class CohortTraining:
 
     Attributes:
         engine: gradient engine; its model is the starting point, and is restored afterwards.
-        optimizer, proximal_mu, adaptive, algorithm, views: see `DPSGD`.
+        optimizer, proximal_mu, algorithm: see `DPSGD`.
+        adaptive, views: see `NoisyMean`.
         control: vector that the server sends besides the model, shape [d]; None: nothing.
     """
 
@@ -125,15 +127,8 @@ class CohortTraining:
 
     @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
-        training = DPSGD(
-            one.mechanism,
-            one.expected_batch_size,
-            self.optimizer,
-            self.proximal_mu,
-            self.adaptive,
-            self.algorithm,
-            self.views,
-        )
+        gradient = NoisyMean(one.mechanism, one.expected_batch_size, self.adaptive, self.views)
+        training = DPSGD(gradient, self.optimizer, self.proximal_mu, self.algorithm)
         before = Kept(one.own, self.control)
         update = training.train(
             self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream, before=before

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy._support.spans import spanned
-from fedprivacy.gradients import Clipped, GradientEngine, trainable_parameters
-from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
-from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
-from fedprivacy.training.augment import Views, sampled_batches
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
+from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import Optimizer
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -49,24 +45,16 @@ class DPSGD:
     """Local training with record-level differential privacy.
 
     Attributes:
-        mechanism: mechanism that samples and adds noise, once for each local step.
-        expected_batch_size: the public divisor of the noisy sum: sampling rate times *public* shard size. The number
-            of records that joined is private and never used as a divisor.
+        gradient: the noisy mean gradient that is released once for each local step.
         optimizer: moves the parameters by the noisy mean gradients: post-processing.
         proximal_mu: FedProx's pull towards the global model (Li et al. 2020), added after the noise: post-processing.
-        adaptive: rule that moves the clipping norm from step to step, starting from the mechanism's; None: it stays.
         algorithm: federated algorithm, which fixes the starting point and uses the result: post-processing.
-        views: random views of each record, whose gradients are averaged before they are clipped (the engine must have
-            the same number of views); None: the records as they are.
     """
 
-    mechanism: SampledGaussianSum
-    expected_batch_size: float
+    gradient: NoisyMean
     optimizer: Optimizer
     proximal_mu: float = 0.0
-    adaptive: QuantileClipping | None = None
     algorithm: Algorithm = FEDAVG
-    views: Views | None = None
 
     @spanned("training")
     def train(
@@ -89,34 +77,18 @@ class DPSGD:
             keystream: the client's randomness.
             before: vector that the client kept of its last round, and the server's control.
         """
-        norm, model, shard = self.mechanism.clipping_norm, ModelAt(engine.model), shard.present()
+        mechanism, model, shard = self.gradient.mechanism, ModelAt(engine.model), shard.present()
+        norm = mechanism.clipping_norm
 
         def noisy_mean(step: int, position: Tensor) -> Tensor:
             nonlocal norm
             model.go(position)
-            released, norm = self._release(engine, shard, norm, keystream, Position(round, step))
-            return released.div_(self.expected_batch_size).to(position.dtype)
+            released, norm = self.gradient.release(engine, shard, norm, keystream, Position(round, step))
+            return released.to(position.dtype)
 
         descent = Descent(noisy_mean, self.optimizer, self.proximal_mu, steps)
         client = local_round(self.algorithm, engine.model, before, descent)
         update = self.algorithm.train(client)
         model.go(update.sent)
         parameters = {name: p.clone() for name, p in trainable_parameters(engine.model).items()}
-        return PrivateUpdate(parameters, self.mechanism.event, steps, norm, update.kept)
-
-    def _release(
-        self, engine: GradientEngine, shard: Shard, norm: float, keystream: Keystream, position: Position
-    ) -> tuple[Tensor, float]:
-        """Release the mechanism once with clipping norm C: the noisy sum, and the clipping norm of the next step."""
-        adaptive = self.adaptive
-
-        def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
-            parts = sampled_batches(shard, sample, self.views, keystream, position)
-            clipped = Clipped.joined([engine.clip(*part, norm) for part in parts])
-            return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
-
-        if adaptive is None:
-            return self.mechanism.release(clipped_sum, len(shard.inputs), keystream, position), norm
-        mechanism = replace(self.mechanism, clipping_norm=adaptive.sensitivity(norm))
-        released = mechanism.release(clipped_sum, len(shard.inputs), keystream, position)
-        return released[:-1], adaptive.next_norm(float(released[-1]), norm, self.expected_batch_size)
+        return PrivateUpdate(parameters, mechanism.event, steps, norm, update.kept)

@@ -55,7 +55,7 @@ import torch
 
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks import ShardSource, load_task
-from fedprivacy.training.single import train
+from fedprivacy.single.loop import train
 
 assert resolve({"task": "wine"}).local_steps == 2
 task, sources = load_task("wine"), [ShardSource(partition_id=part, num_partitions=3) for part in range(3)]

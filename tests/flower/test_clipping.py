@@ -43,7 +43,7 @@ def test_the_setting_chooses_the_clipping(monkeypatch, tmp_path):
     train = DPSGD.train
 
     def noting(self, engine, *args, **kwargs):
-        used.append((type(engine._clipping), self.adaptive))
+        used.append((type(engine._clipping), self.gradient.adaptive))
         return train(self, engine, *args, **kwargs)
 
     monkeypatch.setattr(DPSGD, "train", noting)
@@ -64,7 +64,7 @@ def test_an_adapted_norm_is_kept_by_the_server_from_round_to_round(monkeypatch, 
 
     def noting(self, *args, **kwargs):
         update = train(self, *args, **kwargs)
-        norms.append((self.mechanism.clipping_norm, update.clipping_norm))
+        norms.append((self.gradient.mechanism.clipping_norm, update.clipping_norm))
         return update
 
     monkeypatch.setattr(DPSGD, "train", noting)

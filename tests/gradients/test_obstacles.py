@@ -9,7 +9,7 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.methods.obstacle import warn_of
-from fedprivacy.training.single import train
+from fedprivacy.single.loop import train
 from tests.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.usefixtures("rows_alike")

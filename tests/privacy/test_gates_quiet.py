@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.noisy_mean import NoisyMean
 from tests.privacy.audited_tasks import GATES, SOUND, engines_believed, judged
 from tests.privacy.selftests import SELF_TESTS
 
@@ -55,12 +55,12 @@ def test_exact_gates_are_quiet(setting):
 
 @pytest.mark.exhaustive
 def test_gates_are_quiet_about_what_becomes_of_a_sum_that_has_its_noise(monkeypatch):
-    release = DPSGD._release
+    release = NoisyMean._noisy_sum
 
     def shrunk(self, *step):
         released, following = release(self, *step)
         return released * min(1.0, 4.0 * self.mechanism.clipping_norm / max(float(released.norm()), 1e-30)), following
 
-    monkeypatch.setattr(DPSGD, "_release", shrunk)
+    monkeypatch.setattr(NoisyMean, "_noisy_sum", shrunk)
     with engines_believed():
         check_quiet("with a private size", ("release", "replay", *STATISTICAL), 5)

@@ -55,7 +55,8 @@ loss = nn.CrossEntropyLoss(reduction="none")
 records = torch.randn(300, 8), torch.arange(300) % 3
 for _ in range(2):
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
-    fp.train(model, loss, records, epsilon=5.0, delta=1e-3, sampling_rate=0.5, steps=3, size_public=True)
+    given = dict(delta=1e-3, sampling_rate=0.5, steps=3, size_public=True, progress=False)
+    fp.train(model, loss, records, epsilon=5.0, **given)
 """
 
 

@@ -13,6 +13,7 @@ from fedprivacy.tasks import Augmentation, Shard, mirrored, shifted
 from fedprivacy.training.augment import AugmentationError, Views
 from fedprivacy.training.cohort import CohortTraining, Trainee
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import SGD
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.gradients.oracle import cross_entropy
@@ -133,7 +134,7 @@ def linear():
 
 
 def training(views, noise=1e-6, norm=0.05):
-    return DPSGD(SampledGaussianSum(PoissonSampledGaussian(0.5, noise), norm), 1.0, SGD(1.0), views=views)
+    return DPSGD(NoisyMean(SampledGaussianSum(PoissonSampledGaussian(0.5, noise), norm), 1.0, views=views), SGD(1.0))
 
 
 def engine(multiplicity):
@@ -163,7 +164,7 @@ def test_clients_that_train_together_see_what_each_sees_alone(multiplicity):
     shard = rows()
     views, computed = made(DIMMED, shard, multiplicity), engine(multiplicity)
     one = training(views)
-    trainee = Trainee(shard, KEY, one.mechanism, 1.0, 2)
+    trainee = Trainee(shard, KEY, one.gradient.mechanism, 1.0, 2)
     (portion,) = CohortTraining(computed, SGD(1.0), views=views).train([trainee], 4)
     update = one.train(engine(multiplicity), shard, steps=2, round=4, keystream=KEY)
     assert torch.equal(portion.parameters[0], torch.cat([p.flatten() for p in update.parameters.values()]))

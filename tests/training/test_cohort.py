@@ -17,6 +17,7 @@ from fedprivacy.training import cohort
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.cohort import CohortTraining
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import SGD, Adam
 from tests.gradients.oracle import cross_entropy
 from tests.training.cohorts import OPTIMIZERS, RATES, RECORDS, STREAMS, model_of, trainees
@@ -39,7 +40,7 @@ def each_alone(model, members, optimizer, clipping="flat", pull=0.0):
     start = flat_parameters(model)
     for member in members:
         nn.utils.vector_to_parameters(start.clone(), model.parameters())
-        training = DPSGD(member.mechanism, member.expected_batch_size, optimizer, pull, adaptive)
+        training = DPSGD(NoisyMean(member.mechanism, member.expected_batch_size, adaptive), optimizer, pull)
         update = training.train(engine, member.shard, steps=member.steps, round=4, keystream=member.keystream)
         yield torch.cat([values.flatten() for values in update.parameters.values()]), update.clipping_norm
 

@@ -10,6 +10,7 @@ from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import SGD, Adam
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -33,7 +34,7 @@ def engine(model=None):
 
 def sgd(q=0.5, sigma=2.0, clipping_norm=0.5, batch=10.0, optimizer=None, proximal_mu=0.0):
     mechanism = SampledGaussianSum(PoissonSampledGaussian(q, sigma), clipping_norm)
-    return DPSGD(mechanism, batch, optimizer or SGD(1.0), proximal_mu)
+    return DPSGD(NoisyMean(mechanism, batch), optimizer or SGD(1.0), proximal_mu)
 
 
 def shard(records=20):
@@ -61,7 +62,7 @@ def test_noise_is_added_once_for_each_local_step():
 def test_the_update_states_the_event_of_the_mechanism_that_ran():
     trainer = sgd(q=0.3, sigma=1.7)
     update = trainer.train(engine(), shard(), steps=3, round=1, keystream=KEY)
-    assert update.event is trainer.mechanism.event
+    assert update.event is trainer.gradient.mechanism.event
     assert (update.event.sampling_rate, update.event.noise_multiplier, update.steps) == (0.3, 1.7, 3)
 
 
@@ -70,7 +71,7 @@ def test_one_step_is_the_clipped_sum_plus_noise_over_the_public_divisor():
     update = trainer.train(engine(), data, steps=1, round=4, keystream=KEY)
     gradients = torch.cat([-2 * data.targets[:, None] * data.inputs, -2 * data.targets[:, None]], dim=1)
     clipped = gradients * (0.25 / gradients.norm(dim=1)).clamp(max=1.0)[:, None]
-    noise = trainer.mechanism.release(lambda *_: torch.zeros(21), len(data), KEY, Position(4, 1))
+    noise = trainer.gradient.mechanism.release(lambda *_: torch.zeros(21), len(data), KEY, Position(4, 1))
     assert torch.allclose(flat(update), -0.1 * (clipped.sum(0) + noise) / 7.0, atol=1e-5)
 
 

@@ -39,6 +39,7 @@ from fedprivacy.tasks.loader import agreed
 from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.local_round import Kept, personal_mask
+from fedprivacy.training.noisy_mean import NoisyMean
 
 log = logging.getLogger("fedprivacy.client")
 
@@ -163,13 +164,15 @@ def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSG
     """
     grant = request.grant
     training = DPSGD(
-        mechanism=grant.mechanism,
-        expected_batch_size=grant.expected_batch_size,
+        gradient=NoisyMean(
+            grant.mechanism,
+            grant.expected_batch_size,
+            grant.adaptive,
+            client.views(grant.augmentation_multiplicity),
+        ),
         optimizer=grant.local_optimizer,
         proximal_mu=request.proximal_mu,
-        adaptive=grant.adaptive,
         algorithm=grant.local_algorithm,
-        views=client.views(grant.augmentation_multiplicity),
     )
     keep_freed_memory()
     engine = client.engine(grant.clipping, grant.augmentation_multiplicity)

@@ -12,6 +12,7 @@ from tests.privacy.bugs import (
     ledger,
     questions,
     runs,
+    single,
     tasks,
     training,
 )
@@ -20,6 +21,7 @@ BUGS = (
     *gradients.BUGS,
     *training.BUGS,
     *audited_training.BUGS,
+    *single.BUGS,
     *audited_replies.BUGS,
     *accounting.BUGS,
     *questions.BUGS,

@@ -11,7 +11,8 @@ from tests.privacy.bugs.bug import Bug, Change
 ADAPTIVE = {"clipping": "adaptive", "noise_multiplier": 2.0}
 
 MECHANISM = "fedprivacy.mechanisms.gaussian_sum:SampledGaussianSum.release"
-RELEASE = "fedprivacy.training.dpsgd:DPSGD._release"
+MEAN = "fedprivacy.training.noisy_mean:NoisyMean.release"
+RELEASE = "fedprivacy.training.noisy_mean:NoisyMean._noisy_sum"
 TRAIN = "fedprivacy.training.dpsgd:DPSGD.train"
 SEEDED = "fedprivacy.mechanisms.keystream:Keystream.from_seed"
 
@@ -169,11 +170,13 @@ BUGS = (
     Bug(
         meaning="a training that a server pulls towards its model has no noise",
         place=TRAIN,
-        old="released, norm = self._release(engine, shard, norm, keystream, Position(round, step))",
+        old="released, norm = self.gradient.release(engine, shard, norm, keystream, Position(round, step))",
         new="""
-            silent = replace(self.mechanism, event=replace(self.mechanism.event, noise_multiplier=1e-6))
-            training = replace(self, mechanism=silent) if self.proximal_mu > 0.0 else self
-            released, norm = training._release(engine, shard, norm, keystream, Position(round, step))
+            from dataclasses import replace
+
+            silent = replace(mechanism, event=replace(mechanism.event, noise_multiplier=1e-6))
+            gradient = replace(self.gradient, mechanism=silent) if self.proximal_mu > 0.0 else self.gradient
+            released, norm = gradient.release(engine, shard, norm, keystream, Position(round, step))
         """,
         breaks=guarantees.SAMPLED,
         gates=("release",),
@@ -433,21 +436,21 @@ BUGS = (
     ),
     Bug(
         meaning="the noisy sum is divided by how many records joined",
-        place=TRAIN,
-        old="return released.div_(self.expected_batch_size).to(position.dtype)",
+        place=MEAN,
+        old="return released.div_(self.expected_batch_size), following",
         new="""
             from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 
             rate, records = self.mechanism.event.sampling_rate, len(shard.inputs)
-            joined = poisson_sample(rate, records, keystream, Position(round, step))
-            return released.div_(max(len(joined), 1)).to(position.dtype)
+            joined = poisson_sample(rate, records, keystream, position)
+            return released.div_(max(len(joined), 1)), following
         """,
         breaks=guarantees.CLIPPED,
         gates=("replay", "sampling"),
     ),
     Bug(
         meaning="the learning rate follows from the true number of records",
-        place=TRAIN,
+        place=MEAN,
         old="released.div_(self.expected_batch_size)",
         new="released.div_(max(self.mechanism.event.sampling_rate * len(shard), 1.0))",
         breaks=guarantees.DOOR,

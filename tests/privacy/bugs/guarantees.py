@@ -23,6 +23,7 @@ SERVER = "a deployed client obeys the server that its data owner named, and no o
 ACCOUNT = "an account keeps one relation and one filter, under whatever name its file goes"
 CHARGED = "nothing is trained that the guard has not charged"
 RECEIPTS = "one charge lets one update leave, and its receipt proves no other"
+OWN_LOOP = "a training loop of one's own sees no gradient but a charged release, and each charge pays for one"
 QUESTION_BUDGET = "answers stay within the client's own budget for questions"
 REMEMBERED = "the guard forgets nothing: crash, decay, an older copy put back"
 HOME = "what a personal algorithm keeps stays with the client, its run and its algorithm"

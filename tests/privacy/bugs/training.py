@@ -51,8 +51,8 @@ BUGS = (
     Bug(
         meaning="the update says fewer steps than were taken",
         place="fedprivacy.training.dpsgd:DPSGD.train",
-        old="PrivateUpdate(parameters, self.mechanism.event, steps, norm, update.kept)",
-        new="PrivateUpdate(parameters, self.mechanism.event, steps - 1, norm, update.kept)",
+        old="PrivateUpdate(parameters, mechanism.event, steps, norm, update.kept)",
+        new="PrivateUpdate(parameters, mechanism.event, steps - 1, norm, update.kept)",
         breaks=guarantees.CHARGED,
         tests=("tests/training/test_dpsgd.py::test_the_update_states_the_event_of_the_mechanism_that_ran",),
     ),
@@ -84,7 +84,7 @@ BUGS = (
     ),
     Bug(
         meaning="the noise of adaptive clipping keeps the norm that it began with",
-        place="fedprivacy.training.dpsgd:DPSGD._release",
+        place="fedprivacy.training.noisy_mean:NoisyMean._noisy_sum",
         old="adaptive.sensitivity(norm)",
         new="adaptive.sensitivity(self.mechanism.clipping_norm)",
         breaks=guarantees.SAMPLED,
@@ -96,7 +96,7 @@ BUGS = (
     ),
     Bug(
         meaning="the sum of adaptive clipping gets noise for the gradients alone",
-        place="fedprivacy.training.dpsgd:DPSGD._release",
+        place="fedprivacy.training.noisy_mean:NoisyMean._noisy_sum",
         old="adaptive.sensitivity(norm)",
         new="norm",
         breaks=guarantees.SAMPLED,
@@ -300,7 +300,7 @@ BUGS = (
     ),
     Bug(
         meaning="one record of a data set gives all others its type",
-        place="fedprivacy.training.single:_copied",
+        place="fedprivacy.single.data:_copied",
         old="plain and torch.can_cast(value.dtype, rows.dtype)",
         new="plain",
         breaks=guarantees.OTHERS,

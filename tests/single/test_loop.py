@@ -1,0 +1,171 @@
+"""`fp.train` is a loop over private gradients: any optimiser, schedule and evaluation; errors cost nothing."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+
+import fedprivacy as fp
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.guard import Guard
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.optimizers import SGD, Adam, AdamW
+from tests.single.coins import LOSS, coins, flat, new_model, private, train
+
+ADAM = partial(torch.optim.Adam, lr=0.1)
+COSINE = partial(CosineAnnealingLR, T_max=6)
+
+
+def by_hand(optimizer, schedule=None, rates=None):
+    """Parameters after the same training in a loop of one's own."""
+    model = new_model()
+    gradients, moves = private(model, seed=1), optimizer(model.parameters())
+    rated = schedule(moves) if schedule else None
+    while gradients.left:
+        if rates:
+            moves.param_groups[0]["lr"] = rates(gradients.taken + 1)
+        gradients.backward()
+        moves.step()
+        if rated:
+            rated.step()
+    return flat(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "settings"),
+    [
+        ("sgd", SGD(0.5, 0.9), {"momentum": 0.9}),
+        ("adam", Adam(0.1), {"learning_rate": 0.1}),
+        ("adamw", AdamW(0.1, 0.2), {"learning_rate": 0.1, "weight_decay": 0.2}),
+    ],
+)
+def test_a_named_optimiser_goes_the_way_of_a_client_s_local_steps(name, ours, settings):
+    trained, model = train(optimizer=name, seed=1, **settings), new_model()
+    mean = NoisyMean(SampledGaussianSum(trained.event, 1.0), 100.0)
+    key = Keystream.from_seed(1, "single")
+    DPSGD(mean, ours).train(GradientEngine(model, LOSS), fp.Shard(*coins()), steps=6, round=1, keystream=key)
+    assert torch.allclose(flat(trained.model), flat(model), atol=1e-5)
+
+
+def test_any_torch_optimiser_is_taken_as_a_factory_or_as_it_is():
+    model = new_model()
+    made = train(model, optimizer=torch.optim.RMSprop(model.parameters(), lr=0.1), seed=1)
+    assert torch.equal(flat(model), flat(new_model()))  # it was copied with the model
+    expected = by_hand(partial(torch.optim.RMSprop, lr=0.1))
+    assert torch.equal(flat(made.model), expected)
+    assert torch.equal(flat(train(optimizer=partial(torch.optim.RMSprop, lr=0.1), seed=1).model), expected)
+
+
+def test_a_schedule_is_a_function_of_the_step_or_a_scheduler_of_torch():
+    def rates(step):
+        return 0.5 / step
+
+    assert torch.equal(
+        flat(train(schedule=rates, seed=1).model), by_hand(partial(torch.optim.SGD, lr=1.0), None, rates)
+    )
+    scheduled = flat(train(schedule=COSINE, optimizer=ADAM, seed=1).model)
+    assert torch.equal(scheduled, by_hand(ADAM, COSINE))
+    assert not torch.equal(scheduled, by_hand(ADAM))
+
+
+def test_an_evaluation_sees_a_copy_and_its_figures_are_rows():
+    def evaluate(model):
+        assert not model.training and not torch.is_grad_enabled()
+        weight = model.weight.sum().item()
+        model.weight.fill_(9.0)
+        return {"weight": weight}
+
+    trained = train(evaluate=evaluate, evaluate_every=4, seed=1)
+    assert [row["step"] for row in trained.rows] == [0, 4, 6]
+    assert trained.rows[0]["epsilon"] == 0.0 < trained.rows[1]["epsilon"] < trained.rows[2]["epsilon"]
+    assert trained.rows[2] == {"step": 6, "epsilon": trained.epsilon, "weight": trained.model.weight.sum().item()}
+    assert torch.equal(flat(trained.model), flat(train(seed=1).model))
+    (first, last) = train(evaluate=lambda model: 2).rows
+    assert (first["value"], last["value"], last["step"]) == (2.0, 2.0, 6)
+
+
+def test_callbacks_hear_of_each_step_and_its_epsilon():
+    heard = []
+    trained = train(callbacks=[lambda *told: heard.append(told)])
+    assert [step for step, _ in heard] == [1, 2, 3, 4, 5, 6]
+    history = [
+        fp.epsilon(sampling_rate=0.25, noise_multiplier=trained.event.noise_multiplier, steps=n, delta=1e-4)
+        for n in range(1, 7)
+    ]
+    assert [epsilon for _, epsilon in heard] == history
+
+
+def test_a_bar_shows_steps_and_epsilon_unless_it_is_not_wanted(capsys):
+    train(progress=True)
+    out, err = capsys.readouterr()
+    assert out == "" and "6/6" in err and "epsilon 2.00 of 2" in err
+    train()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_trained_model_is_free_again():
+    trained = train()
+    assert trained.model.weight.grad is None
+    LOSS(trained.model(coins()[0]), coins()[1]).mean().backward()
+    copy.deepcopy(trained)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU")
+def test_a_training_moves_to_the_device_that_is_asked_for():
+    trained = train(device="cuda")
+    assert trained.model.weight.is_cuda
+
+
+WRONG = {
+    "learning_rate is -1": {"learning_rate": -1.0},
+    "device is 'tpu'": {"device": "tpu"},
+    "evaluate_every is 0": {"evaluate_every": 0},
+    "evaluate returns a str as 'name'": {"evaluate": lambda model: {"name": "value"}},
+    "evaluate returns a float as 'epsilon'": {"evaluate": lambda model: {"epsilon": 0.1}},
+    "schedule is nan for step 3": {"schedule": lambda step: 0.1 if step < 3 else float("nan")},
+    "schedule fails for step 1": {"schedule": lambda optimizer: CosineAnnealingLR(optimizer, 6)},
+    "schedule is ReduceLROnPlateau, whose steps need metrics": {"schedule": ReduceLROnPlateau},
+    "optimizer is LBFGS, whose steps need closure": {"optimizer": torch.optim.LBFGS},
+    "optimizer makes a list": {"optimizer": list},
+    "optimizer moves parameters that are not the model's": {"optimizer": ADAM(new_model().parameters())},
+    "optimizer is 'lion'": {"optimizer": "lion"},
+    "momentum and weight_decay are those of a named optimizer": {"optimizer": ADAM, "momentum": 0.9},
+    "steps is 0": {"steps": 0},
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_cannot_be_trained_is_refused_before_a_step_is_charged(words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        train(checkpoint=tmp_path, **WRONG[words])
+    assert not (tmp_path / "account.log").exists() or charged(tmp_path) == 0
+
+
+def charged(folder):
+    return sum(Guard(folder / "account.log", fp.PrivacyBudget(2.0, 1e-4)).history().values())
+
+
+def test_a_folder_holds_one_training_which_goes_on_with_its_own_settings_alone(tmp_path):
+    train(checkpoint=tmp_path, seed=1)
+    with pytest.raises(ValueError, match="say resume=True, or name another folder"):
+        train(checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="resume is True, but checkpoint is open"):
+        train(resume=True)
+    with pytest.raises(ValueError, match=r"clipping_norm is 2.0, and the training in .* has 1.0"):
+        train(checkpoint=tmp_path, resume=True, clipping_norm=2.0)
+    (tmp_path / "training.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+        train(checkpoint=tmp_path, resume=True)
+    assert charged(tmp_path) == 6
+
+
+def test_numbers_may_be_numpy_s(tmp_path):
+    given = {"steps": np.int64(6), "epsilon": np.float64(2.0), "clipping_norm": np.float32(1.0)}
+    first = train(checkpoint=tmp_path, seed=1, **given)
+    assert torch.equal(flat(train(checkpoint=tmp_path, resume=True, seed=1, **given).model), flat(first.model))

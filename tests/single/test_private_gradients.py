@@ -1,0 +1,420 @@
+"""Private gradients: charged first, released once, and in any loop's hands without another way to a record."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import fedprivacy as fp
+from fedprivacy.gradients import GradientEngine, UnsupportedModelError
+from fedprivacy.guard import Guard, GuardError
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.training.noisy_mean import NoisyMean
+from tests.processes import in_child
+from tests.single.coins import BUDGET, LOSS, coins, flat, gradient, new_model, private
+
+NOTHING = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
+
+
+class Watched:
+    """A loss that does something whenever it is asked for, once it is armed."""
+
+    def __init__(self):
+        self.act = None
+
+    def __call__(self, outputs, targets):
+        if self.act is not None:
+            self.act()
+        return LOSS(outputs, targets)
+
+
+def steps_of(gradients, model, rate=0.5):
+    """Take all steps that are left, and return every gradient."""
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=rate), []
+    while gradients.left:
+        gradients.backward()
+        found.append(gradient(model))
+        optimizer.step()
+    return found
+
+
+def charged(file):
+    return sum(Guard(file, fp.PrivacyBudget(BUDGET["epsilon"], BUDGET["delta"])).history().values())
+
+
+# --- one release ---
+
+
+def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_parameters():
+    model = new_model()
+    gradients = private(model, seed=1, clipping_norm=0.5)
+    for step in (1, 2):
+        gradients.backward()
+        mean = NoisyMean(SampledGaussianSum(gradients.event, 0.5), 100.0)
+        engine = GradientEngine(copy.deepcopy(model), LOSS)
+        place = fp.Shard(*coins()), 0.5, Keystream.from_seed(1, "single"), Position(1, step)
+        assert torch.equal(gradient(model), mean.release(engine, *place)[0])
+        with torch.no_grad():
+            model.weight.fill_(3.0)  # by whatever optimiser
+
+
+def test_each_step_adds_the_noise_that_its_event_says():
+    model = torch.nn.Linear(200, 50)
+    gradients = private(model, NOTHING, clipping_norm=0.3)
+    found = torch.stack(steps_of(gradients, model))
+    deviation = gradients.event.noise_multiplier * 0.3 / 100
+    assert found.std(1) == pytest.approx([deviation] * 6, rel=0.05)
+    assert found.mean(0).std().item() == pytest.approx(deviation / 6**0.5, rel=0.05)  # of six noises, not of one
+
+
+@pytest.mark.parametrize("clipping", ["flat", "adaptive"])
+def test_one_record_moves_a_gradient_by_the_clipping_norm_at_most_whatever_the_parameters(clipping):
+    inputs, targets = coins(50)
+    given = {"sampling_rate": 1.0, "noise_multiplier": 1e-2, "steps": 2, "epsilon": float("inf"), "clipping": clipping}
+    for scale in (1.0, 1e4):
+        found = []
+        for records in (50, 49):
+            model = new_model()
+            gradients = private(model, (inputs[:records] * 100, targets[:records]), clipping_norm=0.5, seed=3, **given)
+            with torch.no_grad():
+                model.weight.mul_(scale)
+            gradients.backward()
+            found.append(gradient(model).double() * 100)
+        distance = (found[0] - found[1]).norm().item()
+        assert 0.1 < distance <= 0.5 * (1 + ROUNDING_ALLOWANCE)
+
+
+def test_a_step_is_charged_before_a_record_is_read(tmp_path):
+    for account in (None, tmp_path / "account.log"):
+        loss, model, seen = Watched(), new_model(), []
+        gradients = private(model, loss=loss, account=account)
+        loss.act = lambda seen=seen, gradients=gradients: seen.append(gradients.epsilon)
+        assert gradients.epsilon == 0.0
+        gradients.backward()
+        assert set(seen) == {gradients.epsilon} and gradients.epsilon > 0.0
+
+
+def test_a_spent_budget_computes_nothing():
+    loss, model = Watched(), new_model()
+    gradients = private(model, loss=loss)
+    *_, last = steps_of(gradients, model)
+    loss.act = lambda: pytest.fail("a record was read")
+    with pytest.raises(fp.BudgetExhaustedError, match="steps is 6, and all of them are taken: epsilon"):
+        gradients.backward()
+    assert torch.equal(gradient(model), last)
+    assert 0.99 * 2.0 < gradients.epsilon <= 2.0
+
+
+def test_a_step_that_fails_stays_charged_and_the_next_has_other_noise():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    loss, model, other = Watched(), new_model(), new_model()
+    gradients, undisturbed = private(model, loss=loss, seed=1), private(other, seed=1)
+    loss.act = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        gradients.backward()
+    assert model.weight.grad is None
+    loss.act = None
+    gradients.backward()
+    undisturbed.backward()
+    assert not torch.equal(gradient(model), gradient(other))
+    assert gradients.epsilon > undisturbed.epsilon
+    with pytest.raises(fp.BudgetExhaustedError, match="its 6 steps"):
+        steps_of(gradients, model)
+
+
+# --- misuse ---
+
+
+def test_backward_of_a_loss_is_refused_while_gradients_are_private():
+    model = new_model()
+    gradients = private(model)
+    inputs, targets = coins()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"Call PrivateGradients\.backward"):
+            LOSS(model(inputs), targets).mean().backward()
+        assert [p.grad for p in model.parameters()] == [None, None]
+    gradients.backward()
+    first = gradient(model)
+    gradients.backward()  # another step, which replaces the first
+    assert gradients.taken == 2 and not torch.equal(gradient(model), first)
+    del gradients
+    LOSS(model(inputs), targets).mean().backward()
+
+
+def test_an_optimiser_without_a_new_gradient_costs_nothing():
+    model = new_model()
+    gradients, before = private(model), flat(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer.step()
+    assert torch.equal(flat(model), before) and gradients.epsilon == 0.0
+    gradients.backward()
+    spent = gradients.epsilon
+    optimizer.step()
+    optimizer.step()
+    assert torch.allclose(flat(model), before - gradient(model), atol=1e-6)
+    assert gradients.epsilon == spent
+
+
+def test_it_cannot_be_copied_or_pickled():
+    gradients = private(new_model())
+    for double in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            double(gradients)
+
+
+def test_another_process_and_a_step_within_a_step_are_refused():
+    loss, model = Watched(), new_model()
+    gradients, found = private(model, loss=loss), []
+
+    def again():
+        with pytest.raises(RuntimeError, match="taking a step already") as error:
+            gradients.backward()
+        found.append(error)
+
+    loss.act = again
+    gradients.backward()
+    assert found and gradients.taken == 1
+
+    def elsewhere():
+        with pytest.raises(RuntimeError, match="made in another process"):
+            gradients.backward()
+
+    assert in_child(elsewhere) == 0
+
+
+def test_other_parameters_are_refused_before_a_charge():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))
+    gradients = private(model)
+    second = model[1]
+    model[1] = torch.nn.Linear(4, 3)
+    with pytest.raises(RuntimeError, match=r"not those of the beginning \(1.bias, 1.weight\)"):
+        gradients.backward()
+    model[1] = second
+    model[0].requires_grad_(False)
+    with pytest.raises(RuntimeError, match=r"0.bias, 0.weight"):
+        gradients.backward()
+    assert gradients.epsilon == 0.0
+    model[0].requires_grad_(True)
+    gradients.backward()
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, inputs):
+        return 2.0 * inputs
+
+
+def evaluating(model, inputs, targets):
+    model.eval()
+
+
+def with_batch_statistics(model, inputs, targets):
+    model[1] = torch.nn.BatchNorm1d(2)  # without parameters of another name or shape, but mixing records
+    model[1].weight = model[1].bias = None
+    model.register_forward_hook(lambda module, arguments, outputs: outputs.mean(0).expand_as(outputs))
+
+
+def with_more_records(model, inputs, targets):
+    inputs.resize_(800, 2)
+    targets.resize_(800)
+
+
+def nothing(model, inputs, targets):
+    pass
+
+
+@pytest.mark.parametrize("meddle", [evaluating, with_batch_statistics, with_more_records])
+def test_what_becomes_of_model_and_records_between_steps_changes_no_gradient(meddle):
+    found = []
+    for change in (nothing, meddle):
+        torch.manual_seed(0)
+        model, (inputs, targets) = torch.nn.Sequential(torch.nn.Linear(2, 2), Doubled()), coins()
+        gradients = private(model, (inputs, targets), seed=1)
+        gradients.backward()
+        change(model, inputs, targets)
+        gradients.backward()
+        found.append(torch.cat([p.grad.flatten() for p in model[0].parameters()]))
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("around", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_the_loop_s_own_modes_change_no_gradient(around):
+    model, other = new_model(), new_model()
+    plain, within = private(model, seed=1), private(other, seed=1)
+    plain.backward()
+    with around():
+        within.backward()
+    assert torch.equal(gradient(model), gradient(other))
+    assert not other.weight.grad.is_inference()
+
+
+def test_a_model_in_another_precision_gets_gradients_of_its_own_type():
+    model = new_model()
+    gradients = private(model)
+    model.double()
+    gradients.backward()
+    assert model.weight.grad.dtype is torch.float64
+
+
+def test_of_several_processes_each_would_count_its_own_steps_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    with pytest.raises(ValueError, match="account is open in one of 4 processes"):
+        private(new_model())
+    private(new_model(), account=tmp_path / "account.log").backward()
+
+
+# --- settings ---
+
+
+def test_what_cannot_be_trained_privately_is_refused_before_anything_is_charged(tmp_path):
+    file = tmp_path / "account.log"
+    for wrong, words in {
+        "epsilon": (0.0, "epsilon is 0"),
+        "steps": (2.5, "steps is 2.5"),
+        "sampling_rate": (2.0, "sampling_rate is 2"),
+        "batch_size": (-1.0, "batch_size is -1"),
+        "clipping_norm": (0.0, "clipping_norm is 0"),
+        "clipping": ("ghost", "clipping is 'ghost'"),
+        "noise_multiplier": (0.2, r"noise_multiplier is 0.2, .* allows \d steps"),
+        "device": ("tpu", "device is 'tpu'"),
+        "resume": ({"run": ""}, "resume is no state"),
+    }.items():
+        value, message = words
+        with pytest.raises(ValueError, match=message):
+            private(new_model(), account=file, **{wrong: value})
+    with pytest.raises(UnsupportedModelError, match="BatchNorm"):
+        private(torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2)).train(), account=file)
+    with pytest.raises(ValueError, match="steps and noise_multiplier are open"):
+        private(new_model(), steps=None)
+    with pytest.raises(GuardError, match="cannot be written"):
+        private(new_model(), account=tmp_path / "nowhere" / "account.log")
+    assert charged(file) == 0
+
+
+def test_a_noise_multiplier_takes_the_steps_that_the_budget_allows():
+    asked = private(new_model(), steps=None, noise_multiplier=2.0)
+    assert asked.event.noise_multiplier == 2.0
+    each = {"noise_multiplier": 2.0, "sampling_rate": 0.25, "delta": 1e-4}
+    assert fp.epsilon(steps=asked.steps, **each) <= 2.0 < fp.epsilon(steps=asked.steps + 1, **each)
+
+
+# --- an account that stays ---
+
+
+def test_trainings_on_one_account_share_one_budget(tmp_path):
+    file, model = tmp_path / "account.log", new_model()
+    first = private(model, account=file, noise_multiplier=4.0)
+    steps_of(first, model)
+    spent = first.epsilon
+    second, alone = private(model, account=file, steps=20), private(new_model(), steps=20)
+    assert second.epsilon == spent
+    assert second.event.noise_multiplier > alone.event.noise_multiplier
+    steps_of(second, model)
+    assert spent < second.epsilon <= 2.0 and charged(file) == 26
+    with pytest.raises(ValueError, match="noise multiplier"):
+        private(new_model(), account=file, steps=100_000)
+
+
+@pytest.mark.parametrize("clipping", ["flat", pytest.param("adaptive", marks=pytest.mark.exhaustive)])
+def test_a_training_goes_on_where_its_loop_left_off_for_the_same_charges(tmp_path, clipping):
+    whole, cut = new_model(), new_model()
+    given = {"seed": 1, "clipping": clipping}
+    expected = steps_of(private(whole, account=tmp_path / "whole.log", **given), whole)
+    file, optimizer = tmp_path / "cut.log", torch.optim.SGD(cut.parameters(), lr=0.5)
+    gradients = private(cut, account=file, **given)
+    for _ in range(3):
+        gradients.backward()
+        optimizer.step()
+    kept, state = copy.deepcopy(cut.state_dict()), gradients.state_dict()
+    gradients.backward()  # a step that the loop loses
+    lost = gradient(cut)
+    cut = new_model()
+    cut.load_state_dict(kept)
+    found = steps_of(private(cut, account=file, resume=state, **given), cut)
+    assert torch.equal(found[0], lost)
+    assert all(map(torch.equal, found, expected[3:])) and len(found) == 3
+    assert torch.equal(flat(cut), flat(whole)) and charged(file) == 6
+
+
+def test_without_a_seed_a_lost_step_is_given_again_and_not_drawn_again(tmp_path):
+    model, file = new_model(), tmp_path / "account.log"
+    gradients = private(model, account=file)
+    state = gradients.state_dict()
+    gradients.backward()
+    first = gradient(model)
+    other = torch.nn.Linear(2, 2)  # whatever its parameters are
+    again = private(other, account=file, resume=state)
+    again.backward()
+    assert torch.equal(gradient(other), first) and charged(file) == 1
+    again.backward()
+    assert not torch.equal(gradient(other), first) and charged(file) == 2
+
+
+def test_a_step_whose_release_is_gone_is_charged_again_with_other_noise(tmp_path):
+    model, file = torch.nn.Linear(200, 50), tmp_path / "account.log"
+    gradients = private(model, NOTHING, account=file, noise_multiplier=4.0)
+    state, found = gradients.state_dict(), steps_of(gradients, model)
+    private(model, NOTHING, account=file, resume=state).backward()  # of six, the account keeps four
+    assert charged(file) == 7
+    for earlier in found:
+        assert (gradient(model) - earlier).std().item() == pytest.approx(2**0.5 * 4.0 / 100, rel=0.05)
+
+
+def test_a_seed_never_draws_the_noise_of_a_step_twice_for_other_parameters(tmp_path):
+    model, file = new_model(), tmp_path / "account.log"
+    gradients = private(model, account=file, seed=1, noise_multiplier=4.0)
+    state, (first, *_) = gradients.state_dict(), steps_of(gradients, model)
+    found, far = [], private(model, account=file, seed=1, resume=state)
+    far.backward()
+    found.append(gradient(model))
+    with torch.no_grad():
+        model.weight.fill_(0.0)
+    unseeded = private(model, seed=1, noise_multiplier=4.0)  # an account of its own: the noise of attempt one
+    unseeded.backward()
+    assert charged(file) == 7
+    assert not torch.equal(found[0], first) and not torch.equal(found[0], gradient(model))
+
+
+def test_an_older_copy_of_the_account_draws_nothing_anew(tmp_path):
+    """A copy from when the step was charged, and not yet released, is put back beside the release."""
+    loss, model, file = Watched(), new_model(), tmp_path / "account.log"
+    gradients, copies = private(model, loss=loss, account=file), []
+    state = gradients.state_dict()
+    loss.act = lambda: copies.append(file.read_bytes())
+    gradients.backward()
+    first = gradient(model)
+    file.write_bytes(copies[0])
+    private(model, account=file, resume=state).backward()
+    assert torch.equal(gradient(model), first) and charged(file) == 1
+
+
+def test_a_charge_for_one_event_pays_for_no_other(tmp_path):
+    model, file = new_model(), tmp_path / "account.log"
+    state = private(model, account=file, noise_multiplier=4.0).state_dict()
+    careful = private(model, account=file, resume=state)
+    hasty = private(model, account=file, resume=state | {"noise_multiplier": 2.0})
+    careful.backward()
+    hasty.backward()
+    assert charged(file) == 2
+    assert set(Guard(file, fp.PrivacyBudget(2.0, 1e-4)).history().values()) == {1}
+
+
+def test_a_state_goes_on_in_its_own_account_alone(tmp_path):
+    model = new_model()
+    gradients = private(model, account=tmp_path / "one.log")
+    gradients.backward()
+    state = gradients.state_dict()
+    with pytest.raises(ValueError, match=r"which .*other\.log never charged"):
+        private(model, account=tmp_path / "other.log", resume=state)
+    with pytest.raises(ValueError, match="resume is given, but account is open"):
+        private(model, resume=state)
+    with pytest.raises(ValueError, match="steps is 7, and the training that goes on has 6"):
+        private(model, account=tmp_path / "one.log", resume=state, steps=7)
+    with pytest.raises(ValueError, match="resume is no state"):
+        private(model, account=tmp_path / "one.log", resume=state | {"taken": -1})
+    with pytest.raises(ValueError, match="account is open, so no other process"):
+        private(model).state_dict()
