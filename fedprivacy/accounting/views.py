@@ -33,6 +33,7 @@ from fedprivacy.accounting import calibration, pld
 from fedprivacy.accounting.histories import check_delta, checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.wording import written_out
 
 _THREE_DIGITS_UP = Context(prec=3, rounding=ROUND_CEILING)
 
@@ -176,7 +177,7 @@ def _check_same_meaning(epsilons: Collection[Epsilon]) -> None:
 
 def _rounded_up(epsilon: float) -> str:
     """Format with three significant digits, never rounded down."""
-    return f"{_THREE_DIGITS_UP.create_decimal(repr(float(epsilon))):f}" if math.isfinite(epsilon) else "∞"
+    return written_out(_THREE_DIGITS_UP.create_decimal(repr(float(epsilon)))) if math.isfinite(epsilon) else "∞"
 
 
 def reading(

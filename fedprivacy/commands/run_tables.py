@@ -111,7 +111,9 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
     for column in table.columns:
         column.justify = "right"
     for index in _shown_rounds(plan.config.rounds):
-        table.add_row(str(index + 1), *(f"{outlook.by_round[index]:.4f}" for outlook in outlooks))
+        table.add_row(
+            str(index + 1), *(epsilon_text(outlook.by_round[index], _most(outlook), 4) for outlook in outlooks)
+        )
     config = plan.config
     rate = f"{config.sampling_rate:g}" if config.batch_size is None else f"{config.batch_size:g} / shard size"
     others = " of a client without terms of its own" if plan.client_terms else ""
@@ -130,6 +132,10 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
         table,
         *([_budget_table(plan, outlooks)] if several else []),
     )
+
+
+def _most(outlook: Outlook) -> float:
+    return outlook.group.allowance.budget.epsilon
 
 
 def _sigma(outlook: Outlook) -> float:

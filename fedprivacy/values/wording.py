@@ -27,12 +27,16 @@ def reading_text(budget: float) -> str:
     return f"Epsilon is an odometer's reading; {bound}."
 
 
-def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
-    """Format an epsilon for people: never rounded down, and never above a budget that it keeps."""
+def epsilon_text(epsilon: float, budget: float = math.inf, decimals: int = 2) -> str:
+    """Format an epsilon for people: never rounded down, and never above a budget that it keeps.
+
+    >>> epsilon_text(6.4321e175)
+    '6.5e175'
+    """
     if not math.isfinite(epsilon):
         return "∞"
-    rounded = _rounded(epsilon, ROUND_CEILING)
-    return budget_text(budget) if epsilon <= budget < rounded else f"{rounded:f}"
+    rounded = _rounded(epsilon, ROUND_CEILING, decimals)
+    return budget_text(budget) if epsilon <= budget < rounded else written_out(rounded)
 
 
 def proved_text(epsilon: float) -> str:
@@ -41,19 +45,29 @@ def proved_text(epsilon: float) -> str:
     >>> proved_text(2.9988)
     '2.99'
     """
-    return f"{_rounded(epsilon, ROUND_FLOOR):f}"
+    return written_out(_rounded(epsilon, ROUND_FLOOR))
 
 
-def _rounded(epsilon: float, rounding: str) -> Decimal:
-    """Round to two decimals, or to two significant digits if two decimals would not show them."""
+def _rounded(epsilon: float, rounding: str, decimals: int = 2) -> Decimal:
+    """Round to so many decimals, or to two significant digits if decimals would show fewer or mean nothing."""
     exact = Decimal(repr(float(epsilon)))
-    last_digit = min(-2, exact.adjusted() - 1) if exact else -2
+    two_digits = exact.adjusted() - 1
+    last_digit = -decimals if not exact else two_digits if exact >= _HUGE else min(-decimals, two_digits)
     return exact.quantize(Decimal(1).scaleb(last_digit), rounding)
+
+
+def written_out(number: Decimal) -> str:
+    """Write a number in full, or as a power of ten from a million on."""
+    return f"{number:f}" if number < _HUGE else f"{number.normalize():e}".replace("e+", "e")
+
+
+_HUGE = 10**6
+"""Numbers from here on are powers of ten with two digits: nobody compares epsilons of a million."""
 
 
 def budget_text(budget: float) -> str:
     """Format a finite epsilon budget as it was set."""
-    return np.format_float_positional(budget, trim="-")
+    return np.format_float_positional(budget, trim="-") if budget < _HUGE else written_out(Decimal(repr(float(budget))))
 
 
 def words_of_what_is_left(epsilon: float, runs: int | None, steps: int, *, charged: bool = False) -> str:

@@ -101,6 +101,20 @@ def test_people_read_the_answer_first_then_what_it_means(run):
     assert "one record against none in its place; how many there are is" in run(*ASKED, "--relation", "zero-out")[1]
 
 
+@pytest.mark.parametrize("noise", ["0.1", "0.05"])
+def test_a_huge_epsilon_is_a_power_of_ten_and_its_figure_can_be_read(run, tmp_path, noise):
+    asked = ("epsilon", "--sampling-rate", "0.5", "--noise-multiplier", noise, "--steps", "1", "--delta", "1e-5")
+    code, printed, _ = run(*asked, "--accountant", "all", "--plot", "huge.svg")
+    shown = re.search(r"GDP +(\d\.\de\d+) ", printed)[1]
+    assert code == 0 and float(shown) == pytest.approx(
+        gdp.epsilon({PoissonSampledGaussian(0.5, float(noise)): 1}, 1e-5), rel=0.05
+    )
+    texts = ["".join(text.itertext()) for text in ElementTree.parse(tmp_path / "huge.svg").getroot().iter(f"{SVG}text")]
+    assert any(text.startswith(shown) for text in texts)
+    assert len([text for text in texts if re.fullmatch(r"1e\+\d+", text)]) in range(3, 11)
+    assert not any(re.search(r"\d{8}", text) for text in texts)
+
+
 def test_the_table_says_what_each_number_is_worth(run):
     rows = {line.split()[0]: line for line in run(*ASKED, "--accountant", "all")[1].splitlines() if line.strip()}
     assert "1.83" in rows["PLD"] and "guarantee:" in rows["PLD"]

@@ -66,7 +66,7 @@ def figure(trainings: Sequence[TrainingSteps], delta: float) -> alt.LayerChart:
     bottom, top = _decades(curves)
     steps = sum(training.steps for training in trainings)
     x = alt.X("steps:Q").title("steps").scale(domain=[0, steps], nice=False)
-    x = x.axis(alt.Axis(format=",d", tickCount=5, grid=False, domain=True, labelFlush=False))
+    x = x.axis(alt.Axis(format=",d", tickCount=5, tickMinStep=1, grid=False, domain=True, labelFlush=False))
     y = _y("epsilon", bottom, top)
     lines = [
         curve.drawn.mark_line(clip=True, **_STROKES[curve.accountant.worth]).encode(x, y)
@@ -134,12 +134,13 @@ def _first(trainings: Sequence[TrainingSteps], steps: int) -> list[TrainingSteps
 def _decades(curves: Sequence[_Curve]) -> tuple[float, float]:
     """The ends of the y axis: what every line reaches, and far below where the lowest of them ends."""
     top, lowest = max(curve.last for curve in curves), min(curve.last for curve in curves)
-    return 10.0 ** math.floor(math.log10(lowest / 4.0)), 10.0 ** (math.log10(top) + 0.15)
+    return 10.0 ** math.floor(math.log10(lowest / 4.0)), 10.0 ** min(math.log10(top) + 0.15, 308.0)
 
 
 def _y(field: str, bottom: float, top: float) -> alt.Y:
-    decades = range(round(math.log10(bottom)), math.floor(math.log10(top)) + 1)
-    axis = alt.Axis(values=[10.0**power for power in decades], format="~r")
+    low, high = round(math.log10(bottom)), math.floor(math.log10(top))
+    decades = range(low, high + 1, axes.label_step(high - low))
+    axis = alt.Axis(values=[10.0**power for power in decades], format="~r" if high < 6 else "~e")
     return alt.Y(f"{field}:Q").title(None).scale(type="log", domain=[bottom, top], nice=False).axis(axis)
 
 

@@ -100,7 +100,7 @@ def after_spent(spent: Spent, program: str) -> str:
     gaussian = [(t.event, t.steps) for t in spent.trainings if isinstance(t.event, PoissonSampledGaussian)]
     if not gaussian:
         options = ["--history", spent.history, "--delta", delta_text(spent.delta), "--accountant", "all"]
-        return f"compare accountants:\n  {shlex.join([program, 'epsilon', *options])}"
+        return f"compare accountants:\n  {program} {shlex.join(['epsilon', *options])}"
     event, steps = gaussian[-1]
     epsilon = spent.costs[0].epsilon
     epsilon = epsilon if epsilon and math.isfinite(epsilon) else 1.0
@@ -109,7 +109,7 @@ def after_spent(spent: Spent, program: str) -> str:
     options += ["--sampling-rate", budget_text(event.sampling_rate), "--steps", str(steps), *_relation(event.relation)]
     options += ["--past", spent.history] if spent.history else []
     purpose = f"for a further training, up to epsilon {budget} together" if spent.history else f"for epsilon {budget}"
-    return f"find the noise {purpose}:\n  {shlex.join([program, 'sigma', *options])}"
+    return f"find the noise {purpose}:\n  {program} {shlex.join(['sigma', *options])}"
 
 
 def after_noise(noise: Noise, program: str) -> str:
@@ -120,7 +120,7 @@ def after_noise(noise: Noise, program: str) -> str:
         return f"train; then add to {noise.past}:\n  {json.dumps(settings | {'relation': event.relation.value})}"
     options = ["--sampling-rate", budget_text(event.sampling_rate), "--noise-multiplier", sigma]
     options += ["--steps", str(noise.steps), "--delta", delta_text(noise.budget.delta), *_relation(event.relation)]
-    return f"draw epsilon by step:\n  {shlex.join([program, 'epsilon', *options, '--plot', 'epsilon.svg'])}"
+    return f"draw epsilon by step:\n  {program} {shlex.join(['epsilon', *options, '--plot', 'epsilon.svg'])}"
 
 
 def _headline(first: Cost, delta: float) -> Text:

@@ -22,6 +22,7 @@ from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
+from fedprivacy.values.wording import written_out
 
 TEMPLATE = "report.html.jinja"
 FALSE_POSITIVE_RATES = (0.01, 0.05)
@@ -161,7 +162,7 @@ def _factor_text(epsilon: float) -> str:
         return "more than 1e304"
     factor = Decimal(repr(math.exp(epsilon)))
     rounded = factor.quantize(Decimal(1).scaleb(factor.adjusted() - 2), ROUND_CEILING)
-    return f"{rounded:f}" if rounded < 1_000_000 else f"{rounded:.2e}"
+    return written_out(rounded)
 
 
 def _percent_up(rate: float) -> str:
