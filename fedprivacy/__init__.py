@@ -23,7 +23,7 @@ computes anything.
 from typing import TYPE_CHECKING, Any
 
 from fedprivacy._support.blas import ask_for_strict_products
-from fedprivacy._support.lazy import from_homes
+from fedprivacy._support.lazy import from_homes, names_of
 
 if TYPE_CHECKING:
     from fedprivacy import reproductions as reproductions
@@ -124,3 +124,4 @@ def __getattr__(name: str) -> Any:
 
 
 _find = from_homes(__name__, _HOMES)
+__dir__ = names_of(__name__)

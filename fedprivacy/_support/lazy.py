@@ -21,6 +21,11 @@ def when_asked(package: str, *modules: str) -> Callable[[str], Any]:
     return find
 
 
+def names_of(package: str) -> Callable[[], list[str]]:
+    """Make a package's `__dir__`: all its public names, loaded or not, so that they can be completed."""
+    return lambda: list(import_module(package).__all__)
+
+
 def from_homes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Make a package's `__getattr__`: each name comes from its own module, and nothing else is imported.
 

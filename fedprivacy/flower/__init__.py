@@ -5,7 +5,7 @@ Every name is loaded when it is first asked for: a data owner's client loads nei
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import from_homes
+from fedprivacy._support.lazy import from_homes, names_of
 
 if TYPE_CHECKING:
     from fedprivacy.flower.client.client_app import private_client as private_client
@@ -29,3 +29,4 @@ _HOMES = {
 __all__ = [*_HOMES]  # noqa: PLE0604 - all of them are strings
 
 __getattr__ = from_homes(__name__, _HOMES)
+__dir__ = names_of(__name__)

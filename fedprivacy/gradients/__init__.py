@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import when_asked
+from fedprivacy._support.lazy import names_of, when_asked
 
 if TYPE_CHECKING:
     from fedprivacy.gradients.checks.doctor import check_frozen, check_model, check_on_blank
@@ -16,6 +16,7 @@ else:  # the names of the clippings are asked for by every `--help`, and need no
     __getattr__ = when_asked(
         __name__, "clipping", "losses", "parameters", "engine", "rules", "checks.structure", "checks.doctor"
     )
+    __dir__ = names_of(__name__)
 
 __all__ = [
     "AutomaticClipping",

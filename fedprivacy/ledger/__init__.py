@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import when_asked
+from fedprivacy._support.lazy import names_of, when_asked
 from fedprivacy.values.budget import Allowance
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedprivacy.ledger.store import Ledger
 else:  # the command line imports this package, and most commands need no database
     __getattr__ = when_asked(__name__, "errors", "schema", "database", "charges", "kept_answers", "store")
+    __dir__ = names_of(__name__)
 
 __all__ = [
     "NOTHING_SPENT",

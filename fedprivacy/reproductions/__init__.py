@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import when_asked
+from fedprivacy._support.lazy import names_of, when_asked
 
 if TYPE_CHECKING:
     from fedprivacy.reproductions.experiment import Measured as Measured
@@ -31,3 +31,4 @@ REPRODUCTIONS: dict[str, str] = {
 """Place of each reproduction, "module:attribute", by the name that is typed. It is imported on first use."""
 
 __getattr__ = when_asked(__name__, "experiment")
+__dir__ = names_of(__name__)

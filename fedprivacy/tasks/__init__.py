@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import when_asked
+from fedprivacy._support.lazy import names_of, when_asked
 
 if TYPE_CHECKING:
     from fedprivacy.tasks.augmentation import Augmentation, mirrored, shifted
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedprivacy.tasks.tuning import OnPublic
 else:  # the names of the built-in tasks are asked for by every `--help`, and need no torch
     __getattr__ = when_asked(__name__, "loader", "task", "augmentation", "cancer", "digits", "tuning")
+    __dir__ = names_of(__name__)
 
 __all__ = [
     "Augmentation",
