@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from fedprivacy._support.console import Bar
 
 
 @contextmanager
@@ -17,7 +19,7 @@ def progress_on(console: Console) -> Iterator[Callable[[str], None]]:
         A function to call with the name of each part when it begins.
     """
     columns = SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as lines:
+    with Bar(*columns, console=console, transient=True) as lines:
 
         def tell(doing: str) -> None:
             for before in lines.task_ids:
