@@ -15,10 +15,11 @@ from functools import lru_cache
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.calibration import LEAST_NOISE, UNLIMITED, noise_multiplier, step_quota
-from fedprivacy.accounting.filters import Filter
+from fedprivacy.accounting.filters import FILTERS, Filter
 from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.wording import epsilon_text
 
 MOST_RUNS = 20
 """Maximum number of further runs that are counted; beyond, a plan is a guess."""
@@ -70,7 +71,7 @@ class RunLimit:
 
     @property
     def spent(self) -> bool:
-        """True if the budget allows not one more step of any earlier event; more noise is then no remedy."""
+        """True if the budget allows not one more step of any earlier event: far more noise may help, or none."""
         try:
             return bool(self.before) and not any(self.kept.quota(self.before, event) for event in self.before)
         except ValueError:  # `quota` refuses with its reason when it is called for the run
@@ -105,17 +106,34 @@ class RunLimit:
             ValueError: budget and spend are infinite, or no noise is enough: the budget is spent.
         """
         if self.spent:
-            raise ValueError(
-                f"{self.client_id or 'a client'} has spent {self.before_epsilon:.4f} of epsilon "
-                f"{self.kept.budget.epsilon} at delta {self.kept.budget.delta}: not one more step of what was executed "
-                "before is allowed. Take other records, or let the data owner decide on another budget."
-            )
+            raise ValueError(self._why_spent(sampling_rate, steps, relation))
+        return self._least_noise(sampling_rate, steps, relation)
+
+    def _least_noise(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
         least = LEAST_NOISE
         if math.isfinite(self.spend):
             least = noise_multiplier(self.most, sampling_rate, steps, relation, self.before)
             if not self.kept.budget.enforced:
                 return least
         return self.kept.noise_multiplier(sampling_rate, steps, relation, self.before, least)
+
+    def _why_spent(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> str:
+        """Name the filter and the noise that bound a spent client, and what helps: more noise only if it does."""
+        budget, name = self.kept.budget, next(name for name, kind in FILTERS.items() if kind is type(self.kept))
+        executed = "; ".join(sorted(map(str, self.before)))
+        try:
+            enough = math.ceil(100 * self._least_noise(sampling_rate, steps, relation)) / 100
+            helps = self.quota(self.before, PoissonSampledGaussian(sampling_rate, enough, relation)) >= steps
+        except ValueError:  # no noise is enough
+            helps = False
+        return (
+            f"{self.client_id or 'a client'} has spent {epsilon_text(self.before_epsilon, budget.epsilon, 4)} of "
+            f"epsilon {budget.epsilon} at delta {budget.delta}: not one more step of what was executed before, "
+            f"{executed}, is allowed. The budget is kept by the {name} filter, which stops before all of it is read, "
+            "early where a noise multiplier is below 1. "
+            + (f"A noise-multiplier of {enough:g} allows all {steps} steps of this run; else t" if helps else "T")
+            + "ake other records, or let the data owner decide on a larger epsilon."
+        )
 
 
 def shared_noise(limits: Sequence[RunLimit], sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:

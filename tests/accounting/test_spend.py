@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -187,6 +188,21 @@ def test_a_spent_budget_is_named_and_no_noise_is_looked_for():
     assert spent.spent and not limit({EVENT: 3}).spent and not limit().spent
     with pytest.raises(ValueError, match=r"has spent .* of epsilon 3\.0 at delta 1e-05: not one more step"):
         spent.noise_multiplier(0.1, 10, RELATION)
+
+
+@pytest.mark.parametrize("noise", [0.7, 0.8, 1.0])
+@pytest.mark.parametrize("filter_", FILTERS)
+def test_a_spent_budget_names_its_filter_the_noise_before_and_noise_that_is_enough(filter_, noise):
+    kept, event = FILTERS[filter_](BUDGET), PoissonSampledGaussian(0.01, noise, RELATION)
+    spent = RunLimit(kept, {event: kept.quota({}, event)}, client_id="client-0")
+    with pytest.raises(ValueError, match="not one more step") as refused:
+        spent.noise_multiplier(0.01, 10, RELATION)
+    words = str(refused.value)
+    assert f"noise multiplier {noise}" in words and f"the {filter_} filter" in words and "larger epsilon" in words
+    helps = re.search(r"A noise-multiplier of ([\d.]+) allows all 10 steps", words)
+    assert bool(helps) is (filter_ == "adaptive")
+    if helps:
+        assert spent.quota(spent.before, PoissonSampledGaussian(0.01, float(helps[1]), RELATION)) >= 10
 
 
 def test_clients_that_have_spent_differently_share_the_noise_of_those_that_can_join_every_round():
