@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,6 +71,12 @@ def test_to_import_it_loads_nothing_heavy_and_every_name_when_it_is_asked_for():
     assert printed.splitlines() == ["set()", "cancer"]
 
 
+@pytest.mark.parametrize("package", [fp, fp.flower, fp.gradients, fp.ledger, fp.reproductions, fp.tasks])
+def test_names_are_completed_before_they_are_loaded(package):
+    code = f"import {package.__name__} as package; print(*dir(package))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == sorted(package.__all__)
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         _ = fp.simulat
@@ -130,19 +137,33 @@ def test_an_engine_that_is_not_there_is_enough_to_refuse(engine):
 
 
 def test_numbers_of_numpy_and_paths_are_settings(tmp_path):
-    run = simulate(Coins, clients=np.int64(2), epsilon=np.float32(2.0), rounds=np.int32(1), out=tmp_path / "here")
+    run = simulate(Coins, clients=np.int64(2), epsilon=torch.tensor(2.0), rounds=np.array(1), out=tmp_path / "here")
     assert (len(run.clients), run.settings["epsilon"], run.folder) == (2, 2.0, tmp_path / "here")
 
 
 def test_a_bar_shows_the_rounds_unless_it_is_not_wanted_and_as_text_where_there_are_no_widgets(capsys, monkeypatch):
     simulate(Blobs())
     assert capsys.readouterr() == ("", "")
-    for notebook in (False, True):
-        monkeypatch.setattr("rich.console._is_jupyter", lambda notebook=notebook: notebook)
-        monkeypatch.setattr("fedprivacy._support.console.find_spec", lambda name: None)
-        simulate(Blobs(), progress=True)
-        shown = capsys.readouterr()
-        assert shown.out == "" and "3/3" in shown.err and "accuracy" in shown.err
+    simulate(Blobs(), progress=True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "3/3" in line and "accuracy" in line and "\x1b" not in line and "\r" not in line
+
+
+def test_in_a_notebook_without_widgets_the_bar_is_one_text_that_is_replaced(capsys, monkeypatch):
+    cell = []  # of each output, everything that it showed
+    page = SimpleNamespace(display=lambda shown, **_: cell.append([shown]) or SimpleNamespace(update=update))
+
+    def update(shown, raw):
+        cell[-1].append(shown)
+
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("fedprivacy._support.console.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "IPython.display", page)
+    simulate(Blobs(), progress=True)
+    (frames,) = cell
+    assert "3/3" in frames[-1]["text/plain"] and "accuracy" in frames[-1]["text/plain"]
+    assert not any(character in frame["text/plain"] for frame in frames for character in "\n\r\x1b")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_built_in_tasks_are_seeded_and_one_s_own_are_not(tmp_path):
@@ -284,6 +305,19 @@ def test_a_task_that_nothing_can_be_kept_under_is_refused():
 
     with pytest.raises(fp.ConfigError, match="which lacks __hash__"):
         simulate(Unhashable())
+
+
+def test_a_metric_may_be_any_number_one_without_a_dimension_too():
+    class Measured(Coins):
+        def evaluate(self, model):
+            return {"accuracy": torch.tensor(0.5), "loss": np.array(0.25), "mae": np.float32(0.125), "count": 3}
+
+    class Beside(fp.Callback):
+        def measure(self, round, model):
+            return {"norm": torch.tensor(1.5, requires_grad=True)}
+
+    run = simulate(Measured(), callbacks=[Beside()])
+    assert run.metrics == {"accuracy": 0.5, "loss": 0.25, "mae": 0.125, "count": 3.0, "norm": 1.5}
 
 
 def test_a_task_that_measures_nothing_is_trained_all_the_same(capsys):

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from numbers import Real
 
 import torch
 from torch import nn
@@ -19,6 +18,7 @@ from torch import nn
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.metrics import shown_metric
+from fedprivacy.values.number import number_of
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import count_text, less_is_better
 
@@ -236,10 +236,10 @@ class Callbacks:
                 kind = type(found).__name__
                 raise CallbackError(f"{_name(callback)} measures a {kind}; return numbers by name, {{}} for none.")
             for name, value in found.items():
-                if not isinstance(value, Real) or name in known or name in measured:
-                    what = "a metric that the round has already" if isinstance(value, Real) else "which is no number"
+                if (number := number_of(value)) is None or name in known or name in measured:
+                    what = "which is no number" if number is None else "a metric that the round has already"
                     raise CallbackError(f"{_name(callback)} measures '{name}', {what}; return new names with numbers.")
-                measured[name] = float(value)
+                measured[name] = float(number)
         return measured
 
     def after_round(self, result: RoundResult) -> None:

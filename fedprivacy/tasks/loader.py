@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from numbers import Real
 from pathlib import PurePath
 from typing import TypeGuard
 
@@ -23,6 +22,7 @@ from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.metrics import bare_name
+from fedprivacy.values.number import number_of
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
@@ -160,10 +160,12 @@ def _numbers(task: Task, call: str, found: object) -> dict[str, float]:
     example = f"return numbers by name, for example {{'{bare_name(task.metric)}': 0.5}}"
     if not isinstance(found, Mapping):
         raise TaskError(f"task {task.name}: {call} returns a {type(found).__name__}; {example}.")
-    for name, value in found.items():
-        if not (isinstance(name, str) and isinstance(value, Real)):
-            raise TaskError(f"task {task.name}: {call} returns a {type(value).__name__} for {name!r}; {example}.")
-    return {name: float(value) for name, value in found.items()}
+    metrics = {name: number_of(value) for name, value in found.items()}
+    for name, number in metrics.items():
+        if not isinstance(name, str) or number is None:
+            kind = type(found[name]).__name__
+            raise TaskError(f"task {task.name}: {call} returns a {kind} for {name!r}; {example}.")
+    return {name: float(number) for name, number in metrics.items() if number is not None}
 
 
 def scores_of(task: Task) -> dict[str, Score]:

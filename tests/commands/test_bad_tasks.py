@@ -87,6 +87,7 @@ BAD = {
     "an evaluation that fails": ({"evaluate": "open('test.csv')"}, "evaluate() fails", "test.csv", "line 11"),
     "no metrics": ({"evaluate": "return None"}, "evaluate() returns a NoneType", "numbers by name"),
     "a text for a metric": ({"evaluate": "return {'accuracy': 'good'}"}, "a str for 'accuracy'", "numbers by name"),
+    "a tensor of several": ({"evaluate": "return {'accuracy': torch.ones(2)}"}, "a Tensor for 'accuracy'", "by name"),
     "another metric": ({"evaluate": "return {'auc': 0.5}"}, "auc and not its metric, accuracy", "metric = 'auc'"),
 }
 

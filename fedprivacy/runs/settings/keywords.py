@@ -14,6 +14,7 @@ from typing import TypeVar
 from fedprivacy._support.settings import kind_of
 from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
+from fedprivacy.values.number import number_of
 
 Given = Value | os.PathLike[str] | Mapping[str, Mapping[str, Real | None]] | None
 """Types of a keyword's value; a path stands for its text, and a mapping (for `client_terms`) for its JSON."""
@@ -90,6 +91,6 @@ def _plain(value: Given) -> Value | None:
         return os.fspath(value)
     if isinstance(value, Mapping):
         return json.dumps(value, default=lambda one: float(one) if isinstance(one, Real) else str(one))
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if isinstance(value, bool) or (number := number_of(value)) is None:
         return value
-    return int(value) if isinstance(value, Integral) else float(value)
+    return int(number) if isinstance(number, Integral) else float(number)
