@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedprivacy.accounting import runs_left
 from fedprivacy.accounting.histories import without
 from fedprivacy.ledger.database import check_folder
-from fedprivacy.runs.plans.advice import about_delta, simulated_sizes
+from fedprivacy.runs.plans.advice import about_budget, about_delta, simulated_sizes
 from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
 from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.runs.records.folder import plan_of
@@ -100,7 +100,7 @@ class Outlook:
 
 
 def spending(plan: RunPlan) -> list[Outlook]:
-    """Each group of clients that spend alike, with its loss after each round; warns of too large a delta.
+    """Each group of clients that spend alike, with its loss after each round; warns of what may surprise.
 
     Raises:
         ConfigError: the run is without privacy, or terms are for some simulated clients and for others that are none.
@@ -112,7 +112,7 @@ def spending(plan: RunPlan) -> list[Outlook]:
         plan.client_terms.check_names(plan.simulated_clients)
     if plan.config.ledger:
         check_folder(plan.config.ledger)
-    if advice := about_delta(plan, simulated_sizes(plan)):
+    for advice in filter(None, (about_budget(plan), about_delta(plan, simulated_sizes(plan)))):
         log.warning("%s", advice)
     return [_outlook(plan, group) for group in client_groups(plan)]
 

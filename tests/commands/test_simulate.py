@@ -122,6 +122,18 @@ def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
     fedprivacy("simulate", "--resume", "first", "--ledger", "shared.db", cwd=tmp_path)
 
 
+@pytest.mark.parametrize("command", ["simulate", "plan"])
+def test_noise_that_takes_the_task_s_budget_away_is_said_once(command, tmp_path, caplog):
+    options = (command, "--task", "cancer", "--rounds", "1", "--noise-multiplier", "2")
+    for beside, told in (((), 1), (("--epsilon", "8"), 0)):
+        caplog.clear()
+        fedprivacy(*options, *beside, cwd=tmp_path)
+        words = (
+            "noise-multiplier 2 was given: the task's epsilon 2 is no budget of this run; give epsilon 2, too, for one."
+        )
+        assert [record.getMessage() for record in caplog.records].count(words) == told
+
+
 @pytest.mark.parametrize(
     ("command", "written"), [("simulate", "{}/nowhere/x.db"), ("plan", "sqlite:///{}/nowhere/x.db")]
 )

@@ -29,7 +29,7 @@ from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
-from fedprivacy.runs.plans.advice import about_delta
+from fedprivacy.runs.plans.advice import about_budget, about_delta
 from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
 from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
@@ -198,7 +198,8 @@ class Accounts(ABC, Generic[Granted]):
         elif (problems := self.admit(clients)) and self.left_out >= self._keys.keys():
             raise problems[0]
         self._open_charges = self._accountant.unreconciled(run_id) if resume else {}
-        if advice := about_delta(plan, {client.client_id: plan.shard_size(client.shard_size) for client in clients}):
+        sizes = {client.client_id: plan.shard_size(client.shard_size) for client in clients}
+        for advice in filter(None, (about_budget(plan), about_delta(plan, sizes))):
             log.warning("%s", advice)
 
     def check_left(self) -> None:

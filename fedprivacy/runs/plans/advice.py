@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
-from fedprivacy.values.wording import delta_text
+from fedprivacy.values.wording import budget_text, delta_text, noise_text
+
+
+def about_budget(plan: RunPlan) -> str:
+    """Say that a given noise multiplier leaves a run without its task's budget; else return an empty text."""
+    noise, usual = plan.config.noise_multiplier, plan.task.recipe.epsilon
+    if noise is None or plan.config.budget.enforced or not math.isfinite(usual):
+        return ""
+    epsilon = budget_text(usual)
+    return (
+        f"noise-multiplier {noise_text(noise)} was given: the task's epsilon {epsilon} is no budget of this run; give "
+        f"epsilon {epsilon}, too, for one."
+    )
 
 
 def about_delta(plan: RunPlan, sizes: Mapping[str, float]) -> str:

@@ -37,7 +37,9 @@ class PrivacySettings(SettingsGroup):
         "Off: the baseline, the same run without clipping and noise, which protects nobody. Simulations only.", True
     )
     noise_multiplier: float | None = setting(
-        "Sigma; left open: the least that the budget allows.", None, bounds=NOISE_MULTIPLIERS
+        "Sigma; left open: the least that the budget allows. Given without epsilon, the run has no budget.",
+        None,
+        bounds=NOISE_MULTIPLIERS,
     )
     clipping_norm: float = setting("C, bound on the norm of one record's gradient.", bounds=CLIPPING_NORMS)
     clipping: str = setting(
