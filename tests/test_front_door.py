@@ -364,7 +364,12 @@ def test_rows_are_what_the_rounds_and_the_ledger_say(blobs):
     )
     assert client["epsilon"] == pytest.approx(pld.epsilon({event: client["steps"]}, client["delta"]))
     assert (client["client_id"], client["rounds"], client["budget_epsilon"]) == ("client-0", 3, 3.0)
-    assert (client["state"], client["exhausted_in"], client["averaged"], client["failed"]) == ("exhausted", 3, 3, 0)
+    assert (client["state"], client["exhausted_in"], client["averaged"], client["failed"]) == (
+        "spent as planned",
+        3,
+        3,
+        0,
+    )
 
 
 def test_rows_become_a_data_frame_where_pandas_is(blobs, monkeypatch):

@@ -30,6 +30,8 @@ from fedprivacy.commands.terminal import (
     OUT,
     PLAIN,
     Json,
+    Quiet,
+    Verbose,
     as_typed,
     ends_in_order,
     plain_errors,
@@ -121,7 +123,7 @@ def with_settings(
     def wrapper(**options: Any) -> None:
         settings = {key: options.pop(FIELDS[key].name) for key in keys}
         typed = {key: value for key, value in settings.items() if value is not None}
-        with _checked(traceback=options.pop("traceback")):
+        with _checked(traceback=options.pop("traceback"), quiet=options.get("quiet", False)):
             command((settings_in(options["file"], keys) if options.get("file") else {}) | typed, **options)
 
     own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
@@ -152,12 +154,15 @@ def simulate(
     ray_address: _RAY_ADDRESS = "",
     dashboard: _BESIDE = False,
     profile: _PROFILE = False,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy._support.console import console_of
-    from fedprivacy.commands.outcome import outcome_text
-    from fedprivacy.commands.run_tables import client_table, failures, held_out_table
+    from fedprivacy.commands.client_table import client_table, failures
+    from fedprivacy.commands.outcome import outcome_text, result_text
+    from fedprivacy.commands.run_tables import held_out_table
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.records.folder import REPORT
     from fedprivacy.runs.records.profile import TRACE
@@ -165,20 +170,22 @@ def simulate(
     from fedprivacy.simulation.simulate import prepared, run
 
     plan, placement = prepared(settings), Placement(engine, workers, ray_address)
-    config, console = plan.config, console_of(shown=not as_json)
+    config, console = plan.config, console_of(shown=not (as_json or quiet))
     with _dashboard_if(dashboard, config, console):
         history = run(plan, placement, console, profile=profile).history
         if as_json:
             trace = {"profile": str(Path(config.out) / TRACE)} if profile else {}
             print_json(history.summary() | {"out": config.out} | trace)
+        elif quiet:
+            OUT.print(result_text(history, config), highlight=False, soft_wrap=True)
         else:
-            OUT.print(client_table(history))
+            OUT.print(client_table(history, whole=verbose))
             if spread := held_out_table(history):
                 OUT.print(spread)
             for line in failures(history):
                 OUT.print(f"[yellow]{escape(line)}")
             given = settings | ({"config": str(file)} if file else {})
-            OUT.print(outcome_text(history, config, given, placement), highlight=False, soft_wrap=True)
+            OUT.print(outcome_text(history, config, given, placement, verbose=verbose), highlight=False, soft_wrap=True)
             if profile:
                 show_profile(Path(config.out), OUT)
             if dashboard:
@@ -473,8 +480,8 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
 
 
 @contextmanager
-def _checked(*, traceback: bool) -> Iterator[None]:
-    """Show warnings on stderr, and a user's mistake as plain text with exit code 2."""
+def _checked(*, traceback: bool, quiet: bool) -> Iterator[None]:
+    """Show warnings on stderr, unless the user wants quiet, and a user's mistake as plain text with exit code 2."""
     from rich.logging import RichHandler
 
     from fedprivacy._support.signing import SigningKeyError
@@ -486,8 +493,8 @@ def _checked(*, traceback: bool) -> Iterator[None]:
     from fedprivacy.runs.records.folder import RunFolderError
     from fedprivacy.runs.settings.configuration import ConfigError
 
-    warnings = RichHandler(console=Console(stderr=True), show_path=False)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
+    warnings = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
+    logging.basicConfig(level=logging.ERROR if quiet else logging.WARNING, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
     failures = (BudgetSpentError, RoundFailedError, SourceError, TooFewClientsError, WorkerError)
     with ends_in_order(), plain_errors(*mistakes, *failures, code=2, traceback=traceback):

@@ -23,7 +23,19 @@ _OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "privacy", "resume")
 """Settings that the run that is proposed next does not take over."""
 
 
-def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Value], placement: Placement) -> str:
+def result_text(history: RunHistory, config: RunConfig) -> str:
+    """The result of a finished run in one line, in Rich's markup."""
+    result = f"{metric_name(history.metric)} {metric_text(history.metric, history.newest_metrics.get(history.metric))}"
+    loss = f"no client above epsilon {epsilon_text(history.last.max_epsilon, config.epsilon)}"
+    return (
+        f"[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{_simulated_time(history)}; "
+        f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}."
+    )
+
+
+def outcome_text(
+    history: RunHistory, config: RunConfig, given: Mapping[str, Value], placement: Placement, *, verbose: bool = False
+) -> str:
     """A finished run for people, in Rich's markup; no command in it may be wrapped.
 
     Args:
@@ -31,6 +43,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         config: its settings.
         given: those that the user gave; `config` is the file that some of them are in.
         placement: where the clients ran.
+        verbose: whether to name the machine, too.
     """
     last = history.last
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
@@ -38,20 +51,17 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
     elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
-    result = f"{metric_name(history.metric)} {metric_text(history.metric, history.newest_metrics.get(history.metric))}"
-    loss = f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}"
     out, report = Path(config.out), Path(config.out) / REPORT
     store = () if out.parent == Path(RUNS) else ("--store", config.out)
     return (
-        f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{_simulated_time(history)}; "
-        f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
+        f"\n{result_text(history, config)}\n"
         f"{_still_training(history)}"
         f"{_user_level(history)}"
         f"{_on_own_records(history)}"
         f"{_standardised(config)}"
         f"{about_seed}\n"
-        f"{_machine(out)}"
-        f"Report: {escape(str(report)) if report.exists() else 'none'}\n"
+        f"{_machine(out) if verbose else ''}"
+        f"Report, with every client: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
         f"{_next(last.max_epsilon, config, given, placement)}"
     )

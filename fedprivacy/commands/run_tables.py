@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Group
 from rich.table import Table
 
 from fedprivacy.accounting.spend import MOST_RUNS
+from fedprivacy.commands.client_table import compact_table
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.held_out import spread_of
-from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.user_level import FOR_WHOM
 from fedprivacy.values.wording import (
-    NO_PRIVACY,
     budget_text,
     count_text,
     epsilon_text,
     noise_text,
     proved_text,
-    reading_text,
 )
 
 _MOST_GROUPS = 6
 """Columns of a plan."""
-
-
-def client_table(history: RunHistory) -> Table:
-    """Every client: rounds joined, sigma, q, epsilon spent, budget left."""
-    clients, facts = list(history.last.spent.values()), history.facts
-    several = len({client.budget_epsilon for client in clients}) > 1
-    title = "Privacy spent by each client (server's view, over all rounds and runs)"
-    limit = "each client's own budget" if several else _limit(clients[0].budget_epsilon)
-    caption = (
-        f"{limit}, delta {clients[0].delta:g}; accountant PLD; {history.relation} relation. "
-        f"{reading_text(min(client.budget_epsilon for client in clients))}"
-    )
-    if not facts.private:
-        title, caption = (
-            f"A baseline: {NO_PRIVACY}",
-            "No clipping and no noise by the clients: nothing was charged, and the server sees it all.",
-        )
-    table = Table(title=title, title_justify="left", caption=caption)
-    table.add_column("client", overflow="fold")
-    for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("state")
-    for client in clients:
-        table.add_row(
-            client.client_id,
-            str(client.rounds),
-            str(client.steps),
-            f"{client.sampling_rate:.3g}",
-            f"{client.noise_multiplier:.3f}" if facts.private else "none",
-            facts.epsilon_text(client.epsilon, client.budget_epsilon)
-            + f" of {_budget(client.budget_epsilon)}" * (several and client.limited),
-            f"{client.steps_left} steps" if client.limited else "unlimited",  # epsilons cannot be subtracted
-            _state(history, client),
-        )
-    return table
 
 
 def held_out_table(history: RunHistory) -> Table | None:
@@ -70,33 +32,15 @@ def held_out_table(history: RunHistory) -> Table | None:
     if (record := history.last_held_out) is None:
         return None
     clients = count_text(len(record.held_out), "client")
-    table = Table(
-        title=f"Each client's model on its held-out, public records, after round {record.round}", title_justify="left"
-    )
+    table = compact_table()
+    table.title = f"Each client's model on its held-out, public records, after round {record.round}"
+    table.title_justify = table.caption_justify = "left"
     for column in ("score", "all records", "least", "lower quartile", "median", "upper quartile", "most"):
         table.add_column(column, justify="left" if column == "score" else "right")
     for name, spread in spread_of(record.held_out).items():
         table.add_row(name, *(f"{value:.4g}" for value in spread))
     table.caption = f"Of {clients}; from the second figure on, of the clients' own figures."
     return table
-
-
-def _state(history: RunHistory, client: ClientSpent) -> str:
-    """The client's state: able to go on, ended as planned (its budget ended in the last round), or exhausted early."""
-    if not client.exhausted:
-        return "[green]active"
-    ended = bool(history.rounds) and history.last.round == history.settings["rounds"]
-    before = (history.start, *history.rounds)[-2].spent.get(client.client_id) if ended else None
-    return "[green]spent as planned" if before and not before.exhausted else "[yellow]exhausted"
-
-
-def failures(history: RunHistory) -> list[str]:
-    """One line for each client that failed, with how often and why."""
-    count = Counter(item for record in history.rounds for item in record.failures.items())
-    return [
-        f"{client_id}: {reason} in {count_text(rounds, 'round')}"
-        for (client_id, reason), rounds in sorted(count.items())
-    ]
 
 
 def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:

@@ -27,6 +27,8 @@ PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every client, and the machine.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result in one line, and errors.")]
 
 
 def print_what_the_terminal_lacks_as_ascii() -> None:

@@ -52,12 +52,12 @@ def added(series: RunSeries) -> list[Curve]:
 
 
 def points(curve: Curve) -> Rows:
-    """Return rows `round`, `epsilon`, `state`: 'spending', or 'exhausted' from the round on after which no step was
-    left.
+    """Return rows `round`, `epsilon`, `state`: 'spending', or the budget's state from the round on after which no step
+    was left.
     """
     turn = math.inf if curve.exhausted_in is None else curve.exhausted_in
     return [
-        {"round": number, "epsilon": epsilon, "state": "spending" if number < turn else "exhausted"}
+        {"round": number, "epsilon": epsilon, "state": "spending" if number < turn else curve.state}
         for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
     ]
 

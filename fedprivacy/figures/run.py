@@ -35,6 +35,7 @@ from fedprivacy.figures.style import (
     EXHAUSTED,
     INK,
     SPENDING,
+    SPENT,
     WIDTH,
     Rows,
     chart_of,
@@ -48,6 +49,7 @@ from fedprivacy.values.evaluation import OF_CLIENTS
 from fedprivacy.values.held_out import OF_EACH
 from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.series import Curve, RunFacts, RunSeries
+from fedprivacy.values.spent import ClientState
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 MOST_DOTS = 100
@@ -55,10 +57,13 @@ MOST_DOTS = 100
 
 LOSS_TITLE = "largest ε of a client"
 
-_COLOURS = {"spending": SPENDING, "exhausted": EXHAUSTED, "chosen": INK}
-"""Colours of lines and labels: of clients that can go on, of exhausted ones, and of active ones that the user chose."""
+_COLOURS = {"spending": SPENDING, ClientState.SPENT: SPENT, ClientState.EXHAUSTED: EXHAUSTED, "chosen": INK}
+"""Colours of lines and labels: of clients that can go on, of those that cannot, and of active ones that were chosen."""
 
-_FAN = ("bands: all clients and their middle half", "diamonds: exhausted")
+_ENDS = {ClientState.SPENT: "square", ClientState.EXHAUSTED: "diamond"}
+"""Shapes of the ends of budgets, in the order in which they are named."""
+
+_FAN = "bands: all clients and their middle half"
 
 
 def metric_figure(series: RunSeries, metric: str | None = None, width: int = WIDTH) -> alt.LayerChart:
@@ -211,27 +216,37 @@ def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
         *_texts(placed([*named, *(_label(curve, series) for curve in observations.added(series))], frame), frame),
     ]
     what = [*seen("ε of each client", series.facts.delta), *COMPOSED]
-    subtitle = [what] if series.curves is not None else [what, _FAN]
+    shapes = (f"{_ENDS[state]}s: {state}" for state in _ended(series))
+    subtitle = [what] if series.curves is not None else [what, [_FAN, *shapes]]
     return layered(layers, titled(_epsilon_title(series), subtitle, width + LABEL_ROOM), width)
 
 
 def _epsilon_title(series: RunSeries) -> str:
     (epsilon, budget), last = series.worst, series.last
     limit = f" of budget {budget_text(budget)}" if math.isfinite(budget) else ", no budget set"
-    share = f"all {last.clients}" if last.exhausted == last.clients > 1 else f"{last.exhausted} of {last.clients}"
     noun = "client" if last.clients == 1 else "clients"
-    state = f"; {share} {noun} exhausted" if last.exhausted else ""
-    return f"Largest privacy loss: ε {epsilon_text(epsilon, budget)}{limit}{state}"
+    states = "".join(
+        f"; all {state}" if count == last.clients > 1 else f"; {count} of {last.clients} {noun} {state}"
+        for state, count in _ended(series).items()
+    )
+    return f"Largest privacy loss: ε {epsilon_text(epsilon, budget)}{limit}{states}"
+
+
+def _ended(series: RunSeries) -> dict[ClientState, int]:
+    """Number of clients whose budgets allow no further step, by state; states without a client are missing."""
+    return {state: series.states[state] for state in _ENDS if state in series.states}
 
 
 def _fan(series: RunSeries, frame: PlotFrame) -> list[alt.Chart]:
     """Draw bands for all clients and for their middle half, the median, and the points of exhaustion."""
     bands = chart_of([{"round": point.round, **asdict(point.epsilons)} for point in series.points]).encode(frame.x)
+    rounds = series.facts.rounds
+    by_state = {s: [t for t in series.turns if ClientState.of_budget(t[0], rounds) is s] for s in _ENDS}
     return [
         bands.mark_area(color=SPENDING, opacity=0.15).encode(frame.y("least"), y2="most"),
         bands.mark_area(color=SPENDING, opacity=0.25).encode(frame.y("quarter"), y2="three_quarters"),
         bands.mark_line(color=SPENDING, strokeWidth=3).encode(frame.y("median")),
-        _diamonds(series.turns, frame),
+        *(_ending(state, turns, frame) for state, turns in by_state.items()),
     ]
 
 
@@ -251,31 +266,34 @@ def _strokes(lines: Sequence[Curve], thickness: float, frame: PlotFrame, *, chos
 
 
 def _ends(lines: Sequence[Curve], colour: str, frame: PlotFrame) -> list[alt.Chart]:
-    """Draw a dot where a client could go on and a diamond where its budget was exhausted."""
+    """Draw a dot where a client could go on, and the shape of its budget's end where it could not."""
     going_on = [observations.points(curve)[-1] for curve in lines if curve.exhausted_in is None]
     dots = chart_of(going_on).mark_point(color=colour).encode(frame.x, frame.y("epsilon"))
-    return [dots, _diamonds([curve.turn for curve in lines if curve.turn], frame)]
+    by_state = {state: [curve.turn for curve in lines if curve.turn and curve.state is state] for state in _ENDS}
+    return [dots, *(_ending(state, turns, frame) for state, turns in by_state.items())]
 
 
-def _diamonds(turns: Iterable[tuple[int, float]], frame: PlotFrame) -> alt.Chart:
+def _ending(state: ClientState, turns: Iterable[tuple[int, float]], frame: PlotFrame) -> alt.Chart:
     base = chart_of([{"round": number, "epsilon": epsilon} for number, epsilon in turns])
-    diamonds: alt.Chart = base.mark_point(shape="diamond", size=90, color=EXHAUSTED)
-    return diamonds.encode(frame.x, frame.y("epsilon"))
+    marks: alt.Chart = base.mark_point(shape=_ENDS[state], size=90, color=_COLOURS[state])
+    return marks.encode(frame.x, frame.y("epsilon"))
 
 
 def _edges(series: RunSeries) -> list[Label]:
-    """Label a fan: number of exhausted clients, the client that spent most, the median, the one that spent least."""
+    """Label a fan: number of clients in each end, the client that spent most, the median, the one that spent least."""
     last, words = series.last, ("most: ", "least: ")
     outer = [_label(curve, series, word) for curve, word in zip(series.outer, words, strict=False)]
     median = Label(f"{epsilon_text(last.epsilons.median)}\N{EN SPACE}median", last.epsilons.median, "spending")
-    exhausted = Label(f"{count_text(last.exhausted, 'client')} exhausted", last.epsilons.most, "exhausted")
-    return [*([exhausted] if last.exhausted else []), *outer[:1], median, *outer[1:]]
+    ended = _ended(series).items()
+    ends = [Label(f"{count_text(count, 'client')} {state}", last.epsilons.most, state) for state, count in ended]
+    return [*ends, *outer[:1], median, *outer[1:]]
 
 
 def _label(curve: Curve, series: RunSeries, prefix: str = "") -> Label:
     """Label a curve with its epsilon, aligned with the other labels, and with its client or number of clients."""
     names, epsilon = curve.client_ids, curve.epsilons[-1]
-    state, ending = ("spending", "") if curve.exhausted_in is None else ("exhausted", " exhausted")
+    state = "spending" if curve.exhausted_in is None else curve.state
+    ending = f" {state}" if state == ClientState.EXHAUSTED else ""  # the title has the others, which are as planned
     chosen = any(names == other.client_ids for other in series.chosen)
     owner = names[0] if len(names) == 1 else count_text(len(names), "client")
     text = f"{epsilon_text(epsilon, curve.budget)}\N{EN SPACE}{prefix}{shortened(owner)}{ending}"

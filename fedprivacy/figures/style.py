@@ -1,8 +1,8 @@
 """Style of all figures, and their conversion to pictures without a browser or a network.
 
-Blue is privacy loss that can still grow, vermilion is a spent budget or a broken promise; colour is never the only
-sign. The colours of compared runs are the eight of Okabe and Ito (2008), darkened until each stands out from white by
-3 to 1 and no two are alike to people who see no red or no green.
+Blue is privacy loss that can still grow, green a budget that was spent as planned, vermilion one that was spent before
+its time or a broken promise; colour is never the only sign. The colours of compared runs are the eight of Okabe and Ito
+(2008), darkened until each stands out from white by 3 to 1 and no two are alike to people who see no red or no green.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedprivacy.figures.extent import with_room_for_any_font
 from fedprivacy.values.wording import delta_text
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#e4e8ec", "#ffffff"
-SPENDING, EXHAUSTED = "#0072b2", "#c04a00"
+SPENDING, SPENT, EXHAUSTED = "#0072b2", "#006448", "#c04a00"
 
-RUNS = (SPENDING, "#b98700", "#006448", "#cb6b91", INK, "#6b2a00", "#0f3763", "#6a6200")
+RUNS = (SPENDING, "#b98700", SPENT, "#cb6b91", INK, "#6b2a00", "#0f3763", "#6a6200")
 """Colours of compared runs, in their order: blue, orange, green, purple, black, vermilion, sky blue, yellow."""
 
 COSTS = ("#b5d5ec", "#86bce1", "#559fd0", "#2a80bb", "#0f5f97", "#0a3d63")

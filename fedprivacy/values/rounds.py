@@ -78,12 +78,16 @@ class RoundResult:
 class Roster:
     """The standing of each client of a run, updated round by round.
 
+    Args:
+        planned: number of rounds that the run plans.
+
     Attributes:
         clients: standings by client_id, in the order of enrolment.
         changed: clients whose standing has changed since this was last cleared.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, planned: int) -> None:
+        self._planned = planned
         self.clients: dict[str, ClientStanding] = {}
         self.changed: set[str] = set()
         self._unreconciled: frozenset[str] = frozenset()
@@ -106,7 +110,7 @@ class Roster:
     def _take_in(self, client_id: str, spent: ClientSpent, round: int) -> None:
         client = self.clients.get(client_id)
         if client is None:
-            client = self.clients[client_id] = ClientStanding(len(self.clients), spent)
+            client = self.clients[client_id] = ClientStanding(len(self.clients), spent, self._planned)
         elif client.spent == spent:
             return
         client.spent = spent

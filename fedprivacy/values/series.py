@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.schedule import Schedule
-from fedprivacy.values.spent import ClientStanding
+from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, noise_text
 
 MOST_ROUNDS = 300  # more rounds than this are thinned: a plot has no more pixels
@@ -149,6 +149,7 @@ class Curve:
     rounds: tuple[int, ...]  # since they were enrolled
     epsilons: tuple[float, ...]  # after each of those rounds
     exhausted_in: int | None  # the first of those rounds after which no step was left; None: some is
+    state: ClientState  # of their budgets: active, spent as planned, or exhausted
     budget: float  # their epsilon budget, maybe infinite
 
     @property
@@ -178,7 +179,7 @@ class ClientCurves:
         """
         groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for curve in self.each():
-            groups[curve.rounds, curve.epsilons, curve.exhausted_in, curve.budget] += curve.client_ids
+            groups[curve.rounds, curve.epsilons, curve.exhausted_in, curve.state, curve.budget] += curve.client_ids
         curves = [Curve(tuple(client_ids), *shape) for shape, client_ids in groups.items()]
         return sorted(curves, key=lambda curve: (-curve.epsilons[-1], curve.exhausted_in or math.inf))
 
@@ -187,8 +188,9 @@ class ClientCurves:
         rounds = tuple(int(number) for number in np.asarray(self.rounds)[known])
         turn = client.exhausted_in
         shown_turn = None if turn is None else next((number for number in rounds if number >= turn), None)
+        state = ClientState.ACTIVE if shown_turn is None else client.budget_state
         budget = client.spent.budget_epsilon
-        return Curve((client.client_id,), rounds, tuple(epsilons[known].tolist()), shown_turn, budget)
+        return Curve((client.client_id,), rounds, tuple(epsilons[known].tolist()), shown_turn, state, budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ class RunSeries:
     points: tuple[RoundPoint, ...]  # finished rounds, thinned; always the last
     worst: tuple[float, float] = (0.0, math.inf)  # epsilon and budget of the client that spent most
     budgets: tuple[float, ...] = ()  # the different finite budgets, ascending
+    states: Mapping[str, int] = field(default_factory=dict)  # number of clients in each state that there is
     # Every client's epsilon, those that are alike as one; None: there are more than `MOST_CURVES`.
     curves: tuple[Curve, ...] | None = None
     outer: tuple[Curve, ...] = ()  # if so, the curves of the client that spent most and of the one that spent least

@@ -87,17 +87,41 @@ def reason_of(text: str) -> Reason:
 
 
 class ClientState(enum.StrEnum):
-    """The state of a client in its run.
+    """The state of a client in its run, in the words that people and programs read everywhere.
 
-    `EXHAUSTED`: its budget allows no further step. `UNRECONCILED`: no receipt has confirmed a charge; it counts.
-    `REFUSED`, `FAILED`: what became of its update when it was last asked. `ACTIVE`: none of these.
+    `SPENT`: its budget allows no further step, from the last round on that the run planned: a success. `EXHAUSTED`: it
+    allows none already before. `UNRECONCILED`: no receipt has confirmed a charge; it counts. `REFUSED`, `FAILED`: what
+    became of its update when it was last asked. `ACTIVE`: none of these.
     """
 
     ACTIVE = "active"
+    SPENT = "spent as planned"
     EXHAUSTED = "exhausted"
     UNRECONCILED = "unreconciled"
     REFUSED = "refused"
     FAILED = "failed"
+
+    @property
+    def good(self) -> bool:
+        """True if all is as it was planned; any other state is shown in the colour of a warning."""
+        return self in (ClientState.ACTIVE, ClientState.SPENT)
+
+    @property
+    def slug(self) -> str:
+        """The state as a class of a style sheet."""
+        return self.replace(" ", "-")
+
+    @classmethod
+    def of_budget(cls, exhausted_in: int | None, rounds: int) -> ClientState:
+        """Return the state of a budget.
+
+        Args:
+            exhausted_in: the first round after which no step was left; None: some is.
+            rounds: number of rounds that the run plans.
+        """
+        if exhausted_in is None:
+            return cls.ACTIVE
+        return cls.SPENT if exhausted_in >= rounds else cls.EXHAUSTED
 
 
 @dataclass(slots=True)
@@ -106,6 +130,7 @@ class ClientStanding:
 
     number: int  # position in the order of enrolment, from 0
     spent: ClientSpent  # its privacy loss
+    planned: int  # number of rounds that the run plans
     averaged: int = 0  # rounds of the run whose average holds its update
     failed: int = 0  # rounds of the run that asked for an update and did not use it
     exhausted_in: int | None = None  # the first round after which no step was left; None: some is
@@ -118,10 +143,15 @@ class ClientStanding:
         return self.spent.client_id
 
     @property
+    def budget_state(self) -> ClientState:
+        """The state of its budget alone."""
+        return ClientState.of_budget(self.exhausted_in, self.planned)
+
+    @property
     def state(self) -> ClientState:
         """The state, in one word."""
-        if self.spent.exhausted:
-            return ClientState.EXHAUSTED
+        if self.budget_state is not ClientState.ACTIVE:
+            return self.budget_state
         if self.unreconciled:
             return ClientState.UNRECONCILED
         if self.reason is None:

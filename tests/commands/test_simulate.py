@@ -44,14 +44,14 @@ def test_the_main_job_learns_digits_within_epsilon_3(main_job):
 @pytest.mark.exhaustive
 def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
     printed = main_job[1].stdout
-    assert printed.count("client-") == 10
+    assert "10 clients" in printed and "client-" not in printed and printed.count("\n") <= 40
     for words in (
+        "spent as planned",
         "sigma",
         "epsilon",
         "left",
         "budget epsilon 3, delta 0.0001",
         "report.html",
-        "This machine: gradients by program",
         "Next, ",
         " simulate --",
     ):

@@ -13,9 +13,13 @@ from playwright.sync_api import expect
 from fedprivacy.runs.records.store import RunRecording, RunStore
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.spent import ClientState
 from tests.dashboard.browser import opened, shown
 from tests.dashboard.shown import TOKEN, record, serving
 from tests.runs.store.made_up import facts, finished, growing, spent
+from tests.written import ROOT
+
+PAGE = ROOT / "fedprivacy" / "dashboard" / "page"
 
 LATE = """
 const fetched = window.fetch;
@@ -186,8 +190,33 @@ def test_failures_are_listed_with_their_reasons(browser, address):
         expect(listed).to_contain_text("the client did not answer in time")
         expect(listed).to_contain_text("0.weight")
         expect(page.locator("#client-table")).to_contain_text("=cmd()")
-        for state in ("active", "exhausted", "refused", "failed", "unreconciled"):
+        for state in set(ClientState) - {ClientState.SPENT}:
             expect(page.locator("#client-table tbody")).to_contain_text(state)
+
+
+def test_the_page_has_the_words_of_states_that_all_others_have():
+    written = re.search(r"STATES = (\[.*\]);", (PAGE / "words.js").read_text())[1]
+    assert sorted(json.loads(written)) == sorted(ClientState)
+    icons = (PAGE / "index.html").read_text()
+    assert all(f'id="icon-{state.slug}"' in icons for state in ClientState)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("scheme", "green"), [("light", "rgb(0, 100, 72)"), ("dark", "rgb(0, 179, 134)")])
+def test_a_budget_that_is_spent_as_planned_is_a_success_in_green(browser, tmp_path, scheme, green):
+    accounts = [[spent("a", float(n), steps_left=3 - n), spent("b", 1.0, steps_left=0 if n else 1)] for n in range(4)]
+    results = [finished(number, each) for number, each in enumerate(accounts)]
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts(rounds=3), results, RunStatus.FINISHED)
+    with serving(tmp_path) as address, opened(browser, color_scheme=scheme) as page:
+        page.goto(address)
+        expect(page.locator("#tiles")).to_contain_text("clients have spent their budget, 1 before the last round")
+        colours = {}
+        for state in ("spent-as-planned", "exhausted"):
+            mark = page.locator(f"#client-table .state-{state} .icon").first
+            expect(mark).to_be_visible()
+            colours[state] = mark.evaluate("icon => getComputedStyle(icon).color")
+        assert colours["spent-as-planned"] == green != colours["exhausted"]
+        expect(page.locator("#client-table tbody")).to_contain_text("spent as planned")
 
 
 @pytest.mark.exhaustive

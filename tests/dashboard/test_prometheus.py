@@ -107,7 +107,7 @@ def test_a_run_is_told_of_as_it_stands(url):
     assert told(samples, "run_noise_multiplier") == {"run-7": 1.5}
     assert before <= told(samples, "run_last_sign_of_life_seconds")["run-7"] <= time.time()
     assert told(samples, "run_metric", "metric") == {("accuracy",): 0.7, ("loss",): 1.25}
-    states = {"active": 2, "exhausted": 1, "refused": 1, "failed": 1, "unreconciled": 1}
+    states = {"active": 2, "spent as planned": 0, "exhausted": 1, "refused": 1, "failed": 1, "unreconciled": 1}
     assert told(samples, "clients", "state") == {(state,): n for state, n in states.items()}
     assert told(samples, "updates_averaged") == {"run-7": 3.0}
     assert told(samples, "epsilon_budget") == {"run-7": 3.0}

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 
 from fedprivacy.figures import cost_figure, dark, epsilon_figure, spec_of
-from fedprivacy.figures.style import COSTS, DARK, EXHAUSTED, GRID, INK, MUTED, PAPER, RUNS, SPENDING, layered, titled
+from fedprivacy.figures.style import (
+    COSTS,
+    DARK,
+    EXHAUSTED,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    RUNS,
+    SPENDING,
+    SPENT,
+    layered,
+    titled,
+)
 from tests.runs.histories import alike, run_history
 
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -44,7 +57,7 @@ def on_dark(colours):
 def test_texts_stand_out_and_so_do_the_lines_of_runs(page):
     """At least 4.5 to 1 for small texts and 3 to 1 for lines, what WCAG 2.2 asks."""
     (paper,) = page([PAPER])
-    assert min(contrast(colour, paper) for colour in page([INK, MUTED, SPENDING, EXHAUSTED])) >= 4.5
+    assert min(contrast(colour, paper) for colour in page([INK, MUTED, SPENDING, SPENT, EXHAUSTED])) >= 4.5
     assert min(contrast(colour, paper) for colour in page(RUNS)) >= 3
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from fedprivacy.figures import epsilon_figure, metric_figure, run_figure, save_png
-from fedprivacy.figures.style import EXHAUSTED, INK, SPENDING
+from fedprivacy.figures.style import EXHAUSTED, INK, SPENDING, SPENT
 from fedprivacy.values.wording import epsilon_text
 from tests.figures.reading import (
     SVG,
@@ -66,6 +66,15 @@ def test_exhausted_clients_are_recognised_without_colour():
     assert len({element.get("d") for element in diamonds + dots}) == 2
 
 
+def test_clients_that_spend_their_budget_in_the_last_round_are_green_and_squares():
+    root = drawn(epsilon_figure(alike(rounds=60).series()))
+    assert "Largest privacy loss: ε 2.99 of budget 3; all spent as planned" in texts(root)
+    assert labels(root) == ["2.99 10 clients"]
+    (label,) = (text for text in root.iter(f"{SVG}text") if (text.text or "").endswith("\N{EN SPACE}10 clients"))
+    assert label.get("fill") == SPENT and not coloured(root.iter(), EXHAUSTED)
+    assert len(coloured(marks(root, "symbol"), SPENT)) == 1 and coloured(marks(root, "line"), SPENDING)
+
+
 def test_the_line_changes_colour_in_the_round_in_which_the_budget_was_exhausted():
     points = [row for row in rows(epsilon_figure(two_exhausted().series()), "part") if row["part"].endswith("north")]
     states = {state: {p["round"] for p in points if p["state"] == state} for state in ("spending", "exhausted")}
@@ -104,17 +113,21 @@ def test_a_long_name_keeps_both_of_its_ends():
 
 def test_many_clients_are_a_fan_with_few_lines():
     history = unlike(200, rounds=80, quota=40)
+    history = replace(history, settings=history.settings | {"rounds": 80})
     root = drawn(epsilon_figure(history.series()))
     spent = sorted(client.epsilon for client in history.rounds[-1].spent.values())
-    exhausted = len(history.rounds[-1].exhausted)
-    assert 0 < exhausted < 200
+    early = sum(client.exhausted_in is not None and client.exhausted_in < 80 for client in history.everybody())
+    planned = len(history.rounds[-1].exhausted) - early
+    assert 0 < planned < early < 200
     assert len(marks(root, "area")) == 2
     assert len(marks(root, "line")) <= 4
     median = epsilon_text((spent[99] + spent[100]) / 2)
     assert f"{median} median" in labels(root)
     assert labels(root)[-1].startswith(f"{epsilon_text(spent[0])} least: client-")
-    assert f"{exhausted} clients exhausted" in texts(root)
-    assert "bands: all clients and their middle half, diamonds: exhausted" in written(root)
+    assert {f"{early} clients exhausted", f"{planned} clients spent as planned"} <= set(texts(root))
+    assert f"; {planned} of 200 clients spent as planned; {early} of 200 clients exhausted" in written(root)
+    shapes = "squares: spent as planned, diamonds: exhausted"
+    assert f"bands: all clients and their middle half, {shapes}" in written(root)
 
 
 @pytest.mark.exhaustive
@@ -238,7 +251,7 @@ def test_a_png_has_the_size_of_the_figure_times_its_scale(tmp_path):
         assert data.startswith(b"\x89PNG\r\n\x1a\n")
         size = struct.unpack(">II", data[16:24])
         assert size[1] == pytest.approx(scale * float(root.get("height")), abs=1)
-        assert 0.95 * scale * width(root) < size[0] <= scale * width(root)  # a PNG brings its font, an SVG does not
+        assert 0.9 * scale * width(root) < size[0] <= scale * width(root)  # a PNG brings its font, an SVG does not
 
 
 @pytest.mark.exhaustive

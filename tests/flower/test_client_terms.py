@@ -1,5 +1,6 @@
 """Clients with terms of their own: each one's noise, charge and budget are its own, by messages and together."""
 
+import io
 import json
 import logging
 import shutil
@@ -9,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import fedprivacy as fp
 from fedprivacy.audit.gates.claimed_epsilon import check_run
-from fedprivacy.commands.run_tables import client_table
+from fedprivacy.commands.client_table import client_table
 from fedprivacy.dashboard.forecasts import forecast
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.simulated.populations import CohortUpdate
@@ -185,7 +187,9 @@ def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     report = whole.report.read_text()
     assert f"{min(noises):.6g} to {max(noises):.6g}" in report and all(f"{noise:.6g}" in report for noise in noises)
     assert "spends its whole budget, the largest" in report
-    assert "each client's own budget" in str(client_table(whole.history).caption)
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(client_table(whole.history))
+    assert "each client its own budget" in shown.getvalue()
     store = RunStore(f"sqlite:///{whole.folder}/ledger.db")
     (standing,) = store.runs()
     assert standing.facts.noise_text == text

@@ -119,7 +119,7 @@ def of_a_round(tmp_path):
     def count(enrolled):
         clients = [f"c{number:05}" for number in range(enrolled)]
         run = accountant(f"sqlite:///{tmp_path / f'{enrolled}.db'}", clients)
-        write, roster = RunWriter(tmp_path / str(enrolled), plan_of(Blobs(), noise_multiplier=1.0)), Roster()
+        write, roster = RunWriter(tmp_path / str(enrolled), plan_of(Blobs(), noise_multiplier=1.0)), Roster(9)
         draw = random.Random(3)
 
         def round(number):

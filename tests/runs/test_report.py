@@ -233,6 +233,16 @@ def test_the_threat_model_and_every_setting_are_printed():
     assert page(alike(budget=math.inf)).settings()["epsilon"].startswith("infinite")
 
 
+def test_a_budget_that_lasts_until_the_last_round_is_spent_as_planned_and_no_warning():
+    shown = page(alike(rounds=60))
+    assert {row["State"] for row in shown.table("Client")} == {"spent as planned"}
+    assert "10 of 10clients have spent their budget as planned" in shown.text
+    html = report_html(alike(rounds=60))
+    assert html.count('<tr class="spent-as-planned">') == 10 and '<tr class="exhausted">' not in html
+    early = page(troubled())
+    assert "1 of 3clients have spent their budget, 1 before the last round" in early.text
+
+
 def test_without_a_budget_there_is_no_bar_and_no_limit():
     shown = page(alike(budget=math.inf))
     assert {(row["Budget"], row["Local steps left"]) for row in shown.table("Client")} == {("none", "no limit")}

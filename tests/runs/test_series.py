@@ -64,7 +64,7 @@ def both(request, tmp_path_factory):
     recording.close()
     store = RunStore(url)
     relation = NeighbouringRelation.ZERO_OUT
-    history = RunHistory(settings(), 1.5, relation, "accuracy", results[0], tuple(results[1:]))
+    history = RunHistory(settings(rounds=10), 1.5, relation, "accuracy", results[0], tuple(results[1:]))
     yield history, store.run("run-1")
     store.close()
 
@@ -86,7 +86,7 @@ def test_clients_stand_the_same(both):
 def test_every_column_holds_what_a_value_says():
     """By name: a field that is added to a value must be given a column, or be left out on purpose."""
     (result,) = growing(["a"], 0)
-    roster = Roster()
+    roster = Roster(10)
     roster.add(result)
     assert client_row("run-1", roster.clients["a"]).keys() == set(recorded_clients.c.keys())
     assert round_row("run-1", result.point, 0.0).keys() == set(recorded_rounds.c.keys())

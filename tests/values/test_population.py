@@ -65,7 +65,7 @@ def test_whoever_changed_is_found_without_looking_at_anybody_else(monkeypatch):
 
 @pytest.mark.parametrize("of", [dict, PopulationSpent], ids=["any mapping", "a reading"])
 def test_a_roster_keeps_everybody_in_the_order_of_enrolment_and_says_who_changed(of):
-    roster, spent = Roster(), of(clients([3, 1]))
+    roster, spent = Roster(9), of(clients([3, 1]))
     roster.add(RoundResult(0, {}, spent, (), {}))
     assert list(roster.clients) == ["client-001", "client-003"] and roster.changed == {"client-001", "client-003"}
     roster.changed.clear()

@@ -3,7 +3,7 @@
 import { getJson, runPath } from "./api.js";
 import { el, icon, setText, svg } from "./dom.js";
 import { NUMBER, TEXT, table } from "./table.js";
-import { NBSP, count, number, short } from "./words.js";
+import { NBSP, count, number, short, slug } from "./words.js";
 
 const CHARGES = 20;
 
@@ -153,7 +153,7 @@ function fillState(cell, { state, reason_words }) {
   if (cell.textContent === words) {
     return;
   }
-  const mark = el("span", { class: `mark state-${state}` }, icon(state), state);
+  const mark = el("span", { class: `mark state-${slug(state)}` }, icon(slug(state)), state);
   cell.replaceChildren(mark, ...(reason_words ? [el("span", { class: "reason muted" }, reason_words)] : []));
 }
 
@@ -168,7 +168,7 @@ function fillShare(cell, client) {
   }
   const bar = cell.firstChild;
   bar.setAttribute("aria-label", shareText(client));
-  bar.setAttribute("class", `share-bar state-${client.state}`);
+  bar.setAttribute("class", `share-bar state-${slug(client.state)}`);
   bar.lastChild.setAttribute("width", width);
 }
 

@@ -16,6 +16,7 @@ import {
   noiseText,
   number,
   ownSpentText,
+  slug,
   smallPrint,
   statusOf,
 } from "./words.js";
@@ -110,8 +111,8 @@ function tiles(run) {
       small: run.privacy ? smallPrint(run) : "",
     },
     {
-      number: run.privacy ? `${number(states.exhausted ?? 0)} of ${number(clients)}` : number(clients),
-      words: run.privacy ? exhaustedWords(clients) : `${clients === 1 ? "client" : "clients"}, without a budget`,
+      number: run.privacy ? `${number(last?.exhausted ?? 0)} of ${number(clients)}` : number(clients),
+      words: run.privacy ? spentWords(clients, states) : `${clients === 1 ? "client" : "clients"}, without a budget`,
       small: stateMarks(states),
       target: "clients",
     },
@@ -133,14 +134,16 @@ function budgetWords({ budget, budget_text }) {
   return budget === null ? ", no budget set" : `, of budget${NBSP}${budget_text}`;
 }
 
-function exhaustedWords(clients) {
-  return `${clients === 1 ? "client has exhausted its" : "clients have exhausted their"} budget`;
+function spentWords(clients, states) {
+  const early = states.exhausted ? `, ${number(states.exhausted)} before the last round` : "";
+  const ending = early || (states["spent as planned"] ? " as planned" : "");
+  return `${clients === 1 ? "client has spent its" : "clients have spent their"} budget${ending}`;
 }
 
 function stateMarks(states) {
   const present = STATES.filter((state) => states[state]);
   return present.map((state) =>
-    el("span", { class: `mark state-${state}` }, icon(state), `${number(states[state])} ${state}`),
+    el("span", { class: `mark state-${slug(state)}` }, icon(slug(state)), `${number(states[state])} ${state}`),
   );
 }
 

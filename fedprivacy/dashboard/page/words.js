@@ -25,7 +25,12 @@ export const NBSP = "\u00a0";
 export const NO_PRIVACY = "no privacy";
 
 /** Every state of a client, in the order in which a person worries less. */
-export const STATES = ["active", "exhausted", "refused", "failed", "unreconciled"];
+export const STATES = ["active", "spent as planned", "exhausted", "refused", "failed", "unreconciled"];
+
+/** A state as part of a name of a class or an icon. */
+export function slug(state) {
+  return state.replaceAll(" ", "-");
+}
 
 /** What each status of a run is called. */
 export const STATUS = {

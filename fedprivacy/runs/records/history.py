@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -57,6 +58,7 @@ def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
         points=points,
         worst=worst,
         budgets=tuple(run.budgets()),
+        states=run.state_counts(),
         curves=curves,
         outer=edges,
         chosen=tuple(run.curves(run.named(chosen), rounds).each()) if chosen else (),
@@ -208,7 +210,7 @@ class RunHistory:
 
     @cached_property
     def _clients(self) -> dict[str, ClientStanding]:
-        roster = Roster()
+        roster = Roster(self.facts.rounds)
         for result in (self.start, *self.rounds):
             roster.add(result)
         return roster.clients
@@ -236,6 +238,10 @@ class RunHistory:
         results = [self.rounds[number - 1] if number else self.start for number in rounds]
         epsilons = [result.population.epsilons_of(wanted) for result in results]
         return ClientCurves(clients, rounds, np.array(epsilons, dtype=np.float64).reshape(len(rounds), len(clients)))
+
+    def state_counts(self) -> dict[str, int]:
+        """Number of clients in each state; states without a client are missing."""
+        return dict(Counter(client.state for client in self._clients.values()))
 
     def budgets(self) -> list[float]:
         """The different finite budgets of all clients, ascending."""

@@ -124,8 +124,8 @@ class Run:
         `client_id`; `epsilon`, its privacy loss over all runs on its shard, at `delta`; `budget_epsilon`, maybe
         infinite; `rounds` and `steps` that it was charged for; `steps_left` of this run; `sampling_rate` and
         `noise_multiplier` of a local step; `exhausted_in`, the first round after which no step was left, or None;
-        `averaged` and `failed`, rounds of this run that used its update or did not; `state`: active, exhausted,
-        unreconciled, refused or failed.
+        `averaged` and `failed`, rounds of this run that used its update or did not; `state`: active, spent
+        as planned, exhausted, unreconciled, refused or failed.
         """
         return Rows(
             asdict(client.spent)

@@ -1,15 +1,16 @@
 """A recorded run is read back, on both databases, whatever happens in between."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, create_engine, event, update
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.store import ClientQuery, RunRecording, RunStore
-from fedprivacy.runs.records.store.schema import CLIENTS_PER_PART
+from fedprivacy.runs.records.store.schema import CLIENTS_PER_PART, recorded_clients
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -161,6 +162,32 @@ def test_clients_are_sorted_searched_and_paged(store, url):
     assert store.run("run-1").clients(ClientQuery(search="WARD-01"))[0] == 10
     assert [c.client_id for c in store.run("run-1").clients(ClientQuery(search="%_"))[1]] == ["100%_sure"]
     assert store.run("run-1").clients(ClientQuery(state="exhausted"))[0] == 0
+
+
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_a_budget_that_lasts_until_the_last_planned_round_is_spent_as_planned_in_old_stores_too(store, url, rounds):
+    def accounts(number):
+        return [spent("all", float(number), steps_left=3 - number), spent("half", 1.0, steps_left=0), spent("new", 1.0)]
+
+    recording = RunRecording(url, facts(rounds=rounds))
+    for number in range(4):
+        recording.add(finished(number, accounts(number)))
+    recording.flush()
+    recording.close()
+    early = {"all": "spent as planned" if rounds == 3 else "exhausted", "half": "exhausted", "new": "active"}
+    for _ in range(2):
+        run = store.run("run-1")
+        _, clients = run.clients(ClientQuery(sort="client_id", descending=False))
+        assert {client.client_id: client.state for client in clients} == early
+        assert run.state_counts() == run.tally().states == Counter(early.values())
+        for state in set(early.values()):
+            _, found = run.clients(ClientQuery(state=state, sort="client_id", descending=False))
+            assert [client.client_id for client in found] == [name for name in early if early[name] == state]
+        database = create_engine(url)
+        with database.begin() as connection:  # as an earlier version recorded it
+            of_budget = recorded_clients.c.state == "spent as planned"
+            connection.execute(update(recorded_clients).where(of_budget).values(state="exhausted"))
+        database.dispose()
 
 
 def test_a_run_that_goes_on_is_as_if_it_had_never_stopped(store, url):

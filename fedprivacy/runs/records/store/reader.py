@@ -9,7 +9,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    String,
+    Table,
+    and_,
+    case,
+    func,
+    literal_column,
+    select,
+)
 
 from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of, allowances_of
 from fedprivacy.ledger.database import Database, among
@@ -33,7 +45,7 @@ from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding, RunTally
 from fedprivacy.values.series import ClientCurves, RoundPoint, stride
-from fedprivacy.values.spent import ClientStanding
+from fedprivacy.values.spent import ClientStanding, ClientState
 
 T = TypeVar("T")
 
@@ -128,7 +140,8 @@ class StoredRun:
         def work(connection: Connection) -> list[ClientStanding]:
             known = among(connection.dialect, recorded_clients.c.client_id, client_ids)
             found = select(recorded_clients).where(self._mine(recorded_clients), known)
-            return [client_of(row) for row in connection.execute(found.order_by(recorded_clients.c.number)).mappings()]
+            ordered = found.order_by(recorded_clients.c.number)
+            return [client_of(row, self.facts.rounds) for row in connection.execute(ordered).mappings()]
 
         return self._read(work)
 
@@ -139,8 +152,7 @@ class StoredRun:
 
     def state_counts(self) -> dict[str, int]:
         """Number of clients in each state; states without a client are missing."""
-        state = recorded_clients.c.state
-        wanted = select(state, func.count()).where(self._mine(recorded_clients)).group_by(state)
+        wanted = select(self._state, func.count()).where(self._mine(recorded_clients)).group_by(self._state)
         return self._read(lambda connection: {name: int(n) for name, n in connection.execute(wanted)})
 
     def failed_updates(self) -> int:
@@ -152,11 +164,11 @@ class StoredRun:
         """A run's clients in few numbers, by one look at each, for repeated queries."""
         clients, failed = recorded_clients.c, recorded_failures.c
         share = case((and_(clients.budget.is_not(None), clients.share.is_(None)), math.inf), else_=clients.share)
-        by_state = select(clients.state, func.count(), func.min(clients.budget), func.max(share))
+        by_state = select(self._state, func.count(), func.min(clients.budget), func.max(share))
         by_reason = select(failed.reason, func.count())
 
         def work(connection: Connection) -> RunTally:
-            found = connection.execute(by_state.where(self._mine(recorded_clients)).group_by(clients.state)).all()
+            found = connection.execute(by_state.where(self._mine(recorded_clients)).group_by(self._state)).all()
             times = connection.execute(by_reason.where(self._mine(recorded_failures)).group_by(failed.reason)).all()
             return RunTally(
                 states={state: int(n) for state, n, _, _ in found},
@@ -247,6 +259,16 @@ class StoredRun:
     def _read(self, work: Callable[[Connection], T]) -> T:
         return self.store.database.read(work)
 
+    @property
+    def _state(self) -> ColumnElement[str]:
+        """A client's state; an earlier version recorded a budget that was spent as planned as exhausted.
+
+        It has no parameters, since PostgreSQL would take two of its occurrences in one query for different.
+        """
+        client, rounds = recorded_clients.c, literal_column(str(self.facts.rounds), Integer)
+        early, planned = (literal_column(f"'{state}'", String) for state in (ClientState.EXHAUSTED, ClientState.SPENT))
+        return case((and_(client.state == early, client.exhausted_in >= rounds), planned), else_=client.state)
+
     def _mine(self, table: Table) -> ColumnElement[bool]:
         """The condition that a row belongs to this run."""
         return table.c.run_id == self.facts.run_id
@@ -254,12 +276,12 @@ class StoredRun:
     def _page(self, connection: Connection, query: ClientQuery) -> list[ClientStanding]:
         ordered = select(recorded_clients).where(self._matching(query)).order_by(*_order(query))
         page = ordered.limit(query.limit).offset(query.offset)
-        return [client_of(row) for row in connection.execute(page).mappings()]
+        return [client_of(row, self.facts.rounds) for row in connection.execute(page).mappings()]
 
     def _matching(self, query: ClientQuery) -> ColumnElement[bool]:
         found = [self._mine(recorded_clients)]
         found += [recorded_clients.c.client_id.icontains(query.search, autoescape=True)] * bool(query.search)
-        found += [recorded_clients.c.state == query.state] * bool(query.state)
+        found += [self._state == query.state] * bool(query.state)
         return and_(*found)
 
     def _some_clients(self, connection: Connection, reason: str) -> tuple[str, ...]:

@@ -205,15 +205,15 @@ def client_row(run_id: str, client: ClientStanding) -> Row:
     """A client, as it stands."""
     row = plain(client)
     spent: Row = row.pop("spent")
-    del row["unreconciled"]  # the state says so
+    del row["unreconciled"], row["planned"]  # the state and the run's settings say so
     derived = {"share": finite_or_none(client.spent.share), "state": client.state}
     return {"run_id": run_id, "budget": spent.pop("budget_epsilon")} | spent | row | derived
 
 
-def client_of(row: RowMapping) -> ClientStanding:
-    """A client, as it stands."""
+def client_of(row: RowMapping, planned: int) -> ClientStanding:
+    """A client of a run of so many planned rounds, as it stands."""
     spent = ClientSpent(**unbounded(_fields(ClientSpent, row) | {"budget_epsilon": row["budget"]}))
-    told = {"spent": spent, "unreconciled": row["state"] == ClientState.UNRECONCILED}
+    told = {"spent": spent, "planned": planned, "unreconciled": row["state"] == ClientState.UNRECONCILED}
     return ClientStanding(**_fields(ClientStanding, row) | told)
 
 

@@ -35,7 +35,7 @@ class RunRecording:
     def __init__(self, url: str, facts: RunFacts, patience: float = 5.0) -> None:
         self._run_id = facts.run_id
         self._database = Database(url, patience, durable=False)
-        self._roster = Roster()
+        self._roster = Roster(facts.rounds)
         self._numbered: tuple[Mapping[str, int], NDArray[np.int64]] = {}, np.empty(0, dtype=np.int64)
         self._pending: list[tuple[RoundResult, float]] = []
         self._phase: Phase | None = None

@@ -1,0 +1,130 @@
+"""A run's end fits on a screen, whatever the number of its clients, and shows those that a person looks for."""
+
+import io
+import json
+import random
+
+import pytest
+from rich.console import Console
+
+from fedprivacy.commands.client_table import MOST_FAILURES, MOST_ROWS, client_table, failures
+from fedprivacy.commands.outcome import outcome_text
+from fedprivacy.commands.run_tables import held_out_table
+from fedprivacy.runs.placement import HERE
+from fedprivacy.runs.records.history import RunHistory
+from fedprivacy.runs.settings.configuration import resolve
+from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.held_out import HeldOut
+from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.spent import ClientState
+from tests.commands.running import fedprivacy
+from tests.runs.histories import settings
+from tests.runs.store.made_up import finished, spent
+
+LIMIT = 40
+"""Lines of a terminal of 80 columns."""
+
+
+def shown(*parts, columns=80):
+    console = Console(file=io.StringIO(), width=columns, highlight=False)
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue()
+
+
+def history(clients, kinds, *, trouble=0, rounds=2):
+    """A run whose clients have spent `kinds` different epsilons; the first ones have spent all, one of them early."""
+    random.seed(kinds)
+
+    def account(n, number):
+        left = 0 if n == 0 or (n < clients // 3 and number == rounds) else 4
+        part = (1 + n % kinds) / kinds
+        return spent(f"client-{n}", 3.0 if left == 0 else 2.9 * part * number / rounds, rounds=number, steps_left=left)
+
+    names = [f"client-{n}" for n in range(clients - trouble, clients)]
+    results = [
+        finished(
+            number,
+            [account(n, number) for n in range(clients)],
+            failures={name: f"client-error-{place % 9}" for place, name in enumerate(names)} if number else {},
+            unreconciled=names[::2] if number else [],
+        )
+        for number in range(rounds + 1)
+    ]
+    held = {f"client-{n}": HeldOut(3, {"accuracy": 0.5, "loss": 1.0, "auc": n / clients}) for n in range(clients)}
+    last = results[-1]
+    results[-1] = RoundResult(
+        last.round, last.metrics, last.spent, last.participants, last.failures, last.unreconciled, held_out=held
+    )
+    told = settings(rounds=rounds, task="digits", clients=clients)
+    return RunHistory(told, 1.5, NeighbouringRelation.ZERO_OUT, "accuracy", results[0], tuple(results[1:]))
+
+
+@pytest.mark.parametrize("clients", [10, 1000, pytest.param(20_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("kinds", "trouble"), [(1, 0), (7, 9), (1000, 9)])
+def test_a_run_ends_on_one_screen_whatever_the_number_of_clients(clients, kinds, trouble):
+    run = history(clients, kinds, trouble=trouble)
+    config = resolve({"task": "digits", "clients": clients, "out": "runs/digits-1"})
+    end = outcome_text(run, config, {"task": "digits", "clients": clients}, HERE)
+    lines = shown(client_table(run), held_out_table(run), *failures(run), end).splitlines()
+    assert len(lines) <= LIMIT and max(map(len, lines)) <= 80
+    assert any("spent as planned" in line for line in lines) and any(" exhausted" in line for line in lines)
+    assert len(shown(client_table(run, whole=True)).splitlines()) >= clients
+
+
+def test_equal_clients_are_one_row_and_others_have_their_own():
+    run = history(9, 2)
+    text = shown(client_table(run))
+    assert [line.split()[:2] for line in text.splitlines() if "active" in line] == [["3", "clients"], ["3", "clients"]]
+    (early,) = (line for line in text.splitlines() if "client-0 " in line)
+    assert early.split()[-1] == "exhausted" and "2 clients" in text
+
+
+def test_of_many_the_quantiles_are_shown_and_who_is_in_trouble():
+    run = history(1000, 1000, trouble=7)
+    text = shown(client_table(run))
+    by_share = sorted(run.everybody(), key=lambda client: client.spent.epsilon, reverse=True)
+    for label, place in (("75 %", 250), ("median", 500), ("25 %", 749), ("least", 999)):
+        row = next(line for line in text.splitlines() if line.strip().startswith(f"{label}: "))
+        assert float(row.split(": ")[1].split()[5]) == pytest.approx(by_share[place].spent.epsilon, abs=0.01), label
+    for state in ("exhausted", "unreconciled", "failed"):
+        assert sum(line.split()[-1:] == [state] for line in text.splitlines()) == 1
+    counts = " ".join(text.split())
+    assert "1,000 clients: 660 active, 332 spent as planned, 1 exhausted, 4 unreconciled, 3 failed." in counts
+    near = sum(c.state is ClientState.ACTIVE and c.spent.share >= 0.9 for c in by_share)
+    assert near and f"{near} active clients have spent 90 % of their budget or more." in counts
+
+
+def test_failures_are_named_and_many_are_counted_by_reason():
+    assert failures(history(10, 1, trouble=2)) == [
+        "client-8: client-error-0 in 2 rounds",
+        "client-9: client-error-1 in 2 rounds",
+    ]
+    lines = failures(history(100, 1, trouble=90))
+    assert lines[0] == "10 clients: client-error-0, 20 updates in all" and len(lines) == MOST_FAILURES + 1
+    assert lines[-1] == "and 6 more reasons, in the report"
+
+
+@pytest.mark.parametrize("state", ClientState)
+def test_states_are_green_if_they_are_good_and_yellow_else(state):
+    run = history(30, 1, trouble=4)
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard", legacy_windows=False)
+    console.print(client_table(run, whole=True))
+    colours = {"32": state in ("active", "spent as planned"), "33": state not in ("active", "spent as planned")}
+    text = console.file.getvalue()
+    if state in run.state_counts():
+        assert {code: f"\x1b[{code}m{state}" in text for code in colours} == colours
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_quiet_is_one_plain_line_and_verbose_shows_every_client(tmp_path):
+    options = ("simulate", "--task", "cancer", "--clients", "12", "--rounds", "1")
+    quiet = fedprivacy(*options, "-q", "--noise-multiplier", "2", cwd=tmp_path)
+    assert quiet.stderr == "" and quiet.stdout.count("\n") == 1
+    assert quiet.stdout.startswith("accuracy ") and "no client above epsilon" in quiet.stdout
+    usual = fedprivacy(*options, cwd=tmp_path).stdout
+    assert "12 clients" in usual and "Report, with every client: runs/cancer-2/report.html" in usual
+    verbose = fedprivacy(*options, "--verbose", cwd=tmp_path).stdout
+    assert all(f"client-{n:02} " in verbose for n in range(12)) and "This machine: " in verbose
+    assert not any("\x1b" in text or "\r" in text for text in (quiet.output, usual, verbose))
+    assert MOST_ROWS < 12 and json.loads(fedprivacy(*options, "--json", cwd=tmp_path).stdout)["rounds"] == 1
