@@ -1,4 +1,4 @@
-"""What a stranger adds with one entry of a registry: the settings accept it, `--help` lists it, and it runs.
+"""What a stranger adds with one entry of a registry: the settings accept it, `--help-all` lists it, and it runs.
 
 What takes edits of several files is in `tests/additions`.
 """
@@ -110,7 +110,7 @@ STRATEGIES["mystrategy"] = KnownStrategy(source="mine:Mine", defaults={"server_m
 
 from fedprivacy.commands.app import app
 
-app(["simulate", "--help"], standalone_mode=False)
+app(["simulate", "--help-all"], standalone_mode=False)
 print(sorted({"torch", "flwr", "sqlalchemy"} & set(sys.modules)))
 """
 

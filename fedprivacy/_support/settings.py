@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from fedprivacy._support.sources import is_source
 
@@ -214,7 +214,19 @@ class KnownSettings:
 
 
 class SettingsGroup:
-    """A frozen dataclass of settings that belong together; each field is made by `setting`."""
+    """A frozen dataclass of settings that belong together; each field is made by `setting`.
+
+    Attributes:
+        question: what the settings answer: the title of the group in a command's help.
+        basic: hyphenated keys of those that a beginner needs; a help shows them first.
+    """
+
+    question: ClassVar[str]
+    basic: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls, *, question: str = "", basic: tuple[str, ...] = ()) -> None:
+        super().__init_subclass__()
+        cls.question, cls.basic = question, basic
 
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:

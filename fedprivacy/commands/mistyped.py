@@ -11,6 +11,19 @@ import typer
 from typer.core import TyperCommand
 from typer.models import CommandFunctionType
 
+from fedprivacy.commands import help_page
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        help_page.show(ctx.command, ctx, everything=True)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    [help_page.HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show every option."
+)
+
 _MOST = 3
 """Options that are named."""
 
@@ -18,7 +31,15 @@ _REMEDIES = {"float": "give a number", "integer": "give a whole number"}
 
 
 class ForgivingCommand(TyperCommand):
-    """A command whose usage errors say what to type instead."""
+    """A command whose usage errors say what to type instead, and whose help is of the basic options, or of all."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the help at once, as Typer does."""
+        help_page.show(self, ctx, everything=False)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return all parameters, with an option for the rest of the help where there is more of it."""
+        return super().get_params(ctx) + [_HELP_ALL] * help_page.has_more(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as always; an option that there is not, or a value of another type, comes with the remedy."""
@@ -65,12 +86,18 @@ def nearest(typed: str, options: Mapping[str, str]) -> list[str]:
         options: the help of each, by name without dashes.
     """
     found = _parts(typed)
-    by_name = [name for name in options if _alike(found, _parts(name)) or typed == "".join(p[0] for p in _parts(name))]
+    by_name = [name for name in options if _alike(found, _parts(name)) or typed == _initials(name)]
     if by_name:
         return sorted(by_name, key=_length)[:_MOST]
     places = {name: _place(found, _parts(words)) for name, words in options.items()}
     said = {name: place for name, place in places.items() if place is not None}
     return sorted(said, key=said.__getitem__)[:_MOST]
+
+
+def _initials(name: str) -> str:
+    """The first letters of a name of several words; of one word none, for a letter alone is rather a symbol."""
+    parts = _parts(name)
+    return "".join(part[0] for part in parts) if len(parts) > 1 else ""
 
 
 def _alike(typed: list[str], name: list[str]) -> bool:

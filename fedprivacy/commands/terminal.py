@@ -22,13 +22,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedprivacy.commands.help_page import OUTPUT
+
 OUT = Console()
 PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every client, and the machine.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result in one line, and errors.")]
+Json = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object and nothing else.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", rich_help_panel=OUTPUT, help="Show every client, and the machine.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print the result in one line, and errors.")
+]
 
 
 def print_what_the_terminal_lacks_as_ascii() -> None:

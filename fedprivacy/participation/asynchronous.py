@@ -188,7 +188,7 @@ ASYNCHRONOUS = ("concurrency", "buffer_size")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsynchronySettings(SettingsGroup):
+class AsynchronySettings(SettingsGroup, question="Does the server wait for all?"):
     """Number of clients that train at any moment, and number of updates that make a step of the server."""
 
     concurrency: int | None = setting(

@@ -11,7 +11,7 @@ from fedprivacy.participation.sizes import COHORTS
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParticipationSettings(SettingsGroup):
+class ParticipationSettings(SettingsGroup, question="Who takes part?", basic=("fraction-train",)):
     """Selection of the clients of a round: how many are asked, and which of them answer in time."""
 
     fraction_train: float = setting(

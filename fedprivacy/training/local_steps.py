@@ -17,7 +17,7 @@ from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerSettings(SettingsGroup):
+class OptimizerSettings(SettingsGroup, question="How does a client train?", basic=("learning-rate",)):
     """Optimiser by which local steps move a model along released gradients, and the average of models that is kept."""
 
     optimizer: str = setting(f"Optimiser of the local steps: {', '.join(OPTIMIZERS)}.", choices=OPTIMIZERS)

@@ -35,7 +35,7 @@ HELP = """
 import pathlib, fedprivacy
 assert pathlib.Path(fedprivacy.__file__).parent.parent == pathlib.Path.cwd(), fedprivacy.__file__
 from fedprivacy.commands.app import app
-app(["simulate", "--help"], standalone_mode=False)
+app(["simulate", "--help-all"], standalone_mode=False)
 """
 PROGRAMS = {
     "help": HELP,

@@ -10,8 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 import fedprivacy as fp
+from fedprivacy._support.settings import fields_of
 from fedprivacy.commands.app import app
-from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, words_of
+from fedprivacy.runs.settings.configuration import BASIC, FIELDS, GROUPS, OF_TRAINING, words_of
 from tests.commands.running import ENVIRONMENT, fedprivacy, unwrapped
 
 
@@ -49,14 +50,25 @@ def commands(command, *names):
 COMMANDS = dict(commands(typer.main.get_command(app)))
 
 
-def helped(*names):
-    """What a command's --help shows, without spaces and boxes, which depend on the terminal."""
-    wide = ENVIRONMENT | {"COLUMNS": "1000"}
+def page(*names, columns=80, option="--help"):
+    """What a command's help shows: the basic options, or with --help-all the others, too, if there are more."""
+    if option == "--help-all" and not any("--help-all" in each.opts for each in parameters(names)):
+        option = "--help"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "1000")
-        shown = CliRunner().invoke(app, [*names, "--help"], env=wide)
+        patch.setenv("COLUMNS", str(columns))
+        shown = CliRunner().invoke(app, [*names, option], env=ENVIRONMENT | {"COLUMNS": str(columns)})
     assert shown.exit_code == 0, shown.output
-    return bare(shown.output)
+    return shown.output
+
+
+def parameters(names):
+    command = COMMANDS[names]
+    return command.get_params(typer.Context(command))
+
+
+def helped(*names):
+    """All of a command's help, without spaces and boxes, which depend on the terminal."""
+    return bare(page(*names, columns=1000, option="--help-all"))
 
 
 def bare(text):
@@ -70,6 +82,32 @@ def test_help_shows_every_word_of_every_option_brackets_too(names):
         words = getattr(parameter, "help", None) or ""
         if not getattr(parameter, "hidden", False):
             assert bare(words.replace("\\[", "[")) in page
+
+
+@pytest.mark.parametrize("option", ["--help", "--help-all"])
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns_and_cuts_no_name(names, option):
+    text = page(*names, option=option)
+    assert max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
+    assert not re.search(r"(^|\s)--[\w-]*…", text, re.MULTILINE)
+    if option == "--help-all":
+        shown = [each for each in parameters(names) if not getattr(each, "hidden", False)]
+        spelt = {name for each in shown for name in (*each.opts, *each.secondary_opts) if name.startswith("-")}
+        assert [name for name in spelt if not re.search(rf"(?<![\w-]){name}(?![\w-])", text)] == []
+
+
+@pytest.mark.parametrize("command", ["simulate", "plan", "audit", "sweep"])
+def test_help_is_basic_first_and_says_where_the_rest_is(command):
+    basic, whole = page(command), page(command, option="--help-all")
+    assert 40 <= basic.count("\n") <= 90 < whole.count("\n") <= 240
+    assert "--epsilon" in basic and "--user-level-epsilon" not in basic and "--user-level-epsilon" in whole
+    assert re.search(r"\d+ more options: .* --help-all", basic) and "more options" not in whole
+    questions = [group.question for group in GROUPS]
+    for text in (basic, whole):
+        lines = [line for line in text.splitlines() if line in questions]
+        assert lines == [question for question in questions if question in lines] and len(lines) >= 6
+    assert all(BASIC & fields_of(group).keys() == set(group.basic) for group in GROUPS)
+    assert all(questions) and len(set(questions)) == len(GROUPS)
 
 
 @pytest.mark.parametrize("command", ["simulate", "plan"])

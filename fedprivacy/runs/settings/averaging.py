@@ -21,7 +21,7 @@ def _default_words(setting: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategySettings(SettingsGroup):
+class StrategySettings(SettingsGroup, question="How does the server average?", basic=("strategy",)):
     """Strategy of the server, which makes the next global model of the clients' updates."""
 
     strategy: str = setting(

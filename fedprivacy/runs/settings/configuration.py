@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
 __all__ = [
+    "BASIC",
     "CONFIG",
     "FIELDS",
+    "GROUPS",
     "LEDGER",
     "OF_ASKING",
     "OF_SWEEPS",
@@ -180,6 +182,9 @@ GROUPS = cast("tuple[type[SettingsGroup], ...]", RunConfig.__bases__)
 
 FIELDS = {key: field for group in GROUPS for key, field in fields_of(group).items()}
 """The dataclass field of every key."""
+
+BASIC = frozenset(key for group in GROUPS for key in group.basic)
+"""Settings that a beginner needs."""
 
 OF_TRAINING = tuple(key for key in FIELDS if key != "questions")
 """Settings of a run that trains."""

@@ -32,7 +32,9 @@ NAMING = ("name", "tags", "note")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExecutionSettings(SettingsGroup):
+class ExecutionSettings(
+    SettingsGroup, question="Where does it run, and what is kept?", basic=("seed", "device", "out", "resume")
+):
     """The books, the randomness, the device, the files and how long to wait for clients."""
 
     filter: str = setting(

@@ -12,7 +12,7 @@ from fedprivacy.values.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtentSettings(SettingsGroup):
+class ExtentSettings(SettingsGroup, question="What to train?", basic=("task", "clients", "rounds", "local-steps")):
     """The task, its clients, and the numbers of rounds and of local steps."""
 
     task: str = setting(f"A built-in task ({', '.join(BUILT_IN)}) or path/to/file.py:name.", DEFAULT_TASK)
@@ -54,7 +54,7 @@ def _evaluates_too_rarely(local_evaluation: int, rounds: int) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings(SettingsGroup):
+class TaskSettings(SettingsGroup, question="Which model to begin with, and what to hold out?"):
     """The model to begin with, views of records and held-out records."""
 
     augmentation_multiplicity: int = setting(

@@ -15,7 +15,11 @@ from fedprivacy.values.events import CLIPPING_NORMS
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacySettings(SettingsGroup):
+class PrivacySettings(
+    SettingsGroup,
+    question="How private?",
+    basic=("epsilon", "delta", "noise-multiplier", "privacy", "clipping-norm", "sampling-rate", "batch-size"),
+):
     """Budget, noise, clipping and sampling: of all clients, and of some clients' own."""
 
     epsilon: float = setting(

@@ -16,7 +16,7 @@ USER_LEVEL = ("user_level_noise_multiplier", "user_level_epsilon")
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserLevelSettings(SettingsGroup):
+class UserLevelSettings(SettingsGroup, question="How private is a client as a whole?"):
     """Noise, budget and clipping of whole clients' updates."""
 
     user_level_noise_multiplier: float | None = setting(

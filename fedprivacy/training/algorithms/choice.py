@@ -11,7 +11,7 @@ from fedprivacy.training.algorithms.pull import LARGEST_PULL
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlgorithmSettings(SettingsGroup):
+class AlgorithmSettings(SettingsGroup, question="Which algorithm?", basic=("algorithm", "pull")):
     """Algorithm of the clients: their use of a round's local steps, and what they keep of their own."""
 
     algorithm: str = setting(
