@@ -247,19 +247,22 @@ def plan(
     engine: _ENGINE = Engine.IN_PROCESS,
     workers: _WORKERS = None,
     ray_address: _RAY_ADDRESS = "",
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
 
     Takes the options of simulate, so that one command line serves both.
     """
-    from fedprivacy.commands.run_tables import plan_table
+    from fedprivacy.commands.run_tables import plan_table, plan_text
     from fedprivacy.runs.prospect import Prospect, spending
     from fedprivacy.runs.records.folder import plan_of
 
     run = plan_of(settings)
     if as_json:
         print_json(dataclasses.asdict(Prospect.of(run)))
+    elif quiet:
+        PLAIN.print(plan_text(run, spending(run)))
     else:
         OUT.print(plan_table(run, spending(run)))
 
@@ -336,6 +339,8 @@ def ask(
     ] = False,
     by_client: Annotated[bool, typer.Option("--by-client", help="Show each client's own answer, too.")] = False,
     engine: _ENGINE = Engine.IN_PROCESS,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Ask simulated clients about their records: counts, means, quantiles, charged to the account of training.
@@ -356,6 +361,8 @@ def ask(
         only_plan=only_plan,
         by_client=by_client,
         engine=engine,
+        verbose=verbose,
+        quiet=quiet,
         as_json=as_json,
     )
 
@@ -447,6 +454,7 @@ def audit(
         typer.Option(help="With --node: settings of a run, in TOML; else the costliest step that the client takes."),
     ] = None,
     full: Annotated[bool, typer.Option("--full/--quick", help="Some four times as long: more is tried.")] = False,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Check that the code which runs deserves its epsilon: gates that find bugs, and attacks beside the stated bound.
@@ -459,7 +467,9 @@ def audit(
     from fedprivacy.commands import audit as audits
 
     with plain_errors(NodeAuditError, code=2):
-        audits.audit(settings, run=run, node=node, run_config=run_config, app=own_app, full=full, as_json=as_json)
+        audits.audit(
+            settings, run=run, node=node, run_config=run_config, app=own_app, full=full, quiet=quiet, as_json=as_json
+        )
 
 
 @contextmanager

@@ -36,6 +36,8 @@ def ask(
     only_plan: bool,
     by_client: bool,
     engine: Engine,
+    verbose: bool,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Ask, or tell what asking would cost; show the answers."""
@@ -44,13 +46,14 @@ def ask(
     if only_plan:
         _show_plan(plan, asked, as_json=as_json)
         return
-    if anew and not as_json:
+    if anew and not (as_json or quiet):
         OUT.print(f"{_price(plan)} Without --anew, earlier answers are free.", highlight=False, soft_wrap=True)
     done = asked_of_simulation(plan, asked, anew=anew, engine=engine)
     if as_json:
         print_json(as_data(done))
     else:
-        _show(done, by_client=by_client)
+        _show(done, most=len(done.told) if verbose else MOST_CLIENTS, by_client=by_client)
+    if not (as_json or quiet):
         OUT.print(_outcome(done, plan), highlight=False, soft_wrap=True)
     if done.failures:
         raise typer.Exit(1)
@@ -108,7 +111,11 @@ def _price(plan: QuestionPlan) -> str:
     )
 
 
-def _show(done: AskResult, *, by_client: bool) -> None:
+MOST_CLIENTS = 10
+"""Maximum number of clients whose own answers are shown, unless all are wanted."""
+
+
+def _show(done: AskResult, *, most: int, by_client: bool) -> None:
     for number, question in enumerate(done.asked.questions):
         if done.told:
             OUT.print(_table(question, {"all clients": done.figures(number)}))
@@ -116,7 +123,9 @@ def _show(done: AskResult, *, by_client: bool) -> None:
                 told = f" of {group}" if group else ""
                 OUT.print(f"[yellow]{count_text(len(silent), 'client')} did not tell{told}: too few records")
         if by_client:
-            OUT.print(_table(question, {client: done.figures(number, client) for client in sorted(done.told)}))
+            OUT.print(_table(question, {client: done.figures(number, client) for client in sorted(done.told)[:most]}))
+            if (more := len(done.told) - most) > 0:
+                OUT.print(f"and {count_text(more, 'more client')}: --verbose shows each, --json has them all")
 
 
 def _table(question: Question, figures: Mapping[str, Sequence[Estimate]]) -> Table:

@@ -34,6 +34,7 @@ def audit(
     run_config: Path | None,
     app: str | None,
     full: bool,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Audit and show what was found; see the command's help."""
@@ -44,7 +45,7 @@ def audit(
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
     place = Path(settings.get("out") or run or new_run_folder("audit"))
-    console = Console(file=sys.stderr, quiet=as_json)  # this one, though what a task prints is hushed
+    console = Console(file=sys.stderr, quiet=as_json or quiet)  # this one, though what a task prints is hushed
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a task prints is no JSON
         if node is not None:
             audited = _of_node(settings, node, run_config)
@@ -60,7 +61,7 @@ def audit(
     if as_json:
         print_json(findings.summary() | {"page": str(page), "seconds": round(time.time() - began, 1)})
     else:
-        _show(findings, page, time.time() - began)
+        _show(findings, page, time.time() - began, quiet=quiet)
     raise typer.Exit(0 if findings.passed else 1)
 
 
@@ -130,15 +131,25 @@ def _of_node(settings: dict[str, Any], config: Path, run_config: Path | None) ->
     return lambda effort, tell: audit_node(node, plan, effort=effort, seed=settings.get("seed"), tell=tell)
 
 
-def _show(findings: Findings, page: Path, seconds: float) -> None:
-    """Gates, reasons, bounds, and the last word."""
+MOST_REASONS = 5
+"""Maximum number of reasons that are shown of a gate that failed: a claim may be wrong for every client."""
+
+
+def _show(findings: Findings, page: Path, seconds: float, *, quiet: bool) -> None:
+    """Gates, reasons, bounds, and the last word; the last one alone if `quiet`."""
+    last = f"[bold]Audit of {escape(findings.subject)} {escape(findings.in_words())}[/] ({seconds:.0f} s)."
+    if quiet:
+        OUT.print(last, soft_wrap=True)
+        return
     OUT.print(_gates(findings))
     for gate in findings.failed:
-        for reason in gate.reasons:
+        for reason in gate.reasons[:MOST_REASONS]:
             OUT.print(f"[red]{gate.name}:[/] {escape(reason)}", soft_wrap=True)
+        if more := len(gate.reasons[MOST_REASONS:]):
+            OUT.print(f"[red]{gate.name}:[/] and {more:,} more, in the report")
     if findings.lower_bounds:
         OUT.print(_bounds(findings))
-    OUT.print(f"\n[bold]Audit of {escape(findings.subject)} {escape(findings.in_words())}[/] ({seconds:.0f} s).")
+    OUT.print(f"\n{last}")
     OUT.print(f"Seed {findings.seed} asks the same again.\n{READ_ON}\nReport: {escape(str(page))}", soft_wrap=True)
 
 

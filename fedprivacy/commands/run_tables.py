@@ -23,7 +23,7 @@ from fedprivacy.values.wording import (
     proved_text,
 )
 
-_MOST_GROUPS = 6
+_MOST_GROUPS = 5
 """Columns of a plan."""
 
 
@@ -43,6 +43,14 @@ def held_out_table(history: RunHistory) -> Table | None:
     return table
 
 
+def plan_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
+    """The noise of a plan and the largest epsilon that it would spend, in one line."""
+    most = max(outlooks, key=_loss)
+    epsilon, noises = epsilon_text(_loss(most), _most(most)), [_sigma(outlook) for outlook in outlooks]
+    rounds, delta = count_text(plan.config.rounds, "round"), plan.config.delta
+    return f"{_noise_text(plan, noises)}; epsilon {epsilon} at delta {delta:g} after {rounds}"
+
+
 def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
     """Epsilon by round, for every group of clients with one past; of many for three: least, middling and most spent."""
     chosen, noises = "", [outlook.group.event.noise_multiplier for outlook in outlooks]
@@ -51,9 +59,9 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
         chosen = f"; of {len(outlooks)} that differ, those that {most} least, middling and most"
         ranked = sorted(outlooks, key=by)
         outlooks = [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
-    table = Table("round", *(_names(outlook) for outlook in outlooks))
-    for column in table.columns:
-        column.justify = "right"
+    table = compact_table()
+    for heading in ("round", *map(_names, outlooks)):
+        table.add_column(heading, justify="right")
     for index in _shown_rounds(plan.config.rounds):
         table.add_row(
             str(index + 1), *(epsilon_text(outlook.by_round[index], _most(outlook), 4) for outlook in outlooks)
@@ -118,7 +126,7 @@ def _question_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
 
 def _terms_table(outlooks: Sequence[Outlook]) -> Table:
     """The local step of each group of clients, and the budget that it is charged to."""
-    table = Table()
+    table = compact_table()
     table.add_column("", overflow="fold")
     for column in ("budget", "sampling rate", "noise multiplier"):
         table.add_column(column, justify="right")
@@ -166,7 +174,7 @@ def _names(outlook: Outlook) -> str:
     return client_ids[0] if len(client_ids) == 1 else count_text(len(client_ids), "client")
 
 
-def _shown_rounds(rounds: int, most: int = 12) -> list[int]:
+def _shown_rounds(rounds: int, most: int = 10) -> list[int]:
     """Indices of at most `most` rounds, evenly spread, with the first and the last."""
     shown = min(rounds, most)
     return sorted({round(i * (rounds - 1) / max(shown - 1, 1)) for i in range(shown)})

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import re
 
 import pytest
 from rich.console import Console
@@ -128,3 +129,29 @@ def test_quiet_is_one_plain_line_and_verbose_shows_every_client(tmp_path):
     assert all(f"client-{n:02} " in verbose for n in range(12)) and "This machine: " in verbose
     assert not any("\x1b" in text or "\r" in text for text in (quiet.output, usual, verbose))
     assert MOST_ROWS < 12 and json.loads(fedprivacy(*options, "--json", cwd=tmp_path).stdout)["rounds"] == 1
+
+
+TERMS = json.dumps({f"client-{n:04}": {"epsilon": 1.0 + n / 4, "sampling_rate": 0.1} for n in range(9)})
+MANY = ("--task", "cancer", "--clients", "1000", "--noise-multiplier", "2", "--epsilon", "3", "--spend", "1")
+
+
+def test_a_plan_is_one_screen_or_one_line(tmp_path):
+    shown = fedprivacy("plan", *MANY, "--client-terms", TERMS, cwd=tmp_path, columns=80).stdout
+    assert "of 10 that differ" in shown and shown.count("\n") <= LIMIT and max(map(len, shown.splitlines())) <= 80
+    quiet = fedprivacy("plan", "--task", "cancer", "--rounds", "3", "-q", cwd=tmp_path).stdout
+    assert re.fullmatch(r"noise multiplier \d\.\d{4}; epsilon 2.00 at delta 0.0001 after 3 rounds\n", quiet)
+
+
+@pytest.mark.exhaustive
+def test_answers_of_many_clients_are_few_unless_all_are_wanted(tmp_path):
+    options = ("ask", "--task", "cancer", "--clients", "30", "--by-client", "count", "--out", "asked")
+    usual = fedprivacy(*options, cwd=tmp_path).stdout
+    assert usual.count("│ client-") == 10 and "and 20 more clients: --verbose shows each" in usual
+    quiet, whole = (fedprivacy(*options, how, cwd=tmp_path).stdout for how in ("--quiet", "--verbose"))
+    assert whole.count("│ client-") == 30 and "Read from the ledger" in whole and "Read from" not in quiet
+
+
+@pytest.mark.exhaustive
+def test_a_quiet_audit_is_its_last_word(tmp_path):
+    quiet = fedprivacy("audit", "--task", "cancer", "--rounds", "1", "-q", cwd=tmp_path)
+    assert re.fullmatch(r"Audit of task cancer passed: .*\.\n", quiet.stdout) and quiet.stderr == ""
