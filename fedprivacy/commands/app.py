@@ -179,7 +179,7 @@ def simulate(
         elif quiet:
             OUT.print(result_text(history, config), highlight=False, soft_wrap=True)
         else:
-            OUT.print(client_table(history, whole=verbose))
+            OUT.print(client_table(history, whole=verbose), highlight=False)
             if spread := held_out_table(history):
                 OUT.print(spread)
             for line in failures(history):
@@ -413,6 +413,7 @@ def sweep(
     metric: Annotated[str, typer.Option(help="Metric to show. Default: the task's, or the nearest measured.")] = "",
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the runs; the same again goes on with what is left.")],
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Simulate every combination of settings: each option takes a list, as in --epsilon 0.5,1,5.
@@ -423,7 +424,7 @@ def sweep(
     from fedprivacy.commands import sweep as sweeps
 
     given = sweeps.SweepOptions(out, seeds, baseline, baseline_learning_rates, metric, jobs)
-    sweeps.sweep(settings, given, as_json=as_json)
+    sweeps.sweep(settings, given, quiet=quiet, as_json=as_json)
 
 
 @app.command()

@@ -64,7 +64,7 @@ def client_table(history: RunHistory, *, whole: bool = False) -> Group:
 
 
 _Rows = Mapping[tuple[str, ...], tuple[str, Sequence[ClientStanding]]]
-"""For each row its label and its clients, by its cells."""
+"""The label and the clients of each row, by its cells."""
 
 
 def _rows(clients: Sequence[ClientStanding], facts: RunFacts, *, several: bool, whole: bool) -> _Rows:

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedprivacy.commands.terminal import OUT, Json, plain_errors, print_json
+from fedprivacy.commands.terminal import OUT, Json, Quiet, plain_errors, print_json
 
 if TYPE_CHECKING:
     from fedprivacy.runs.records.comparison import Comparison
@@ -24,6 +24,7 @@ def compare(
     metric: Annotated[
         str | None, typer.Option(help="Metric to compare. Default: the first run's, or the first that all measured.")
     ] = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compare runs: what each reached and spent, how they differ, and what privacy cost beside a baseline."""
@@ -36,6 +37,9 @@ def compare(
         report = compared.save(out or new_run_folder("comparison"))
     if as_json:
         print_json(compared.summary() | {"report": str(report)})
+        return
+    if quiet:
+        OUT.print(escape(compared.in_words()), highlight=False, soft_wrap=True)
         return
     OUT.print(_table(compared))
     if compared.differing:

@@ -219,7 +219,7 @@ def demo(
             node_config=budget,
             console=OUT,
         )
-    OUT.print(client_table(read_history(results)))
+    OUT.print(client_table(read_history(results)), highlight=False)
     PLAIN.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}")
     PLAIN.print(f"In a browser: {as_typed()} dashboard --store {results}")
     PLAIN.print(f"Next: {as_typed()} deploy init --example prints what a deployment on real hosts begins with.")

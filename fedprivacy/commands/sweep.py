@@ -36,7 +36,7 @@ class SweepOptions:
     jobs: int
 
 
-def sweep(texts: dict[str, str], given: SweepOptions, *, as_json: bool) -> None:
+def sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: bool) -> None:
     """Run a sweep and show its results; see the command's help."""
     from fedprivacy.runs.records.grid import SweepGrid, SweepResults
     from fedprivacy.simulation.many_runs import LOG
@@ -47,7 +47,7 @@ def sweep(texts: dict[str, str], given: SweepOptions, *, as_json: bool) -> None:
     finished = sum(run.finished for run in grid.runs)
     began = time.monotonic()
     try:
-        failed = run_grid(grid, given.jobs, Console(stderr=True, quiet=as_json))
+        failed = run_grid(grid, given.jobs, Console(stderr=True, quiet=as_json or quiet))
     except KeyboardInterrupt:
         ERR.print("Stopped. The same command goes on where this one was.")
         raise typer.Exit(130) from None
@@ -59,6 +59,7 @@ def sweep(texts: dict[str, str], given: SweepOptions, *, as_json: bool) -> None:
         print_json(told | rows | {"failed": failed, "out": str(out)})
     else:
         OUT.print(_table(results.combinations, grid.swept, results.metric))
+    if not (as_json or quiet):
         ran, seconds = len(grid.runs) - finished, time.monotonic() - began
         OUT.print(_last_words(ran, seconds, results, written), highlight=False)
     for name, failure in failed.items():
