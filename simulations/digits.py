@@ -2,7 +2,7 @@
 
     python simulations/digits.py
 
-Change what you like: every setting of `fedprivacy simulate --help` is a keyword.
+Change what you like: every setting of `fedprivacy simulate --help-all` is a keyword.
 """
 
 import fedprivacy as fp

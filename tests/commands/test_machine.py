@@ -13,8 +13,9 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 JOB = {"rounds": 1, "epsilon": 5.0, "progress": False}
 
 
-def test_a_run_names_it_in_its_folder_and_in_its_last_lines(tmp_path):
-    printed = fedprivacy("simulate", "--task", "cancer", "--clients", "3", "--rounds", "1", cwd=tmp_path).stdout
+def test_a_run_names_it_in_its_folder_and_where_all_is_wanted_in_its_last_lines(tmp_path):
+    options = ("--task", "cancer", "--clients", "3", "--rounds", "1")
+    printed = fedprivacy("simulate", "--verbose", *options, cwd=tmp_path).stdout
     kept = json.loads((tmp_path / "runs" / "cancer-1" / "machine.json").read_text())
     machine = fp.open_run(tmp_path / "runs" / "cancer-1").machine
     assert kept["gradients"] == machine.gradients and machine.gradients.split(",")[0] == "program"
