@@ -92,7 +92,8 @@ def train(
     (True, 30, 'add-or-remove-one')
 
     Args:
-        model: its layers must not mix records (no BatchNorm). It is not changed.
+        model: its layers must not mix records (no BatchNorm). It is not changed. A layer in `eval()` is trained so:
+            dropout does nothing there, and BatchNorm keeps pretrained statistics.
         loss: (outputs, targets) -> one loss for each record, shape [batch], for example with reduction="none".
         data: a `Shard`; or inputs and targets, shape [records, ...] each; or a `torch.utils.data.Dataset` of pairs.
         prototype: a made-up pair, input and target of one record, whose shapes and types all pairs of a `Dataset` have.
@@ -129,7 +130,7 @@ def train(
             statement of the null rows. No record has been read.
     """
     relation = NeighbouringRelation.ZERO_OUT if size_public else NeighbouringRelation.ADD_OR_REMOVE_ONE
-    model = deepcopy(model).train()
+    model = deepcopy(model)
     check_model(model)
     shard = _shard(data, prototype).present().to(next(model.parameters()).device)
     check_null(shard, relation)

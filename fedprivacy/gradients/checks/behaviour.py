@@ -22,7 +22,7 @@ from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.selfcheck import PROBES, in_double, made_up_records, nudge
 
-_RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation")
+_RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation, or have model() return it in eval()")
 _NEW = "write x = x + y instead of x += y, and inplace=False"
 _EDITS = ("changes the batch that it is given", _NEW)
 _OVERWRITTEN = ("has its input changed in place after it has read it", _NEW)
