@@ -241,7 +241,7 @@ def _figures(method: Method, model: nn.Module, inputs: Tensor, targets: Tensor) 
     """Compute the norms [batch] of the gradients and their weighted sum [d]."""
     weights = torch.linspace(1.0, -2.0, len(inputs), device=inputs.device)
     squared = torch.zeros(len(inputs), dtype=torch.float64, device=inputs.device)
-    sums = [torch.zeros_like(p) for p in trainable_parameters(model).values()]
+    sums = [torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in trainable_parameters(model).values()]
     for sized in method.pieces(inputs, targets, kept_bytes=2**62):
         squared += sized.norms.double().square()
         total = sized.part.of(sums[sized.part.place])
