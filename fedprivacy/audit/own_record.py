@@ -50,7 +50,7 @@ class OwnRecord:
             shard: records of the task.
             parameters: the model's, by name; None: those of a new one.
         """
-        model = task.model().train()
+        model = task.model()
         if parameters is not None:
             if not all(np.abs(values).max(initial=0.0) < _DIVERGED for values in parameters.values()):
                 return None

@@ -28,7 +28,7 @@ from torch.nn import functional
 from fedprivacy._support.sources import SourceError, is_source, load, names_file
 from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.checks.problems import Problem, grouped
-from fedprivacy.gradients.checks.structure import made_private
+from fedprivacy.gradients.checks.structure import made_private, replacements
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -152,11 +152,11 @@ def _called(name: str, module_name: str, function: Callable[[], Any]) -> Any:
 
 
 def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Module:
-    """A new model, in the mode in which it is trained."""
+    """A new model, in the modes in which it is made: it is trained in them."""
     made = _called(name, module_name, function)
     if not isinstance(made, nn.Module):
         raise ModelError(f"model is '{name}', whose model() makes a value of type {type(made).__name__}, no nn.Module.")
-    return made.train()
+    return made
 
 
 def _from_shard(task: Task) -> tuple[Example | None, str]:
@@ -218,6 +218,11 @@ class Visit:
         """True if the model can be trained with DP-SGD, and the task reads each record by itself."""
         return self.diagnosis.sound and not self.null and not (self.cells and self.cells.misread)
 
+    @property
+    def replaced(self) -> list[str]:
+        """Number of layers of each kind that `made_private` replaced, and by what."""
+        return [] if self.mended is None else replacements(self.model, self.mended)
+
 
 def visit(patient: Patient, *, fix: bool) -> Visit:
     """Examine a patient, and what `made_private` makes of it if `fix` is set.
@@ -274,6 +279,7 @@ def as_json(seen: Visit) -> dict[str, Any]:
     fixed = None
     if seen.after is not None:
         fixed = {"import": IMPORT, "place": seen.patient.place, "line": seen.patient.mended} | _facts(seen.after)
+        fixed["replaced"] = seen.replaced
     cells = None if seen.cells is None else dataclasses.asdict(seen.cells)
     facts = _facts(seen.diagnosis) | {"sound": seen.sound}
     return {"model": seen.patient.name} | facts | {"fixed": fixed, "cells": cells, "null_rows": seen.null}
@@ -286,7 +292,8 @@ def page(seen: Visit, program: str, typed: str) -> Group:
     parts = [*_findings(name, patient, seen.diagnosis), *_reading(seen)]
     if seen.after is not None:
         code = Text(f"{IMPORT}\n{patient.mended}", style="green")
-        parts += [_text("\n[bold]made_private makes of it:[/]"), Padding(_changes(seen), (0, 0, 1, 4))]
+        replaced = escape("; ".join(seen.replaced))
+        parts += [_text(f"\n[bold]made_private makes of it[/] ({replaced}):"), Padding(_changes(seen), (0, 0, 1, 4))]
         parts += _findings("The mended model", patient, seen.after)
         place = escape(patient.place)
         parts += [_text(f"\n[bold]Paste this[/] at the top of the file and {place}:"), Padding(code, (0, 4))]

@@ -17,6 +17,7 @@ from fedprivacy.gradients.losses import Loss, tried_on_cpu
 from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.methods.admission import Admitted, admitted, of_views, still_apart
 from fedprivacy.gradients.methods.obstacle import Obstacle
+from fedprivacy.gradients.modes import Modes
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.pieces import STRETCH
@@ -100,7 +101,8 @@ class GradientEngine:
         """Make an engine; the shape of the first batch decides how it computes, so nothing is prepared yet.
 
         Args:
-            model: a model that `check_model` accepts.
+            model: a model that `check_model` accepts. Gradients are those of the modes that its layers have now, train
+                or eval, whatever `model.train()` does later.
             loss: loss that returns one value for each record.
             clipping: rule that bounds one record's contribution; None: `FlatClipping`.
             views: augmentation multiplicity (De et al. 2022): each record comes as this many views of itself, whose
@@ -117,7 +119,7 @@ class GradientEngine:
         self._shapes = [p.shape for p in trained.values()]
         self._dtype = reduce(torch.promote_types, (p.dtype for p in trained.values()), torch.float32)
         self._groups = self._clipping.groups(list(trained))
-        self._public = [p.clone() for p in trained.values()]
+        self._public, self._modes = [p.clone() for p in trained.values()], Modes(model)
         self._prepared: tuple[object, ...] = ()
         self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
@@ -242,8 +244,11 @@ class GradientEngine:
 
     @contextmanager
     def _as_made(self) -> Iterator[list[nn.Parameter]]:
-        """Give the trained parameters their values of when the engine was made; the current ones may be a server's."""
-        with restored(self.model) as parameters:
+        """Give parameters and layers their values and modes of when the engine was made.
+
+        The current parameters may be a server's.
+        """
+        with restored(self.model) as parameters, self._modes.kept():
             for p, values in zip(parameters, self._public, strict=True):
                 p.data.copy_(values)
             yield parameters
@@ -284,7 +289,7 @@ class GradientEngine:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
             self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
-        with computing_with(self._admitted.threads):
+        with computing_with(self._admitted.threads), self._modes.kept():
             return self._clipped(inputs, targets, clipping_norm)
 
     def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:

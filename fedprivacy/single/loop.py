@@ -110,7 +110,8 @@ def train(
     (True, 30, 'add-or-remove-one')
 
     Args:
-        model: its layers must not mix records (no BatchNorm). It is not changed.
+        model: its layers must not mix records (no BatchNorm). It is not changed. A layer in `eval()` is trained so:
+            dropout does nothing there, and BatchNorm keeps pretrained statistics.
         loss: (outputs, targets) -> one loss for each record, shape [batch], for example with reduction="none".
         data: a `Shard`; or inputs and targets, shape [records, ...] each; or a `torch.utils.data.Dataset` of pairs.
         prototype: a made-up pair, input and target of one record, whose shapes and types all pairs of a `Dataset` have.
@@ -189,7 +190,7 @@ def train(
         folder.mkdir(parents=True, exist_ok=True)
         account = folder / checkpoints.ACCOUNT if account is None else account
     gradients = PrivateGradients(
-        model.train(),
+        model,
         loss,
         data,
         prototype=prototype,

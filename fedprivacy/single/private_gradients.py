@@ -125,7 +125,7 @@ class PrivateGradients:
         budget, state = PrivacyBudget(epsilon, delta), None if resume is None else _State.of(resume)
         _check_settings(batch_size, steps, noise_multiplier, clipping, augmentation_multiplicity)
         check_model(model)
-        self._shown, self._own = model, deepcopy(model).train()
+        self._shown, self._own = model, deepcopy(model)
         if device is not None:
             self._own.to(device_of(device))
         shard = shard_of(data, prototype).present().to(next(self._own.parameters()).device)

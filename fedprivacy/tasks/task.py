@@ -291,7 +291,11 @@ class Task(Protocol):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Make a new model. Its layers must not mix records (no BatchNorm)."""
+        """Make a new model. Its layers must not mix records (no BatchNorm).
+
+        It is trained in the modes in which it comes: what this returns in `eval()`, such as a pretrained part with
+        dropout and BatchNorm, stays so.
+        """
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -57,8 +57,12 @@ def projected():
     return model
 
 
+def masked():
+    return nn.Sequential(nn.Linear(6, 3), Masked())
+
+
 def sleeping():
-    return nn.Sequential(nn.Linear(6, 3), Masked()).eval()
+    return masked().eval()
 
 
 class Masked(nn.Module):
@@ -197,12 +201,12 @@ def test_json_has_every_fact(doctor):
     found = report(doctor, *NET, "--fix", code=1)
     facts = {"sound", "problems", "ran", "method", "obstacle", "refused", "trained", "frozen"}
     assert found.keys() == facts | {"model", "fixed", "cells", "null_rows"}
-    assert found["fixed"].keys() == facts | {"import", "place", "line"}
+    assert found["fixed"].keys() == facts | {"import", "place", "line", "replaced"}
     assert found["problems"][0] == {
         "layer": "features.1",
         "kind": "batch-statistics",
         "what": "is a BatchNorm2d, whose statistics mix the records of a batch",
-        "remedy": "use GroupNorm",
+        "remedy": "return it in eval() if its statistics are pretrained, or use GroupNorm",
         "fixable": True,
         "warning": False,
     }
@@ -223,7 +227,7 @@ def test_without_a_shape_the_layers_alone_are_examined(doctor):
     ("model", "layer", "kind", "words"),
     [
         (("nets.py:Centred", "--input-shape", "6"), "", "mixes-records", "mend by hand"),
-        (("nets.py:sleeping", "--input-shape", "6"), "1", "random", "random"),  # in the mode in which it is trained
+        (("nets.py:masked", "--input-shape", "6"), "1", "random", "random"),
         (("nets.py:projected", "--input-shape", "6"), "", "frozen-differs", "0.weight, 0.bias"),
         (("nets.py:Text", "--input-shape", "12"), "words", "fails", "words"),  # without --input-integers
         (("tasks.py:Mean",), None, "loss-shape", "(the loss)"),

@@ -69,7 +69,7 @@ def prepared(request, folder):
     """A task's engine as it is chosen for it, and a shard that has records of several lengths."""
     task = load_task(str(folder / request.param))
     torch.manual_seed(0)
-    model = task.model().train()
+    model = task.model()
     shard = task.shard(ShardSource(partition_id=0, num_partitions=2))
     with torch.no_grad():  # an adapter starts at zero, which would hide what comes before
         for p in filter(lambda p: p.requires_grad, model.parameters()):

@@ -99,4 +99,4 @@ def _keystream(client: LocalClient) -> Keystream:
 @cache
 def _model(task: Task, device: torch.device) -> nn.Module:
     """Shared by the clients of one process: load parameters before use."""
-    return task.model().to(device).train()
+    return task.model().to(device)

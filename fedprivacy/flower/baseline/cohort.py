@@ -61,4 +61,4 @@ def _trainee(order: Order, client: LocalClient, base: Keystream) -> BaselineTrai
 @cache
 def _engine(task: Task, device: torch.device) -> GradientEngine:
     """Kept for the life of the process, as that of private clients is."""
-    return GradientEngine(task.model().to(device).train(), task.loss, Unclipped())
+    return GradientEngine(task.model().to(device), task.loss, Unclipped())

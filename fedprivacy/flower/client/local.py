@@ -463,16 +463,14 @@ def works_on(task: Task, shard: Shard) -> Shard:
 @cache
 def _check_once(task: Task, device: torch.device, *kinds: Kind) -> None:
     """Check on no rows of the kinds that inputs and targets are: their shape and type are public."""
-    check_on_blank(task.model().to(device).train(), task.loss, *_blank(device, *kinds))
+    check_on_blank(task.model().to(device), task.loss, *_blank(device, *kinds))
 
 
 @cache
 def _measured(task: Task, device: torch.device, threads: int, *kinds: Kind) -> RecordScores:
     """Kept for the life of the process, with a model of its own: that of the engine may be a server's by now."""
     measures = [score.measure for score in scores_of(task).values()]
-    measured = RecordScores(
-        task.model().to(device).train(), task.loss, measures, _blank(device, *kinds), threads=threads
-    )
+    measured = RecordScores(task.model().to(device), task.loss, measures, _blank(device, *kinds), threads=threads)
     check_scores(task, *measured.example)
     return measured
 
@@ -498,5 +496,4 @@ def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) ->
 @lru_cache(maxsize=_KEPT_ENGINES)
 def engine_of(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
     """The engine of a task's model, kept for other rounds: to choose how it computes takes longer than a step."""
-    model = task.model().to(device).train()
-    return GradientEngine(model, task.loss, CLIPPINGS[clipping](), views=views)
+    return GradientEngine(task.model().to(device), task.loss, CLIPPINGS[clipping](), views=views)

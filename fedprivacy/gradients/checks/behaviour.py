@@ -5,7 +5,6 @@ Made-up records are public, and so are the findings: no check reads a value of a
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,9 +20,9 @@ from fedprivacy.gradients.checks import probe
 from fedprivacy.gradients.checks.problems import Kind, Problem
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import trainable_parameters
-from fedprivacy.gradients.selfcheck import PROBES, made_up_records, nudge
+from fedprivacy.gradients.selfcheck import PROBES, in_double, made_up_records, nudge
 
-_RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation")
+_RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation, or have model() return it in eval()")
 _NEW = "write x = x + y instead of x += y, and inplace=False"
 _EDITS = ("changes the batch that it is given", _NEW)
 _OVERWRITTEN = ("has its input changed in place after it has read it", _NEW)
@@ -215,8 +214,7 @@ def _mixing(model: nn.Module, records: Tensor) -> list[Problem]:
     if not any(_mixes(run, records) for run in _runs(model)):
         return []
     try:
-        precise = copy.deepcopy(model).double()
-        exact = records.double() if records.is_floating_point() else records
+        precise, exact = in_double(model, records)
         precise(exact)
     except Exception:  # it insists on float32
         precise, exact = model, records

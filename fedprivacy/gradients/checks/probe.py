@@ -18,7 +18,7 @@ from torch import Tensor, nn
 State = dict[tuple[str, str], list[tuple[object, int]]]
 """Objects by layer and attribute, each with its version."""
 
-_TORCH_S_OWN = frozenset(vars(nn.Module()))
+_TORCH_S_OWN = frozenset(vars(nn.Module())) - {"training"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
@@ -20,6 +21,11 @@ from torch.nn.utils.weight_norm import WeightNorm
 from fedprivacy.gradients.checks.probe import everything_in
 from fedprivacy.gradients.checks.problems import Kind, Problem
 
+_PATHS = {"StochasticDepth": "p", "DropPath": "drop_prob"}
+"""Ends of the names of torchvision's, timm's and transformers' layers that drop whole branches, each with the attribute
+that holds the probability.
+"""
+
 _GROUPS = (32, 16, 8, 4, 2)
 _LEAST_CHANNELS = 4
 """Minimum number of channels in a group. With two, a one-pixel map would keep only the sign of a difference."""
@@ -36,26 +42,43 @@ def structural_problems(model: nn.Module) -> list[Problem]:
 
 
 def _statistics(name: str, layer: nn.Module) -> Iterator[Problem]:
-    if isinstance(layer, _BatchNorm):
+    if isinstance(layer, _BatchNorm) and not _frozen(layer):
         alone = isinstance(layer, nn.BatchNorm1d) and layer.num_features == 1
         remedy = "leave it out: a single value has no spread" if alone else "use GroupNorm"
+        remedy = f"return it in eval() if its statistics are pretrained, or {remedy}"
         what = f"is {_a(layer)}, whose statistics mix the records of a batch"
         yield Problem(name, Kind.BATCH_STATISTICS, what, remedy, has_replacement(layer))
-    elif getattr(layer, "track_running_stats", False):
+    elif getattr(layer, "track_running_stats", False) and layer.training:
         what, remedy = f"is {_a(layer)} that keeps running statistics of the records", "set track_running_stats=False"
         yield Problem(name, Kind.RUNNING_STATISTICS, what, remedy, isinstance(layer, _InstanceNorm))
 
 
+def _frozen(layer: nn.Module) -> bool:
+    """Return whether a normalisation reads its running statistics and never writes them: a map of each record alone."""
+    known = getattr(layer, "running_mean", None) is not None and getattr(layer, "running_var", None) is not None
+    return known and not layer.training
+
+
 def _randomness(name: str, layer: nn.Module) -> Iterator[Problem]:
     problem, masks = partial(Problem, name, Kind.RANDOM), "whose masks follow a record's place in the batch"
-    if isinstance(layer, _DropoutNd) and layer.p > 0:
+    if isinstance(layer, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d) and layer._random_samples is None:
+        yield problem(f"is {_a(layer)}, which draws its regions", "use MaxPool2d or MaxPool3d")
+    elif not layer.training:
+        return
+    elif isinstance(layer, _DropoutNd) and layer.p > 0:
         yield problem(f"is {_a(layer)}, {masks}", "leave it out, or set p=0", fixable=True)
+    elif (path := _path(layer)) and getattr(layer, path):
+        yield problem(f"is {_a(layer)}, {masks}", f"set {path}=0", fixable=True)
     elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0 and _drops(layer):
         yield problem(f"has dropout={layer.dropout}, {masks}", "set dropout=0", fixable=True)
     elif isinstance(layer, nn.RReLU) and layer.lower != layer.upper:
         yield problem("is an RReLU, which draws its slopes", "use LeakyReLU", fixable=True)
-    elif isinstance(layer, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d) and layer._random_samples is None:
-        yield problem(f"is {_a(layer)}, which draws its regions", "use MaxPool2d or MaxPool3d")
+
+
+def _path(layer: nn.Module) -> str | None:
+    """Return the attribute that holds the probability with which a layer drops a branch; None: it is no such layer."""
+    kind = type(layer).__name__
+    return next((own for end, own in _PATHS.items() if kind.endswith(end) and hasattr(layer, own)), None)
 
 
 def _drops(layer: nn.MultiheadAttention | nn.RNNBase) -> bool:
@@ -148,12 +171,12 @@ def _a(layer: nn.Module) -> str:
 def made_private(model: nn.Module) -> nn.Module:
     """Copy `model` with replacements for all layers that mix the records of a batch or draw random numbers.
 
-    BatchNorm becomes GroupNorm with the same scale and shift, dropout is set to 0, running statistics are left out,
-    RReLU becomes LeakyReLU, `nn.Embedding` loses `max_norm`, `scale_grad_by_freq` and `sparse`, half precision becomes
-    float32. Layers and parameters keep their names. The statistics that BatchNorm has learned are lost: a pretrained
-    model must be trained again.
+    BatchNorm becomes GroupNorm with the same scale and shift, dropout and stochastic depth are set to 0, running
+    statistics are left out, RReLU becomes LeakyReLU, `nn.Embedding` loses `max_norm`, `scale_grad_by_freq` and
+    `sparse`, half precision becomes float32. Layers and parameters keep their names. The statistics that BatchNorm has
+    learned are lost, and a pretrained model must be trained again; a BatchNorm in `eval()` keeps them, and stays.
 
-    `fedprivacy doctor` names the remaining problems.
+    `replacements` counts what was replaced; `fedprivacy doctor` names the remaining problems.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16))
     >>> made_private(model)[1].num_groups
@@ -172,8 +195,32 @@ def made_private(model: nn.Module) -> nn.Module:
     return replaced.get(fixed, fixed)
 
 
+def replacements(model: nn.Module, mended: nn.Module) -> list[str]:
+    """Count what `made_private` has replaced in a model: each kind of change with its number of layers.
+
+    >>> model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.Dropout(0.5))
+    >>> replacements(model, made_private(model))
+    ['1 BatchNorm2d by GroupNorm', '1 Dropout by p=0.0']
+    """
+    layers = dict(mended.named_modules())
+    changes = Counter(_change(layer, layers[name]) for name, layer in model.named_modules())
+    return [f"{count} {change}" for change, count in changes.items() if change]
+
+
+def _change(before: nn.Module, after: nn.Module) -> str:
+    """Describe the change of one layer by its new type or its new settings; empty if there is none."""
+    kind, old = type(before).__name__, vars(before)
+    if type(before) is not type(after):
+        return f"{kind} by {type(after).__name__}"
+    settings = {key: value for key, value in vars(after).items() if value is None or isinstance(value, int | float)}
+    new = [f"{key}={value}" for key, value in settings.items() if old[key] != value]
+    return f"{kind} by {', '.join(new)}" if new else ""
+
+
 def has_replacement(layer: nn.Module) -> bool:
-    """Return whether another layer does the same as this one for each record alone."""
+    """Return whether another layer does what this one does, for each record alone."""
+    if _frozen(layer):
+        return False
     if type(layer) is nn.BatchNorm1d:
         return layer.num_features > 1
     return type(layer) in {nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.RReLU}
@@ -201,9 +248,11 @@ def _set_right(layer: nn.Module) -> None:
     """Change a layer's settings in place."""
     if isinstance(layer, _DropoutNd):
         layer.p = 0.0
+    elif path := _path(layer):
+        setattr(layer, path, 0.0)
     elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
         layer.dropout = 0.0
-    elif isinstance(layer, _InstanceNorm):
+    elif isinstance(layer, _InstanceNorm) and not _frozen(layer):
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
     elif isinstance(layer, nn.Embedding | nn.EmbeddingBag):

@@ -30,8 +30,8 @@ from fedprivacy.gradients.selfcheck import (
     Method,
     PlaceError,
     Vectorised,
-    check_against_loop,
-    check_nearby,
+    check_half,
+    checked,
 )
 from fedprivacy.gradients.threads import computing_with
 
@@ -118,14 +118,12 @@ def _checked(
     autocast: torch.dtype | None,
 ) -> Method:
     """Make a method of one kind and check it against the loop; raise if they disagree or the kind does not apply."""
-    loop, method = Loop(model, loss), kind(model, loss)
-    check_against_loop(method, loop, probe)
-    check_nearby(method, loop, probe)
+    method = checked(kind, model, loss, probe)
     if autocast is None or kind is not BookKeeping:
         return method
     # Half precision would hide what a small nudge shows; the layers and their axes are the same without.
     half = BookKeeping(model, loss, autocast)
-    check_against_loop(half, loop, probe, lax=True)
+    check_half(half, model, loss, probe)
     return half
 
 

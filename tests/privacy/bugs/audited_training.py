@@ -51,8 +51,8 @@ ODD_ROWS = Change(
 
 UNCHECKED = Change(
     "fedprivacy.gradients.methods.admission:_checked",
-    "check_against_loop(method, loop, probe)\ncheck_nearby(method, loop, probe)",
-    "pass",
+    "method = checked(kind, model, loss, probe)",
+    "method = kind(model, loss)",
 )
 """The engine's self-check would refuse a wrong norm."""
 

@@ -13,6 +13,35 @@ BUGS = (
         tests=("tests/gradients/test_supported.py::test_mixing_shows_through_a_head_that_starts_at_zero",),
     ),
     Bug(
+        meaning="a frozen layer draws and mixes records where a loop calls train()",
+        place="fedprivacy.gradients.engine:GradientEngine.clip",
+        old="with computing_with(self._admitted.threads), self._modes.kept(): ...",
+        new="with computing_with(self._admitted.threads): ...",
+        breaks=guarantees.MIXED,
+        tests=(
+            "tests/gradients/test_modes.py::test_a_later_call_of_train_changes_neither_gradients_nor_buffers[Dropout]",
+            "tests/gradients/test_modes.py::test_a_later_call_of_train_changes_neither_gradients_nor_buffers[BatchNorm]",
+        ),
+    ),
+    Bug(
+        meaning="a layer that calls train() on itself passes for one in eval()",
+        place="fedprivacy.gradients.checks.behaviour:_side_effects",
+        old="_first(model, records, lambda batch: _random_state(batch.device))",
+        new="None",
+        breaks=guarantees.MIXED,
+        tests=(
+            "tests/gradients/test_modes.py::test_a_layer_that_does_not_stay_in_eval_is_refused[Dropout that wakes up]",
+        ),
+    ),
+    Bug(
+        meaning="a wrong rule passes for a unit at a kink",
+        place="fedprivacy.gradients.selfcheck:checked",
+        old="if not _right_in_double(make, model, loss, probe): ...",
+        new="pass",
+        breaks=guarantees.CLIPPED,
+        tests=("tests/gradients/test_kinks.py::test_a_unit_at_a_kink_is_told_from_a_wrong_rule[0.03-False]",),
+    ),
+    Bug(
         meaning="the rows that fill a part up count like records",
         place="fedprivacy.gradients.engine:GradientEngine._measured",
         old="None if records == len(inputs) else _first(records, inputs)",

@@ -72,8 +72,8 @@ BUGS = (
     Bug(
         meaning="a gradient is taken of the model as the loop has changed it, layers that mix records included",
         place=f"{GRADIENTS}.__init__",
-        old="deepcopy(model).train()",
-        new="model.train()",
+        old="deepcopy(model)",
+        new="model",
         breaks=guarantees.MIXED,
         tests=(
             f"{TESTS}test_what_becomes_of_model_and_records_between_steps_changes_no_gradient[with_batch_statistics]",
