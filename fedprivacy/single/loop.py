@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from fedprivacy.single.optimisation import GivenOptimizer, GivenSchedule, Optimi
 from fedprivacy.single.private_gradients import PrivateGradients, device_of
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.number import number_of
 from fedprivacy.values.wording import budget_text, epsilon_text
 
 if TYPE_CHECKING:
@@ -251,14 +251,15 @@ class _Training:
             return
         with torch.no_grad():
             found = self.evaluate(deepcopy(self.model).eval())
-        figures = found if isinstance(found, Mapping) else {"value": found}
-        for name, value in figures.items():
-            if not isinstance(value, Real) or name in {"step", "epsilon"}:
+        row = {"step": taken, "epsilon": self.gradients.epsilon}
+        for name, value in (found if isinstance(found, Mapping) else {"value": found}).items():
+            if (number := number_of(value)) is None or name in {"step", "epsilon"}:
                 raise ValueError(
                     f"evaluate returns a {type(value).__name__} as {name!r}; return a number, or numbers by name, none "
                     "of them called step or epsilon."
                 )
-        self.rows.append({"step": taken, "epsilon": self.gradients.epsilon} | {n: float(v) for n, v in figures.items()})
+            row[name] = float(number)
+        self.rows.append(row)
 
     def _keep(self) -> None:
         if self.folder is not None:

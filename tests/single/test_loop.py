@@ -86,7 +86,7 @@ def test_an_evaluation_sees_a_copy_and_its_figures_are_rows():
     assert trained.rows[0]["epsilon"] == 0.0 < trained.rows[1]["epsilon"] < trained.rows[2]["epsilon"]
     assert trained.rows[2] == {"step": 6, "epsilon": trained.epsilon, "weight": trained.model.weight.sum().item()}
     assert torch.equal(flat(trained.model), flat(train(seed=1).model))
-    (first, last) = train(evaluate=lambda model: 2).rows
+    (first, last) = train(evaluate=lambda model: torch.tensor(2)).rows
     assert (first["value"], last["value"], last["step"]) == (2.0, 2.0, 6)
 
 
