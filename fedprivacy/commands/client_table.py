@@ -1,4 +1,4 @@
-"""A run's clients in a terminal: equal ones in one row; of many that differ, the quantiles and those that stand out."""
+"""A run's clients in a terminal: of many, equal ones in one row; of many that differ, quantiles and what stands out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, reading_text
 
 MOST_ROWS = 10
-"""Maximum number of rows that differ before only some of the clients are shown."""
+"""Maximum number of rows: of more clients, equal ones share a row; of more that differ, only some are shown."""
 
 MOST_FAILURES = 3
 """Maximum number of lines on clients that failed, or on reasons why."""
@@ -68,7 +68,7 @@ _Rows = Mapping[tuple[str, ...], tuple[str, Sequence[ClientStanding]]]
 
 
 def _rows(clients: Sequence[ClientStanding], facts: RunFacts, *, several: bool, whole: bool) -> _Rows:
-    if whole:
+    if whole or len(clients) <= MOST_ROWS:
         return {(c.client_id, *_cells(c, facts, several=several)): ("", [c]) for c in clients}
     ranked = sorted(clients, key=_spent, reverse=True)
     alike: dict[tuple[str, ...], list[ClientStanding]] = defaultdict(list)
