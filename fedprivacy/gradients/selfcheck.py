@@ -50,6 +50,9 @@ _NOTHING = 1e-12
 _Probe = tuple[Tensor, Tensor]
 """Made-up records: inputs and targets, [records, ...] each."""
 
+_Figures = tuple[Tensor, Tensor]
+"""Norms of records' gradients, [records], and their weighted sum, [d]."""
+
 
 class Method(Protocol):
     """A way to compute per-record gradients.
@@ -171,7 +174,7 @@ def check_half(method: Method, model: nn.Module, loss: Loss, probe: _Probe) -> N
     Raises:
         DisagreementError: names the largest relative difference.
     """
-    _check_against_loop(method, Loop(model, loss), probe, _LAX_TOLERANCE)
+    _compare(method, model, probe, _expected(Loop(model, loss), probe), _LAX_TOLERANCE)
 
 
 def in_double(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
@@ -199,23 +202,28 @@ def _check(method: Method, loop: Loop, probe: _Probe, tolerance: float) -> None:
     The parameters are moved a little meanwhile. There are more records, in another order, and they end in zeros after
     different lengths, as padded ones do: a model that sorts its batch would sort these.
     """
-    _check_against_loop(method, loop, probe, tolerance)
+    _compare(method, loop.model, probe, _expected(loop, probe), tolerance)
     with restored(loop.model) as trained:
         for p in trained:
             p.data.add_(nudge(p.data))
         try:
             nearby = _reordered(*probe)
-            sized = loop.pieces(*nearby, kept_bytes=0)
+            expected = _expected(loop, nearby)
         except Exception:  # the model does not accept such records
             return
-        if all(bool(one.norms.isfinite().all()) for one in sized):
-            _check_against_loop(method, loop, nearby, tolerance)
+        if bool(expected[0].isfinite().all()):
+            _compare(method, loop.model, nearby, expected, tolerance)
 
 
-def _check_against_loop(method: Method, loop: Loop, probe: _Probe, tolerance: float) -> None:
-    """Compare norms and a weighted sum of made-up records' gradients."""
-    ours, theirs = (_figures(m, loop.model, *probe) for m in (method, loop))
-    for mine, true in zip(ours, theirs, strict=True):
+def _expected(loop: Loop, probe: _Probe) -> _Figures:
+    """Compute the loop's figures with one record's gradient in memory at a time: float64 needs twice as much."""
+    return _figures(loop, loop.model, probe, at_a_time=1)
+
+
+def _compare(method: Method, model: nn.Module, probe: _Probe, expected: _Figures, tolerance: float) -> None:
+    """Compare norms and a weighted sum of made-up records' gradients with the loop's."""
+    ours = _figures(method, model, probe, at_a_time=len(probe[0]))
+    for mine, true in zip(ours, expected, strict=True):
         error = float((mine - true).norm() / true.norm().clamp(min=_NOTHING))
         if not error <= tolerance:
             raise DisagreementError(f"{method.name} differs from the per-record loop by {error:.1g} of its size")
@@ -237,15 +245,18 @@ def _reordered(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def _figures(method: Method, model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the norms [batch] of the gradients and their weighted sum [d]."""
+def _figures(method: Method, model: nn.Module, probe: _Probe, *, at_a_time: int) -> _Figures:
+    """Compute figures of records' gradients, some records at a time."""
+    inputs, targets = probe
     weights = torch.linspace(1.0, -2.0, len(inputs), device=inputs.device)
     squared = torch.zeros(len(inputs), dtype=torch.float64, device=inputs.device)
     sums = [torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in trainable_parameters(model).values()]
-    for sized in method.pieces(inputs, targets, kept_bytes=2**62):
-        squared += sized.norms.double().square()
-        total = sized.part.of(sums[sized.part.place])
-        sized.piece.add_weighted_sum(weights.to(total.dtype), total)
+    for start in range(0, len(inputs), at_a_time):
+        rows = slice(start, start + at_a_time)
+        for sized in method.pieces(inputs[rows], targets[rows], kept_bytes=2**62):
+            squared[rows] += sized.norms.double().square()
+            total = sized.part.of(sums[sized.part.place])
+            sized.piece.add_weighted_sum(weights[rows].to(total.dtype), total)
     return squared.sqrt(), torch.cat([total.flatten().double() for total in sums])
 
 
