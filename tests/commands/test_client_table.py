@@ -73,12 +73,14 @@ def test_a_run_ends_on_one_screen_whatever_the_number_of_clients(clients, kinds,
     assert len(shown(client_table(run, whole=True)).splitlines()) >= clients
 
 
-def test_equal_clients_are_one_row_and_others_have_their_own():
-    run = history(9, 2)
-    text = shown(client_table(run))
-    assert [line.split()[:2] for line in text.splitlines() if "active" in line] == [["3", "clients"], ["3", "clients"]]
+def test_of_many_clients_equal_ones_are_one_row_and_up_to_ten_have_each_their_own():
+    text = shown(client_table(history(90, 2)))
+    active = [line.split()[:2] for line in text.splitlines() if "active" in line]
+    assert active == [["30", "clients"], ["30", "clients"]]
     (early,) = (line for line in text.splitlines() if "client-0 " in line)
-    assert early.split()[-1] == "exhausted" and "2 clients" in text
+    assert early.split()[-1] == "exhausted" and "29 clients" in text
+    few = shown(client_table(history(9, 2))).splitlines()
+    assert [line.split()[0] for line in few if "client-" in line] == [f"client-{n}" for n in range(9)]
 
 
 def test_of_many_the_quantiles_are_shown_and_who_is_in_trouble():

@@ -116,12 +116,6 @@ def test_a_trained_model_is_free_again():
     copy.deepcopy(trained)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU")
-def test_a_training_moves_to_the_device_that_is_asked_for():
-    trained = train(device="cuda")
-    assert trained.model.weight.is_cuda
-
-
 WRONG = {
     "learning_rate is -1": {"learning_rate": -1.0},
     "device is 'tpu'": {"device": "tpu"},
