@@ -112,7 +112,7 @@ def spending(plan: RunPlan) -> list[Outlook]:
         plan.client_terms.check_names(plan.simulated_clients)
     if plan.config.ledger:
         check_folder(plan.config.ledger)
-    for advice in filter(None, (about_budget(plan), about_delta(plan, simulated_sizes(plan)))):
+    for advice in filter(None, (about_budget(plan), about_delta(plan, simulated_sizes(plan)), *plan.warnings())):
         log.warning("%s", advice)
     return [_outlook(plan, group) for group in client_groups(plan)]
 

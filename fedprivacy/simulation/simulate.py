@@ -170,8 +170,8 @@ def _run(
         machine = _machine(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
-    if not (plan.measures or callbacks):
-        console.print(f"[yellow]{escape(plan.unmeasured)}", soft_wrap=True)
+    for words in plan.warnings(watched=bool(callbacks)):
+        console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
         accounts: type[Books] = RunAccounts if config.privacy else BaselineAccounts

@@ -96,8 +96,8 @@ def run_grid(grid: SweepGrid, jobs: int, console: Console) -> Mapping[str, str]:
         choose_device(plan.config.device)
         with quiet_flower():
             build_strategy(plan.config)
-    if not plans[0].measures:
-        console.print(f"[yellow]{escape(plans[0].unmeasured)}", soft_wrap=True)
+    for words in dict.fromkeys(words for plan in plans for words in plan.warnings()):
+        console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     grid.out.mkdir(parents=True, exist_ok=True)
     left = [run for run in grid.runs if not run.finished]
     jobs = min(jobs or (1 if grid.task else os.cpu_count() or 1), max(len(left), 1))

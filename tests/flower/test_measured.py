@@ -93,7 +93,8 @@ def test_runs_that_measured_nothing_are_compared_and_said_to_measure_nothing(tmp
     printed = unwrapped(fedprivacy("compare", "a", "b", cwd=tmp_path).output)
     assert "accuracy not measured" in printed
     plan = prepared({"clients": 4}, Unmeasured())
-    assert not plan.measures and "no evaluate() and no held_out()" in plan.unmeasured
+    (words,) = plan.warnings()
+    assert not plan.measures and "no evaluate() and no held_out()" in words and plan.warnings(watched=True) == []
     assert prepared({"clients": 4}, WholeBlobs()).measures and prepared({"clients": 4}, Blobs()).measures
     assert prepared({"clients": 4, "local-evaluation": 1}, Unmeasured()).measures
 

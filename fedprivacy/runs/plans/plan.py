@@ -18,6 +18,7 @@ from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.questions.codec import as_text
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question
+from fedprivacy.runs.plans.equivalents import equivalents
 from fedprivacy.runs.plans.initial_model import initial_parameters
 from fedprivacy.runs.plans.least_noise import Demand, RunNoise
 from fedprivacy.runs.plans.standing import Standing, standings_on
@@ -125,6 +126,14 @@ class RunPlan:
         if not self.noise_by_rate:
             return self
         return replace(self, config=replace(self.config, ledger=ledger), run_id=run_id)
+
+    def warnings(self, *, watched: bool = False) -> list[str]:
+        """Return warnings of settings that are allowed and probably not meant, each with its remedy.
+
+        Args:
+            watched: whether callbacks may measure the model.
+        """
+        return []
 
     @property
     def rates_differ(self) -> bool:
@@ -329,13 +338,13 @@ class TrainingPlan(RunPlan):
         held_out = offers(self.task, "held_out") and bool(self.simulated_clients)
         return offers(self.task, "evaluate") or held_out or self.config.local_evaluation > 0
 
-    @property
-    def unmeasured(self) -> str:
-        """Words for a run that measures nothing, with the remedy."""
-        return (
+    def warnings(self, *, watched: bool = False) -> list[str]:
+        """The same: a run that measures nothing, or that trains by another algorithm than it names."""
+        unmeasured = (
             f"Nothing will be measured: task {self.task.name} has no evaluate() and no held_out(). Give it one of the "
             "two, or set local-evaluation."
         )
+        return [unmeasured] * (not (self.measures or watched)) + equivalents(self.config)
 
     @cached_property
     def standardise(self) -> Spread | None:
