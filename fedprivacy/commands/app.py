@@ -368,7 +368,7 @@ def ask(
 
 
 @app.command()
-@partial(with_settings, keys=("clients", "epsilon", "delta"))
+@partial(with_settings, keys=("clients", "epsilon", "delta", "algorithm", "pull"))
 def recommend(
     settings: dict[str, Any],
     *,

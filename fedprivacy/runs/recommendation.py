@@ -16,6 +16,11 @@ path x sigma / (q sqrt(T)) x sqrt(clients) / records, as clients are averaged. T
 
 How far in one step. With much data and little noise it is the step that must not be too long: `LONGEST_STRIDES`.
 
+What an algorithm changes (`_Training`). Parameters that stay with their client are not averaged, so their noise is
+sqrt(clients) times as large. Ditto and FedRep spend half of the steps on each of two parts. SCAFFOLD corrects nothing
+in rounds of one step. The pull of MR-MTL and Ditto, with the learning rate, says how much of a client's own way each
+step forgets: `_Training.product`.
+
 The constants were chosen on public data: bundled digits and biopsies, Location-30 (Shokri et al. 2017), School, MNIST
 and Fed-TCGA-BRCA, by their public test sets, with seeds 100 to 105. `docs/how-to/recommend.md` holds what they reach.
 """
@@ -26,19 +31,22 @@ import json
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedprivacy.accounting.calibration import noise_multiplier
 from fedprivacy.runs.plans.advice import about_delta, simulated_sizes
+from fedprivacy.runs.plans.equivalents import equivalents
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ConfigError, Value
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.loader import OBJECT, shard_of
+from fedprivacy.training.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, arguments_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.wording import count_text
@@ -55,6 +63,13 @@ DRIFT = 0.2
 LONGEST_STRIDES = {"number": 0.2, "scores": 4.0}
 """The most that a step moves the model, in Euclidean norm, where it has one output, such as a figure of order one that
 squared error is of, and where it has several, such as classes' scores."""
+
+OWN_STRIDE = 0.3
+"""Factor of `LONGEST_STRIDES` for models of the clients' own, whose steps overshoot one by one, with no average."""
+
+LARGEST_PRODUCT = 0.5
+"""Largest pull x learning rate. It is the share of the distance to the global model that the pull takes in a step; from
+1 on nothing is left, and MR-MTL trains as FedAvg."""
 
 EMA_DECAY = 0.9
 
@@ -92,6 +107,63 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class _Training:
+    """An algorithm's use of a run's local steps.
+
+    Attributes:
+        algorithm: its name.
+        local_steps: number of local steps in a round.
+        clients: their number.
+        own: share of the parameters that only their client trains, from 0 to 1.
+        given_pull: lambda that the user wants; None: it is left open, or the algorithm has none.
+    """
+
+    algorithm: str
+    local_steps: int
+    clients: int
+    own: float
+    given_pull: float | None
+
+    @classmethod
+    def of(cls, plan: TrainingPlan) -> _Training:
+        """The training of a plan's algorithm."""
+        config, model = plan.config, plan.task.model()
+        sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+        own = sum(sizes[name] for name in config.algorithm_in(1).layers(model)) / sum(sizes.values())
+        own = 1.0 if config.algorithm == "local" else own
+        return cls(config.algorithm, config.local_steps, config.clients, own, config.pull)
+
+    @property
+    def moving(self) -> int:
+        """Number of steps, of all `STEPS`, that move each part of the model."""
+        return STEPS // 2 if "personal_steps" in arguments_of(self.algorithm) else STEPS
+
+    @property
+    def pulls(self) -> bool:
+        """Tell whether a client's own model is pulled to the global one."""
+        return "pull" in arguments_of(self.algorithm)
+
+    @property
+    def product(self) -> float:
+        """Pull x learning rate with which a client's own way holds as much noise as the global model.
+
+        Own noise is forgotten by that share a in each step, so that 1 / (2 a) steps of it are left, of one client; the
+        global model has that of all steps, divided by the number of clients.
+        """
+        return min(self.clients / (2 * self.moving), LARGEST_PRODUCT)
+
+    def spread(self, noise: float, records: float) -> float:
+        """Standard deviation of what the noise of all steps adds to a parameter, for a path of length 1.
+
+        Args:
+            noise: sigma of a local step, over the sampling rate.
+            records: of all clients together.
+        """
+        alike = 1.0 - self.own + self.own * self.clients
+        return noise / math.sqrt(self.moving) * math.sqrt(self.clients * alike) / records
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """A setting, and why it is so.
 
@@ -114,6 +186,7 @@ class Recommendation:
         task: what the command line calls it; "": it is an object of this program.
         facts: from which the settings follow.
         budget: epsilon and delta.
+        algorithm: the clients' algorithm.
         choices: every setting that was chosen.
         noise_multiplier: sigma of a local step, which the budget needs.
         loudness: Euclidean norm of the noise of all steps, over the length of the path: the less, the better the model.
@@ -123,6 +196,7 @@ class Recommendation:
     task: str
     facts: Facts
     budget: PrivacyBudget
+    algorithm: str
     choices: tuple[Choice, ...]
     noise_multiplier: float
     loudness: float
@@ -131,7 +205,12 @@ class Recommendation:
     @property
     def settings(self) -> dict[str, int | float | str]:
         """Keywords of `simulate`: `fp.simulate(task, **recommendation.settings)`."""
-        asked = {"clients": self.facts.clients, "epsilon": self.budget.epsilon, "delta": self.budget.delta}
+        asked: dict[str, int | float | str] = {
+            "clients": self.facts.clients,
+            "epsilon": self.budget.epsilon,
+            "delta": self.budget.delta,
+        }
+        asked |= {"algorithm": self.algorithm} if self.algorithm != DEFAULT_ALGORITHM else {}
         return asked | {choice.key.replace("-", "_"): choice.value for choice in self.choices}
 
     @property
@@ -154,6 +233,8 @@ def recommend(
     epsilon: float | None = None,
     delta: float | None = None,
     shard_size: float | None = None,
+    algorithm: str | None = None,
+    pull: float | None = None,
 ) -> Recommendation:
     """Choose clipping norm, sampling rate, rounds and learning rate for a task, from public facts alone. Runs nothing.
 
@@ -173,11 +254,15 @@ def recommend(
         delta: of that budget; None: the recipe's.
         shard_size: a public guess of how many records a client has, where that is not known: sizes are private or can
             be read on the clients' own hosts alone. None: the task's `nominal_shard_size`.
+        algorithm: the clients' algorithm; None: "fedavg".
+        pull: lambda of MR-MTL and Ditto, for which the learning rate is then small enough; None: one that suits the
+            learning rate.
 
     Raises:
         ConfigError: lists what is wrong with the settings, or says what else must be known.
     """
     settings: dict[str, Given] = {"clients": clients, "epsilon": epsilon, "delta": delta}
+    settings |= {"algorithm": algorithm, "pull": pull}
     with spelt_as_keywords():
         given, own = by_key(task, settings)
         return recommended(given, own, shard_size)
@@ -186,26 +271,42 @@ def recommend(
 def recommended(
     given: Mapping[str, Value | None], task: Task | None = None, shard_size: float | None = None
 ) -> Recommendation:
-    """The recommendation for settings by hyphenated key, of which clients, epsilon and delta count; see `recommend`."""
-    asked = plan_of({**given, "sampling-rate": 1.0, "rounds": STEPS, "local-steps": 1}, task)
+    """The recommendation for settings by hyphenated key; see `recommend`, whose settings count."""
+    steps = _local_steps(str(given.get("algorithm") or DEFAULT_ALGORITHM))
+    given = {**given, "rounds": STEPS // steps, "local-steps": steps, "optimizer": "sgd"}
+    given |= {"momentum": 0.0, "weight-decay": 0.0}
+    asked = plan_of({**given, "sampling-rate": 1.0}, task)
     budget, least = asked.config.budget, asked.noise.of()
     if not budget.enforced:
         raise ConfigError(["epsilon is infinite, and without a budget nothing follows; give a number, for example 3."])
     facts = _facts(asked, shard_size)
     rate = sampling_rate(budget, asked.relation, least)
-    plan = plan_of({**given, "sampling-rate": rate, "rounds": STEPS, "local-steps": 1}, task)
-    spread = plan.noise.of() / (rate * math.sqrt(STEPS)) * math.sqrt(facts.clients) / facts.records
-    stride = min(DRIFT / spread / STEPS, LONGEST_STRIDES["number" if facts.outputs == 1 else "scores"])
+    plan = plan_of({**given, "sampling-rate": rate}, task)
+    training = _Training.of(plan)
+    spread = training.spread(plan.noise.of() / rate, facts.records)
+    longest = LONGEST_STRIDES["number" if facts.outputs == 1 else "scores"]
+    longest *= OWN_STRIDE if training.pulls or training.own else 1.0
+    if training.pulls and plan.config.pull:
+        longest = min(longest, LARGEST_PRODUCT / plan.config.pull * CLIPPING_NORM)
+    stride = min(DRIFT / spread / training.moving, longest)
     loudness = spread * math.sqrt(facts.parameters)
+    choices = _choices(training, rate, stride, spread * stride * training.moving, plan.noise.of() / (rate * least))
     return Recommendation(
         task="" if plan.config.task.startswith(OBJECT) else plan.config.task,
         facts=facts,
         budget=budget,
-        choices=_choices(facts, rate, stride, spread * stride * STEPS, plan.noise.of() / (rate * least)),
+        algorithm=plan.config.algorithm,
+        choices=choices,
         noise_multiplier=plan.noise.of(),
         loudness=loudness,
-        advice=_advice(plan, facts, loudness),
+        advice=_advice(plan, facts, loudness, choices),
     )
+
+
+def _local_steps(algorithm: str) -> int:
+    """The fewest local steps of a round with which an algorithm is itself: with one, SCAFFOLD is FedAvg."""
+    fewest = ALGORITHMS[algorithm].fewest_steps if algorithm in ALGORITHMS else 1
+    return 2 if algorithm == "scaffold" else fewest
 
 
 def sampling_rate(budget: PrivacyBudget, relation: NeighbouringRelation, least: float) -> float:
@@ -248,46 +349,83 @@ def _outputs(model: nn.Module, example: Tensor | None) -> int | None:
             return None
 
 
-def _choices(facts: Facts, rate: float, stride: float, drift: float, noise: float) -> tuple[Choice, ...]:
+def _choices(training: _Training, rate: float, stride: float, drift: float, noise: float) -> tuple[Choice, ...]:
     """Every setting; `noise` is how much there is over what the sampling rate 1 would need."""
-    extra = max(100.0 * (noise - 1.0), 0.0)
-    why_rate = (
-        f"{extra:.1f} % more noise than all records in all steps would need, which is the least, for {rate:.0%} of the "
-        "work"
-        if rate < 1.0
-        else "all records in all steps: for a given budget that needs the least noise"
-    )
-    far = f"a step moves the model by at most {stride:.2g} (this times the clipping norm)"
-    limit = (
-        f"over all steps the noise then moves each parameter by {drift:.2g}"
-        if drift > 0.99 * DRIFT
-        else f"longer steps would overshoot, though noise moves each parameter by {drift:.2g} only"
-    )
+    learning_rate = float(f"{stride / CLIPPING_NORM:.2g}")
     return (
         Choice(
             "rounds",
-            STEPS,
+            STEPS // training.local_steps,
             "more steps would be noisier, so that all together are no better; fewer would have to be long ones",
         ),
-        Choice("local-steps", 1, "clients average after each step, which divides the noise before the next one"),
-        Choice("sampling-rate", rate, why_rate),
+        _local_steps_choice(training),
+        Choice("sampling-rate", rate, _why_rate(rate, noise)),
         Choice(
             "clipping-norm",
             CLIPPING_NORM,
             "below most gradients: each record then gives a direction, and the noise is in proportion",
         ),
         Choice("optimizer", "sgd", "one that adapts to each parameter would adapt to its noise"),
-        Choice("learning-rate", float(f"{stride / CLIPPING_NORM:.2g}"), f"{far}; {limit}"),
+        Choice("learning-rate", learning_rate, _why_learning_rate(training, stride, drift)),
+        *([_pull_choice(training, learning_rate)] if training.pulls else []),
         Choice("momentum", 0.0, "it would carry noise along with the gradients"),
         Choice("weight-decay", 0.0, "the path is short"),
         Choice("ema-decay", EMA_DECAY, "an average of the last ten models holds less noise than the last, for nothing"),
     )
 
 
-def _advice(plan: TrainingPlan, facts: Facts, loudness: float) -> tuple[str, ...]:
+def _local_steps_choice(training: _Training) -> Choice:
+    why = "clients average after each step, which divides the noise before the next one"
+    if training.algorithm == "scaffold":
+        why = "with one step, the corrections of all clients cancel out, and it is fedavg"
+    elif training.algorithm == "local":
+        why = "nothing is averaged, so that all divisions into rounds are alike"
+    elif training.local_steps > 1:
+        why = f"{training.algorithm} divides them: one for what is shared, one for what is a client's own"
+    return Choice("local-steps", training.local_steps, why)
+
+
+def _why_rate(rate: float, noise: float) -> str:
+    if rate == 1.0:
+        return "all records in all steps: for a given budget that needs the least noise"
+    extra = max(100.0 * (noise - 1.0), 0.0)
+    return (
+        f"{extra:.1f} % more noise than all records in all steps would need, which is the least, for {rate:.0%} of the "
+        "work"
+    )
+
+
+def _why_learning_rate(training: _Training, stride: float, drift: float) -> str:
+    far = f"a step moves the model by at most {stride:.2g} (this times the clipping norm)"
+    unaveraged = f"; {training.own:.0%} of the parameters are not averaged" if training.own else ""
+    if drift > 0.99 * DRIFT:
+        return f"{far}; over all steps the noise then moves each parameter by {drift:.2g}{unaveraged}"
+    pull = training.given_pull
+    limit = "longer steps would overshoot"
+    if pull and stride > 0.99 * LARGEST_PRODUCT / pull * CLIPPING_NORM:
+        limit = f"with pull {pull:g} it leaves each client half of its own way in a step, and a larger one less"
+    return f"{far}; {limit}, though noise moves each parameter by {drift:.2g} only{unaveraged}"
+
+
+def _pull_choice(training: _Training, learning_rate: float) -> Choice:
+    """The given pull, or one that suits the learning rate."""
+    pull = training.given_pull
+    if pull is None:
+        pull = float(f"{training.product / learning_rate:.2g}")
+    product = pull * learning_rate
+    why = (
+        f"times the learning rate it is {product:.2g}, the share of its own way that a client forgets in a step; from "
+        "1 on it would forget all of it, and begin each round at the global model"
+    )
+    return Choice("pull", pull, why)
+
+
+def _advice(plan: TrainingPlan, facts: Facts, loudness: float, choices: tuple[Choice, ...]) -> tuple[str, ...]:
     sizes = dict.fromkeys(plan.simulated_clients, facts.records / facts.clients)
     loud = (
         f"The noise of all steps is {loudness:.0%} as long as the whole path: too much for so many parameters. A "
         "smaller model, public features, more clients or a larger epsilon would help."
     )
-    return tuple(filter(None, (loud if loudness > LOUD else "", about_delta(plan, sizes))))
+    chosen: dict[str, Any] = {choice.key.replace("-", "_"): choice.value for choice in choices}
+    said = loud if loudness > LOUD else "", about_delta(plan, sizes), *equivalents(replace(plan.config, **chosen))
+    return tuple(filter(None, said))

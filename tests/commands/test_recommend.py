@@ -27,6 +27,15 @@ def test_json_has_settings_and_reasons(tmp_path):
     assert told["call"].startswith('fp.simulate("digits"') and " simulate --task digits " in told["command"]
 
 
+def test_an_algorithm_is_recommended_with_its_pull_and_planned_in_silence(tmp_path, caplog):
+    printed = fedprivacy("recommend", "cancer", "--algorithm", "mr-mtl", cwd=tmp_path, columns=80).stdout
+    assert "the share of its own way that a client forgets in a step" in unwrapped(printed.replace("│", ""))
+    line = next(line for line in printed.splitlines() if "simulate --task cancer" in line)
+    assert "--algorithm mr-mtl" in line and "--pull" in line
+    fedprivacy("plan", *shlex.split(line.partition(" simulate ")[2]), cwd=tmp_path)
+    assert caplog.messages == []
+
+
 def test_a_task_that_there_is_not(tmp_path):
     assert "nosuch" in fedprivacy("recommend", "nosuch", cwd=tmp_path, code=2).stderr
 

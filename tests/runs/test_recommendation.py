@@ -7,7 +7,7 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.accounting.calibration import noise_multiplier
-from fedprivacy.runs.recommendation import DRIFT, LONGEST_STRIDES, SLACK, STEPS
+from fedprivacy.runs.recommendation import DRIFT, LARGEST_PRODUCT, LONGEST_STRIDES, OWN_STRIDE, SLACK, STEPS
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
@@ -122,6 +122,67 @@ def test_too_much_noise_and_too_large_a_delta_are_told():
     assert "too much for so many parameters" in loud
     (delta,) = fp.recommend(Sealed(), delta=0.01).advice
     assert "delta is 1e-2" in delta and "has about 200 records" in delta
+
+
+class Deep(Sealed):
+    """A body of 78 parameters, and a head of 21."""
+
+    def model(self):
+        return torch.nn.Sequential(torch.nn.Linear(12, 6), torch.nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("algorithm", ["mr-mtl", "ditto"])
+@pytest.mark.parametrize("clients", [4, 40, 400])
+def test_an_algorithm_that_pulls_gets_a_pair_whose_product_is_below_1(algorithm, clients):
+    found = fp.recommend(Sealed(), algorithm=algorithm, clients=clients)
+    chosen = found.settings
+    assert chosen["algorithm"] == algorithm and found.advice == ()
+    product, steps = chosen["pull"] * chosen["learning_rate"], chosen["rounds"]  # of which one a round is its own
+    assert product == pytest.approx(min(clients / (2 * steps), LARGEST_PRODUCT), rel=0.05)
+    (why,) = (choice.why for choice in found.choices if choice.key == "pull")
+    assert f"times the learning rate it is {product:.2g}" in why
+
+
+def test_a_given_pull_bounds_the_learning_rate():
+    free, bound = (fp.recommend(Sealed(), algorithm="mr-mtl", **given) for given in ({}, {"pull": 1.0}))
+    assert bound.settings["pull"] == 1.0 and bound.settings["learning_rate"] == LARGEST_PRODUCT
+    assert free.settings["learning_rate"] > 1.0
+    (why,) = (choice.why for choice in bound.choices if choice.key == "learning-rate")
+    assert "with pull 1 it leaves each client half of its own way in a step" in why
+    with pytest.raises(ConfigError, match=r"pull is 1\.0, which algorithm 'fedavg' does not take"):
+        fp.recommend(Sealed(), pull=1.0)
+
+
+def test_parameters_that_are_not_averaged_get_a_shorter_path():
+    rates = {name: fp.recommend(Deep(), algorithm=name).settings["learning_rate"] for name in ("fedavg", "local")}
+    assert rates["fedavg"] / rates["local"] == pytest.approx(math.sqrt(6), rel=0.05)
+    partly = fp.recommend(Deep(), algorithm="fedper")
+    share = 21 / 99
+    expected = rates["fedavg"] / math.sqrt(1 - share + 6 * share)
+    assert partly.settings["learning_rate"] == pytest.approx(expected, rel=0.05)
+    (why,) = (choice.why for choice in partly.choices if choice.key == "learning-rate")
+    assert "21% of the parameters are not averaged" in why
+
+
+@pytest.mark.parametrize(("algorithm", "factor"), [("scaffold", 1.0), ("local", OWN_STRIDE), ("mr-mtl", OWN_STRIDE)])
+def test_a_model_of_one_s_own_takes_shorter_steps(algorithm, factor):
+    chosen = fp.recommend(Sealed(), shard_size=10**6, algorithm=algorithm).settings
+    stride = chosen["learning_rate"] * chosen["clipping_norm"]
+    assert stride == pytest.approx(factor * LONGEST_STRIDES["scores"], rel=0.05)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedrep", "ditto", "local", "mr-mtl"])
+def test_every_algorithm_gets_as_many_steps_as_it_needs_and_the_same_noise(algorithm):
+    found, plain = fp.recommend(Deep(), algorithm=algorithm), fp.recommend(Deep())
+    chosen = found.settings
+    assert chosen["local_steps"] == (1 if algorithm in ("local", "mr-mtl") else 2)
+    assert chosen["rounds"] * chosen["local_steps"] == STEPS and found.noise_multiplier == plain.noise_multiplier
+    assert fp.plan(Deep(), **chosen).noise_multiplier == found.noise_multiplier
+
+
+def test_what_would_be_another_algorithm_is_told():
+    (words,) = fp.recommend(Sealed(), algorithm="mr-mtl", pull=0.0).advice
+    assert "pull is 0 and algorithm is 'mr-mtl'" in words
 
 
 def test_what_must_be_known_is_asked_for():
