@@ -9,8 +9,8 @@ from fedprivacy.training.algorithms import Ditto, MeanRegularised
 from fedprivacy.training.algorithms.pull import pull_that_leaves, share_left
 
 _ALONE_LOCAL = {"mr-mtl", "scaffold", "fedper", "fedbn"}
-"""Algorithms with which a client that is alone trains as locally; Ditto and FedRep divide its steps. FedAvg is left out:
-whoever gives it one client wants training in one place.
+"""Algorithms with which a client that is alone trains as locally. Ditto and FedRep divide its steps; whoever gives
+FedAvg one client wants training in one place.
 """
 
 
