@@ -319,7 +319,7 @@ BUGS = (
     ),
     Bug(
         meaning="the pull of Ditto and MR-MTL is that of one step, whatever the number of steps",
-        place="fedprivacy.training.algorithms.pull:pulled",
+        place="fedprivacy.training.algorithms.pull:share_left",
         old="max(0.0, 1.0 - learning_rate * pull) ** steps",
         new="max(0.0, 1.0 - learning_rate * pull)",
         breaks=guarantees.FIGURE,
