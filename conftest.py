@@ -13,7 +13,9 @@ SLOW = {
     "fedprivacy.runs.recommendation.recommend",
     "fedprivacy.runs.records.run.Run",
     "fedprivacy.simulation.ask.Ask.frequent",
+    "fedprivacy.runs.records.listing.list_runs",
     "fedprivacy.simulation.simulate.simulate",
+    "fedprivacy.simulation.sweeps.sweep",
 }
 """Examples that take long by nature: a training, a recommendation."""
 
