@@ -1,4 +1,4 @@
-"""What is public: names of `fedprivacy` with their parameters, settings, and commands with their options.
+"""Public names: those of `fedprivacy` with their parameters, settings, and commands with their options.
 
 python -m tests.public_names > tests/public_names.txt     # at a release, or when names were added
 """

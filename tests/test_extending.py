@@ -1,4 +1,4 @@
-"""What a stranger adds with one entry of a registry: the settings accept it, `--help-all` lists it, and it runs.
+"""A stranger adds something with one entry of a registry: the settings accept it, `--help-all` lists it, and it runs.
 
 What takes edits of several files is in `tests/additions`.
 """

@@ -63,8 +63,8 @@ class PrivateGradients:
     >>> gradients.taken, gradients.epsilon <= 3.0
     (30, True)
 
-    The gradient is taken of a copy of the model in training mode, which gets the present values of the trained
-    parameters in every step. Layers, frozen parameters and buffers are those of when this object was made.
+    The gradient is taken of a copy of the model, which gets the present values of the trained parameters in every step.
+    Layers, their modes (train or eval), frozen parameters and buffers are those of when this object was made.
 
     While this object lives, `loss.backward()` on the model raises an error: it would add a gradient without protection.
 

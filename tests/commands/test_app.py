@@ -51,7 +51,7 @@ COMMANDS = dict(commands(typer.main.get_command(app)))
 
 
 def page(*names, columns=80, option="--help"):
-    """What a command's help shows: the basic options, or with --help-all the others, too, if there are more."""
+    """The options that a command's help shows: the basic ones, or with --help-all the others, too."""
     if option == "--help-all" and not any("--help-all" in each.opts for each in parameters(names)):
         option = "--help"
     with pytest.MonkeyPatch.context() as patch:

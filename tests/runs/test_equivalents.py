@@ -46,7 +46,7 @@ CLAIMS = [
 
 
 def said(settings, caplog):
-    """What planning a run warns of."""
+    """The warnings of planning a run."""
     caplog.clear()
     fp.plan(DeepBlobs(), **COMMON | settings)
     return [record.getMessage() for record in caplog.records]

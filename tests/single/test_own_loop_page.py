@@ -17,7 +17,7 @@ LOOP, GOING_ON, LIGHTNING = BLOCKS
 
 
 class Module(torch.nn.Module):
-    """What the page uses of Lightning's module."""
+    """The part of Lightning's module that the page uses."""
 
     def optimizers(self):
         return self.trainer.optimizer
@@ -27,7 +27,7 @@ class Module(torch.nn.Module):
 
 
 class Trainer:
-    """What the page uses of Lightning's trainer, in Lightning's order."""
+    """The part of Lightning's trainer that the page uses, in Lightning's order."""
 
     def __init__(self, max_steps, devices):
         self.steps, self.logged = max_steps, []

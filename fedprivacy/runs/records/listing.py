@@ -93,12 +93,13 @@ def list_runs(
         LedgerError: a source is no database that could hold a run.
     """
     wanted = RunFilter(task, tag, status, settings or {})
-    catalogue = Catalogue(sources or default_sources())
+    places = sources or default_sources()
+    catalogue = Catalogue(places)
     try:
         found = catalogue.listing().runs
     finally:
         catalogue.close()
-    folders = _folders(sources or default_sources())
+    folders = _folders(places)
     rows = [row_of(run, folders.get(run.facts.run_id)) for run in found]
     return Rows(ordered([row for row in rows if wanted.takes(row)], sort))
 
