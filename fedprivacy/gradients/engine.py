@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
+from fedprivacy.gradients.indices import IndicesInRange, in_range, with_known_classes
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
-from fedprivacy.gradients.losses import Loss, tried_on_cpu
+from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.methods.admission import Admitted, admitted, of_views, still_apart
 from fedprivacy.gradients.methods.obstacle import Obstacle
@@ -122,6 +123,7 @@ class GradientEngine:
         self._public, self._modes = [p.clone() for p in trained.values()], Modes(model)
         self._prepared: tuple[object, ...] = ()
         self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
+        self._looks_up = False  # True on a GPU if the model looks something up by its records' numbers
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
         self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
 
@@ -169,19 +171,26 @@ class GradientEngine:
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
         if kind == self._prepared:
             return
-        loss = tried_on_cpu(self._loss) if inputs.is_cuda else self._loss
-        with full_precision, self._as_made() as parameters:
+        loss = with_known_classes(self._loss) if inputs.is_cuda else self._loss
+        with full_precision, self._as_made() as parameters, in_range(inputs):
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
             self._company = of_views(probe, self._views)
             self._admitted = admitted(
                 self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
             )
+            self._looks_up = inputs.is_cuda and (self._admitted.alone or self._model_looks_up(probe))
             with torch.no_grad(), computing_with(self._admitted.threads):
                 self._admitted = replace(self._admitted, sizes=self._sizes_that_fit(probe))
             if self._admitted.threads < most:
                 make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
                 self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
         self._prepared = kind
+
+    def _model_looks_up(self, probe: tuple[Tensor, Tensor]) -> bool:
+        lookups = IndicesInRange()
+        with torch.no_grad(), lookups:
+            self.model(probe[0])
+        return lookups.used
 
     def _sizes_that_fit(self, probe: tuple[Tensor, Tensor]) -> tuple[int, ...]:
         """Find the sizes of parts that fit into memory, from the forward pass to the sum; raise if there are none.
@@ -423,7 +432,8 @@ class GradientEngine:
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
         """Compute the pieces of the records' gradients."""
-        return self._admitted.method.pieces(inputs, targets, self._admitted.kept_bytes)
+        with IndicesInRange() if self._looks_up else nullcontext():
+            return self._admitted.method.pieces(inputs, targets, self._admitted.kept_bytes)
 
     def _by_group(self, pieces: list[Sized]) -> Tensor:
         """Sum squared norms of the records' gradients by group, shape [groups, batch], float64; always in the same

@@ -106,12 +106,13 @@ def _same(batch: list[Sized], rows: Tensor, other_batch: list[Sized], other_rows
     """
     if [one.part for one in batch] != [other.part for other in other_batch]:
         return False
-    pairs = zip(batch, other_batch, strict=True)
-    return all(
-        same_bits(mine[rows], theirs[other_rows])
-        for one, other in pairs
-        for mine, theirs in zip((one.norms, *one.piece.sources), (other.norms, *other.piece.sources), strict=True)
-    )
+    for one, other in zip(batch, other_batch, strict=True):
+        mine, theirs = ([sized.norms, *sized.piece.sources] for sized in (one, other))
+        if [t.shape[1:] for t in mine] != [t.shape[1:] for t in theirs]:  # of this size, it is kept in another form
+            return False
+        if not all(same_bits(a[rows], b[other_rows]) for a, b in zip(mine, theirs, strict=True)):
+            return False
+    return True
 
 
 def _alive(whole: list[Sized]) -> bool:

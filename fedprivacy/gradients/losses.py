@@ -34,21 +34,6 @@ def checked_losses(losses: Tensor, records: int) -> Tensor:
     return losses
 
 
-def tried_on_cpu(loss: Loss) -> Loss:
-    """Wrap a loss for a GPU so that it raises on a label out of range, as on a CPU.
-
-    A kernel on a GPU would abort at such a label, and the process could no longer use the device: one record would
-    decide whether the client ever answers again.
-    """
-
-    def tried(outputs: Tensor, targets: Tensor) -> Tensor:
-        if not targets.is_floating_point():
-            loss(outputs.detach().cpu(), targets.cpu())
-        return loss(outputs, targets)
-
-    return tried
-
-
 def gradient_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the gradient of a loss: (outputs [batch, ...], targets [batch, ...]) -> [batch, ...], independent rows.
 

@@ -22,7 +22,7 @@ from fedprivacy.gradients.rules.convolution import (
 )
 from fedprivacy.gradients.rules.linear import linear_bias, linear_weight
 from fedprivacy.gradients.rules.normalization import over_trailing
-from fedprivacy.gradients.rules.pooling import Window, shifted_max, shifted_max_gradient, shifts
+from fedprivacy.gradients.rules.pooling import shifted_max, shifted_max_gradient, shifts
 
 _aten = torch.ops.aten
 
@@ -131,27 +131,6 @@ def _tanh(inputs: Tensor, *, out: Tensor) -> Tensor:
     return out
 
 
-class MaxPool(Operation):
-    """`nn.MaxPool2d` by shifted maxima."""
-
-    def __init__(self, layer: nn.MaxPool2d) -> None:
-        self._layer = layer
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, list[tuple[Tensor, Window]]]:
-        windows, kept = shifts(self._layer, inputs), []
-        if windows is None:
-            raise ValueError("max-pooling that shifted maxima do not cover")
-        for window in windows:
-            kept.append((inputs, window))
-            inputs = shifted_max(inputs, *window)
-        return inputs, kept
-
-    def backward(self, kept: list[tuple[Tensor, Window]], gradient: Tensor) -> Tensor:
-        for inputs, window in reversed(kept):
-            gradient = shifted_max_gradient(inputs, gradient, *window)
-        return gradient
-
-
 class Flatten(Operation):
     """`nn.Flatten`."""
 
@@ -200,17 +179,41 @@ class ByAutograd(Operation):
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
         with torch.enable_grad():
             leaf = inputs.detach().requires_grad_()
             output = self._layer(leaf)
         return output.detach(), (leaf, output)
 
-    def backward(self, kept: tuple[Tensor, Tensor], gradient: Tensor) -> Tensor:
+    def backward(self, kept: Any, gradient: Tensor) -> Tensor:
         leaf, output = kept
         with torch.enable_grad():  # a scalar: autograd's checks of other outputs import sympy, for half a second
             inner = (output * gradient).sum()
-        return torch.autograd.grad(inner, leaf)[0]
+        result: Tensor = torch.autograd.grad(inner, leaf)[0]
+        return result
+
+
+class MaxPool(ByAutograd):
+    """`nn.MaxPool2d`: by shifted maxima on a CPU, where they cover it."""
+
+    fresh = True  # torch's own kernel reads indices again, and not its output
+    _layer: nn.MaxPool2d
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
+        windows, kept = shifts(self._layer, inputs), []
+        if windows is None:
+            return super().forward(inputs)
+        for window in windows:
+            kept.append((inputs, window))
+            inputs = shifted_max(inputs, *window)
+        return inputs, kept
+
+    def backward(self, kept: Any, gradient: Tensor) -> Tensor:
+        if isinstance(kept, tuple):
+            return super().backward(kept, gradient)
+        for inputs, window in reversed(kept):
+            gradient = shifted_max_gradient(inputs, gradient, *window)
+        return gradient
 
 
 def operation_for(layer: nn.Module) -> Operation | None:

@@ -17,7 +17,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from fedprivacy.gradients.products import summed_outer
+from fedprivacy.gradients.products import aligned, summed_outer
 
 Writer = Callable[[int, int], "Written"]
 """(start, stop) -> the written gradients of records start to stop."""
@@ -136,7 +136,7 @@ class Rewritten(Piece):
             return Written(_mean_of_views(self._write(start * views, stop * views).gradients(), views))
 
         by_record = tuple(source.unflatten(0, (-1, views)) for source in self.sources)
-        return Rewritten(write, by_record, _power_of_two(self._chunk // views))
+        return Rewritten(write, by_record, power_of_two(self._chunk // views))
 
     def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         for first in range(start, stop, self._chunk):
@@ -217,7 +217,7 @@ class TableRows(Piece):
         keys = ids + torch.arange(len(ids), device=ids.device).unsqueeze(1) * table[0]
         touched, place = torch.unique(keys, return_inverse=True)
         rows = gradients.new_zeros(len(touched), table[1]).float()
-        self._rows = rows.index_add_(0, place.flatten(), gradients.flatten(0, 1).to(rows.dtype))
+        self._rows = _added(rows, place.flatten(), gradients.flatten(0, 1).to(rows.dtype))
         self._record, self._id = touched // table[0], touched % table[0]
         self.sources = ids, gradients
 
@@ -227,14 +227,14 @@ class TableRows(Piece):
 
     def norms(self) -> Tensor:
         squared = torch.zeros(len(self.sources[0]), dtype=torch.float64, device=self._rows.device)
-        return squared.index_add_(0, self._record, row_norms(self._rows).double().square_()).sqrt_()
+        return _added(squared, self._record, row_norms(self._rows).double().square_()).sqrt_()
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
         bounds = torch.tensor([start, start + len(weights)], device=self._record.device)
         some = slice(*torch.searchsorted(self._record, bounds).tolist())
         scaled = self._rows[some].to(out.dtype) * weights[self._record[some] - start].unsqueeze(1)
         touched, place = torch.unique(self._id[some], return_inverse=True)
-        out.index_add_(0, touched, out.new_zeros(len(touched), self._table[1]).index_add_(0, place, scaled))
+        out.index_add_(0, touched, _added(out.new_zeros(len(touched), self._table[1]), place, scaled))
 
     def gradients(self) -> Tensor:
         written = self._rows.new_zeros(len(self.sources[0]), *self._table)
@@ -243,6 +243,13 @@ class TableRows(Piece):
     def averaged(self, views: int, kept_bytes: int) -> Piece:
         ids, gradients = (source.unflatten(0, (-1, views)).flatten(1, 2) for source in self.sources)
         return TableRows(ids, gradients / views, self._table)
+
+
+def _added(rows: Tensor, places: Tensor, terms: Tensor) -> Tensor:
+    """Add terms [n, ...] to the rows at `places` [n], in the order of the terms; a GPU's `index_add_` has none."""
+    if rows.is_cuda:
+        return rows.index_put_((places,), terms, accumulate=True)
+    return rows.index_add_(0, places, terms)
 
 
 def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) -> Piece:
@@ -274,10 +281,10 @@ def written_or_not(write: Writer, sources: tuple[Tensor, ...], bytes_each: int, 
     records = len(sources[0])
     if records * bytes_each <= kept_bytes:
         return write(0, records)
-    return Rewritten(write, sources, min(_power_of_two(_CHUNK_BYTES // bytes_each), STRETCH))
+    return Rewritten(write, sources, min(power_of_two(_CHUNK_BYTES // bytes_each), STRETCH))
 
 
-def _power_of_two(largest: int) -> int:
+def power_of_two(largest: int) -> int:
     """Return the largest power of two up to `largest`, at least 1: it divides a part of a batch evenly."""
     return 1 << max(largest.bit_length() - 1, 0)
 
@@ -303,7 +310,7 @@ def _factor_norms(rows: Tensor) -> Tensor:
     Each norm, and the precision of its computation, is a function of its own row alone.
     """
     if rows.is_cuda:  # no branch on a value there
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        norms: Tensor = torch.linalg.vector_norm(aligned(rows), dim=1, dtype=torch.float64)
         return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
     norms = row_norms(rows).double()
     least, most = torch.aminmax(norms)  # NaN if one of them is NaN
@@ -318,7 +325,7 @@ def row_norms(rows: Tensor) -> Tensor:
     """
     if rows.dim() != 2:
         rows = rows.flatten(1)
-    dtype = torch.promote_types(rows.dtype, torch.float32)
+    rows, dtype = aligned(rows), torch.promote_types(rows.dtype, torch.float32)
     if rows.shape[1] <= _SHORT:
         short: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return short

@@ -12,7 +12,7 @@ to four times as long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from threading import Lock
 from typing import Any
@@ -24,6 +24,9 @@ from torch.overrides import TorchFunctionMode
 
 LANES = 16
 """Number of float32 values in a processor's longest vectors."""
+
+_READ_AT_ONCE = 4
+"""Largest number of values that a GPU's kernel reads at once."""
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -84,6 +87,16 @@ def padded(rows: Tensor) -> Tensor:
     return functional.pad(rows, (0, missing)) if missing else rows
 
 
+def aligned(rows: Tensor) -> Tensor:
+    """Pad rows [..., d] on a GPU with zeros, so that each begins at an address where four numbers can be read at once.
+
+    A GPU's kernel that sums a row adds the numbers before the first such address by themselves, so that the order of
+    the sum would depend on the row's place.
+    """
+    missing = -rows.shape[-1] % _READ_AT_ONCE if rows.is_cuda else 0
+    return functional.pad(rows, (0, missing)) if missing else rows
+
+
 def _padded_matrix(matrix: Tensor) -> Tensor:
     inner, outer = matrix.shape
     return functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
@@ -128,17 +141,20 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
 
 
 class FullPrecision:
-    """Context in which matrix products are computed in full float32, for as long as any thread is inside.
+    """Context in which products and convolutions are computed in full float32, for as long as any thread is inside.
 
     TF32 and bfloat16 products round a sum of clipped gradients by up to 2^-8 of itself, far beyond the mechanism's
     allowance for rounding, and the norms that scaled them are not rounded likewise.
+
+    On a GPU, cuDNN then chooses its algorithms by their inputs' shapes alone, not by timing them, and among those that
+    add in a fixed order: else a record's gradient would have other bits from one step to the next.
 
     A process that has set the precision by backend (`torch.backends.*.fp32_precision`) keeps full precision
     afterwards, because its own setting cannot be read back.
     """
 
     def __init__(self) -> None:
-        self._lock, self._inside = Lock(), 0
+        self._lock, self._inside, self._cudnn = Lock(), 0, ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
@@ -147,6 +163,7 @@ class FullPrecision:
                 with suppress(RuntimeError):  # set by backend
                     self._chosen = torch.get_float32_matmul_precision()
                 torch.set_float32_matmul_precision("highest")
+                self._cudnn.enter_context(_repeatable_cudnn())
             self._inside += 1
 
     def __exit__(self, *raised: object) -> None:
@@ -154,6 +171,17 @@ class FullPrecision:
             self._inside -= 1
             if self._inside == 0:
                 torch.set_float32_matmul_precision(self._chosen)
+                self._cudnn.close()
+
+
+def _repeatable_cudnn() -> AbstractContextManager[object]:
+    """Return the context of cuDNN's settings, if this process uses a GPU: a CPU's build of torch is left alone."""
+    if not torch.cuda.is_initialized():
+        return nullcontext()
+    settings: AbstractContextManager[object] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
+    return settings
 
 
 full_precision = FullPrecision()

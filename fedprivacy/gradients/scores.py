@@ -7,16 +7,13 @@ A record's score, like its gradient, must not depend on the rest of its batch: o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from fedprivacy.gradients.apart import RowByRow
+from fedprivacy.gradients.indices import in_range
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
@@ -73,33 +70,9 @@ class RecordScores:
         return scores.masked_fill(unknown.unsqueeze(1), math.nan)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        with AlikeProducts(), KnownIds() if inputs.is_cuda else nullcontext():
+        with AlikeProducts(), in_range(inputs):
             outputs: Tensor = self.model(inputs)
         return outputs.cpu()
 
     def _shown(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return self._outputs(inputs), self._scores(inputs, targets)
-
-
-class KnownIds(TorchFunctionMode):
-    """Mode in which an embedding raises on an id that its table does not have.
-
-    On a GPU a kernel would abort there, and the process could no longer use the device: one record would decide whether
-    the client ever answers again, see `tried_on_cpu`. The ids are checked outside of torch: this branch chooses no path
-    (`OnePath`), because a part in which it raises is computed one by one.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run one of torch's functions, after a check of an embedding's ids."""
-        if func is functional.embedding:
-            _look_up(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _look_up(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> None:
-    """Check an embedding's ids; the arguments have torch's names."""
-    ids = input.cpu().numpy()
-    if ((ids < 0) | (ids >= len(weight))).any():
-        raise IndexError("an id is out of range")

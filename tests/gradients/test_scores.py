@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients.scores import KnownIds, RecordScores
-from fedprivacy.gradients.watch import OnePath
+from fedprivacy.gradients.scores import RecordScores
 
 
 def mlp():
@@ -203,13 +202,3 @@ def test_a_record_that_cannot_be_scored_takes_nobody_else_s_scores(what):
 
 def test_nobody_has_no_scores():
     assert scores_of(mlp(), 11)(torch.empty(0, 11), torch.empty(0, dtype=torch.int64)).shape == (0, 2)
-
-
-@pytest.mark.parametrize("unknown", [-1, 5])
-def test_an_unknown_id_raises_before_a_kernel_meets_it(unknown):
-    table, ids = nn.Embedding(5, 2, device="meta"), torch.tensor([[0, 4], [1, 3]])  # whose kernel would take any id
-    with OnePath(ids), KnownIds():
-        table(ids)
-    ids[1, 0] = unknown
-    with KnownIds(), pytest.raises(IndexError, match="an id is out of range"):
-        table(ids)

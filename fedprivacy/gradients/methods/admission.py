@@ -103,7 +103,7 @@ def admitted(
             log.debug("Gradients are not computed by %s: %s", kind.name, reason)
             refused.append(_refusal(kind.name, reason))
             if kind is not Program or isinstance(reason, PlaceError):  # other reasons concern chains alone
-                obstacle = obstacle or obstacle_of(reason)
+                obstacle = obstacle or obstacle_of(reason, on_gpu=probe[0].is_cuda)
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
         "the next. Leave dropout out, and compute everything anew in every forward pass."
@@ -153,14 +153,15 @@ def _in_portions(
     method: Method, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, half: bool
 ) -> Admitted:
     """Find the sizes of parts in which the method keeps records apart; raise if there is none."""
-    kept_bytes = (max_memory or _MODERATE) // 2
+    on_gpu = probe[0].is_cuda
+    kept_bytes = (max_memory or (_ON_GPU if on_gpu else _MODERATE)) // 2
     pieces = method.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
     held = probe[0].nbytes + method.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = (held // PROBES + 1) * views
-    largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
+    largest = _fastest(each, max_memory, on_gpu=on_gpu)
     least = 2 * WHOLE if half else WHOLE  # half precision needs larger multiples
-    small = each >= _COSTLY and not half and not probe[0].is_cuda
-    threads = 1 if largest >= WHOLE and not probe[0].is_cuda else torch.get_num_threads()
+    small = each >= _COSTLY and not half and not on_gpu
+    threads = 1 if largest >= WHOLE and not on_gpu else torch.get_num_threads()
     of_records = method if views == 1 else AveragedOverViews(method, views)
     if isinstance(method, Loop):
         return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
@@ -207,7 +208,8 @@ def _apart(
                 raise
             method = SingleRows(chosen.method)
             refused = (_refusal(chosen.method.name, reason),)
-            return replace(chosen, method=method, sizes=sizes_of(method), obstacle=obstacle_of(reason), refused=refused)
+            obstacle = obstacle_of(reason, on_gpu=records[0].is_cuda)
+            return replace(chosen, method=method, sizes=sizes_of(method), obstacle=obstacle, refused=refused)
 
 
 def _fastest(record_bytes: int, max_memory: int | None, *, on_gpu: bool) -> int:

@@ -54,8 +54,10 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def obstacle_of(error: Exception) -> Obstacle:
+def obstacle_of(error: Exception, *, on_gpu: bool) -> Obstacle:
     """Describe the obstacle behind an error that a method raised on made-up records."""
+    if isinstance(error, PlaceError) and on_gpu:
+        return Obstacle(first_line(error), "", "nothing is wrong; a CPU may treat all rows alike, and be faster")
     if isinstance(error, PlaceError):  # no line of the model is at fault
         return Obstacle(f"products here ({matrix_library()}) do not treat all rows alike", "", matrix_library().remedy)
     calls = [call for call in traceback.extract_tb(error.__traceback__) if _in_model(call.filename)]

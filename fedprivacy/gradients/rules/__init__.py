@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
@@ -65,7 +66,10 @@ def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
 
 
 def opaque(tape: Tape, name: str, module: nn.Module, inputs: Tensor) -> Tensor:
-    """Handle a module without a rule that takes and returns one tensor: recompute it record by record, vectorised."""
+    """Handle a module without a rule that takes and returns one tensor: recompute it record by record, vectorised.
+
+    It is computed in its parameters' own precision, because `torch.func` knows no autocast.
+    """
     trained = {own: p for own, p in module.named_parameters() if tape.part(p) is not None}
 
     def gradients_of(record: Tensor, gradient: Tensor) -> dict[str, Tensor]:
@@ -77,9 +81,11 @@ def opaque(tape: Tape, name: str, module: nn.Module, inputs: Tensor) -> Tensor:
         (written,) = pull_back(gradient.unsqueeze(0))
         return dict(written)
 
-    return _by_gradients(
-        tape, name, module, inputs, parameters=trained, gradients=vmap(gradients_of, randomness="error")
-    )
+    full = inputs.float() if inputs.dtype == torch.bfloat16 else inputs
+    with torch.autocast(inputs.device.type, enabled=False):
+        return _by_gradients(
+            tape, name, module, full, parameters=trained, gradients=vmap(gradients_of, randomness="error")
+        )
 
 
 def _by_gradients(

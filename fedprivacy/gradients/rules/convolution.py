@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.gradients.pieces import Piece, Written, written_or_not
+from fedprivacy.gradients.pieces import Piece, Written, power_of_two, written_or_not
+from fedprivacy.gradients.products import aligned
 from fedprivacy.gradients.tape import Tape
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -33,8 +34,8 @@ gradient goes on. Measured on one core for thirteen layers of 1 to 32 channels; 
 as long.
 """
 
-_PATCHES_IN_FLIGHT = 2**18
-"""Number of patch entries that are laid out at a time, to stay in a processor's cache."""
+_PATCHES_IN_FLIGHT, _ON_GPU = 2**18, 2**26
+"""Number of patch entries that are laid out at a time: what stays in a processor's cache, and what fills a GPU."""
 
 
 def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Tensor:
@@ -67,7 +68,7 @@ def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_byt
 
 def convolution_bias(gradient: Tensor) -> Piece:
     """Return the piece of a bias, given the gradient [batch, out_channels, ...] of the layer's output."""
-    return Written(gradient.flatten(2).sum(2))
+    return Written(aligned(gradient.flatten(2)).sum(2))
 
 
 def faster_with_channels_last(layer: Convolution) -> bool:
@@ -113,6 +114,8 @@ def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
     gradients = _by_position(gradient)
     written = gradient.new_empty(records, out_channels, layer.weight[0].numel())
     chunk = max(1, _PATCHES_IN_FLIGHT // patches[0].numel())
+    if inputs.is_cuda:
+        chunk = power_of_two(_ON_GPU // patches[0].numel())  # in a chunk of its own size a row would have other bits
     scratch = gradient.new_empty(min(chunk, records), *patches.shape[1:])
     for start in range(0, records, chunk):
         some = slice(start, start + chunk)

@@ -21,8 +21,6 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
     shared = tape.shared(name, ids)
     if shared:
         ids = ids.expand(tape.records, -1)
-    if ids.is_cuda:
-        check_range(ids, layer.num_embeddings)
     output = functional.embedding(ids, layer.weight, layer.padding_idx)
     part = tape.part(layer.weight)
     if part is None:
@@ -38,9 +36,3 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
 
     tape.watch(name, ids, output, (part,), pieces_of)
     return output
-
-
-def check_range(ids: Tensor, rows: int) -> None:
-    """Raise an `IndexError` for ids that a table does not have, as a CPU does; a GPU's kernel would abort for good."""
-    if bool(((ids < 0) | (ids >= rows)).any()):
-        raise IndexError("an id is out of range")
