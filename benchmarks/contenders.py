@@ -78,7 +78,7 @@ def take_turn(contender: str, setting: Setting, rounds: int) -> Turn:
         ContenderFailed: it did not come to its end.
     """
     size = f"{setting.users},{setting.cohort},{rounds}"
-    command = [sys.executable, "-m", "benchmarks.contenders", contender, setting.name, size]
+    command = [sys.executable, "-m", "benchmarks.contenders", contender, setting.name, size, setting.device]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | _ONE_THREAD
@@ -101,7 +101,7 @@ def _last_line(errors: TextIO) -> str:
 
 def main() -> None:
     """The process of one turn."""
-    contender, name, size = sys.argv[1:]
+    contender, name, size, device = sys.argv[1:]
     users, cohort, rounds = map(int, size.split(","))
     tell = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -112,7 +112,7 @@ def main() -> None:
     print("imported", file=tell, flush=True)
     start = time.perf_counter()
     settings = {"workers": 2} if contender == OURS_ON_TWO else {}
-    marks = run(replace(SETTINGS[name], users=users, cohort=cohort), rounds + 1, **settings)
+    marks = run(replace(SETTINGS[name], users=users, cohort=cohort, device=device), rounds + 1, **settings)
     end = time.perf_counter()
     durations = [after - before for before, after in pairwise(marks)]
     figures = {"rounds_s": durations[1:], "set_up_s": marks[0] - start, "finish_s": end - marks[-1]}

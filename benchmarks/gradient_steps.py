@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from functools import partial
 
+import torch
 from torch import Tensor, nn, optim
 from torch.nn.functional import cross_entropy
 
@@ -33,12 +34,13 @@ def nonprivate_step(problem: Problem) -> Step:
 class OurStep:
     """A local step of `fedprivacy.training.dpsgd`, with the batch given instead of sampled."""
 
-    def __init__(self, problem: Problem, max_memory: int | None = None) -> None:
-        """Take model and batch, and the bytes that the engine may use (None: its own choice)."""
+    def __init__(self, problem: Problem, max_memory: int | None = None, autocast: torch.dtype | None = None) -> None:
+        """Take model and batch, the bytes that the engine may use (None: its own choice), and its autocast."""
         self._problem, model = problem, problem.build()
         self._position = flat_parameters(model)
         nn.utils.vector_to_parameters(self._position, model.parameters())  # from here on views of one vector
-        self._engine = GradientEngine(model, partial(cross_entropy, reduction="none"), max_memory=max_memory)
+        loss = partial(cross_entropy, reduction="none")
+        self._engine = GradientEngine(model, loss, max_memory=max_memory, autocast=autocast)
         self._mechanism = SampledGaussianSum(PoissonSampledGaussian(1.0, NOISE_MULTIPLIER), CLIPPING_NORM)
         self._keystream, self._count = Keystream.secret(), itertools.count(1)
 

@@ -1,12 +1,12 @@
 """What a private gradient costs: time and memory of one training step, against Opacus and against no privacy.
 
     python -m benchmarks.gradients [--json] [--models cnn-64,mlp-256] [--rounds 5] [--max-memory MB]
-                                   [--device cuda] [--save]
+                                   [--device cuda] [--autocast bfloat16] [--save]
 
 Every contender takes the same step on the same fixed batch: gradients of a cross-entropy, clipped to one norm, summed,
 noise, plain SGD. Ours adds the mechanism's noise; Opacus, in each of its modes, adds its default noise; the non-private
-step neither clips nor adds noise. All take turns in one process, on one thread. `benchmarks.measure` says what is
-counted. Needs the `bench` extra.
+step neither clips nor adds noise. With --autocast, ours computes activations in bfloat16, and the others as before. All
+take turns in one process, on one thread. `benchmarks.measure` says what is counted. Needs the `bench` extra.
 """
 
 from __future__ import annotations
@@ -87,17 +87,18 @@ class Figures:
     chunked: dict[str, float] | None
 
 
-def measure(problem: Problem, rounds: int, max_memory: str | None) -> Figures:
+def measure(problem: Problem, rounds: int, max_memory: str | None, autocast: torch.dtype | None = None) -> Figures:
     """Measure every contender on one problem.
 
     Args:
         problem: model and batch.
         rounds: turns of each contender.
         max_memory: MB that a chunked contender may use, or "nonprivate"; None for no such contender.
+        autocast: of our step; None: float32.
     """
     parameter_bytes = sum(p.nbytes for p in problem.build().parameters())
     builds: dict[str, Callable[[], Step]] = {NONPRIVATE: partial(nonprivate_step, problem)}
-    builds[OURS] = partial(OurStep, problem)
+    builds[OURS] = partial(OurStep, problem, autocast=autocast)
     builds |= {mode: partial(opacus_step, problem, mode) for mode in MODES}
     if max_memory is not None:
         peak = peak_bytes(builds[NONPRIVATE], parameter_bytes, problem.device)
@@ -233,9 +234,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--max-memory", metavar="MB", help=f"measure our step in chunks, too; or '{NONPRIVATE}'")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--autocast", choices=["bfloat16"], help="type of our step's activations")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-<device>.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    autocast = torch.bfloat16 if options.autocast else None
     device, progress = torch.device(options.device), Console(stderr=True)
     try:
         problems = [problem(name, device) for name in options.models.split(",")]
@@ -244,7 +247,7 @@ def main() -> None:
     models = {}
     for each in problems:
         progress.print(f"measuring {each.name}")
-        models[each.name] = measure(each, options.rounds, options.max_memory)
+        models[each.name] = measure(each, options.rounds, options.max_memory, autocast)
     results = {
         "device": _device_name(device),
         "torch": torch.__version__,

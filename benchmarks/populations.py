@@ -43,6 +43,7 @@ class Setting:
         slow_turns: ... and of a slow contender.
         users: in the population.
         cohort: users in each round.
+        device: where models and records are, of contenders that can choose.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Setting:
     slow_turns: int = 1
     users: int = 1_000
     cohort: int = 50
+    device: str = "cpu"
 
     def model(self) -> nn.Module:
         """The model, with the same parameters every time."""
@@ -63,16 +65,16 @@ class Setting:
 
     def records(self, user: int) -> tuple[Tensor, Tensor]:
         """A user's inputs, shape [50, ...], and classes, shape [50]."""
-        inputs, targets = _pool(self.shape, self.classes)
+        inputs, targets = _pool(self.shape, self.classes, self.device)
         first = user * RECORDS % _POOL
         return inputs[first : first + RECORDS], targets[first : first + RECORDS]
 
 
 @cache
-def _pool(shape: tuple[int, ...], classes: int) -> tuple[Tensor, Tensor]:
+def _pool(shape: tuple[int, ...], classes: int, device: str) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(_POOL, *shape, generator=generator)
-    return inputs, torch.randint(classes, (_POOL,), generator=generator)
+    return inputs.to(device), torch.randint(classes, (_POOL,), generator=generator).to(device)
 
 
 def logistic_regression() -> nn.Module:

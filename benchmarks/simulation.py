@@ -1,7 +1,7 @@
 """What a simulation costs: client updates per second and peak memory, against two peers and a bare loop.
 
     python -m benchmarks.simulation [--json] [--settings lr,mlp] [--contenders fedprivacy,pfl_central] [--turns 2]
-                                    [--save]
+                                    [--device cuda] [--save]
     python -m benchmarks.simulation --scale [--json] [--populations 1000,10000,100000] [--cohort 1000] [--plot FILE.svg]
 
 The same work for all: users with 50 records each, five local steps on (expected) batches of ten, noise multiplier 1,
@@ -18,7 +18,8 @@ Contenders take turns, each turn in a process of its own, with one thread in eac
 core. A rate is the cohort over the median duration of a round, of all turns; the first round of a turn warms up, and
 set-up does not count. Memory is what a contender's process and all its descendants hold at the worst moment beyond what
 the process held after its imports, median of all turns; see `benchmarks.resident`. That moment may lie outside the
-rounds: ours draws figures for its report at the end, which takes 60 MB. Needs Linux and the `bench` extra.
+rounds: ours draws figures for its report at the end, which takes 60 MB. Needs Linux and the `bench` extra. With
+--device, ours and the bare loop compute there; the peers' loops know a CPU alone.
 
 --scale measures ours alone, on populations of lr of whom a fixed number train in each round.
 """
@@ -32,9 +33,10 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.contenders import NAMES, OURS, OURS_ON_TWO, SLOW, ContenderFailed, Turn, take_turn
+from benchmarks.contenders import BARE, NAMES, OURS, OURS_ON_TWO, SLOW, ContenderFailed, Turn, take_turn
 from benchmarks.gradients import save
 from benchmarks.populations import SETTINGS, Setting
 from benchmarks.scale import draw, measure_scale, report_scale
@@ -97,6 +99,7 @@ def main() -> None:
     parser.add_argument("--settings", default=",".join(SETTINGS), help="what is simulated")
     parser.add_argument("--contenders", default=",".join(NAMES), help="who takes part")
     parser.add_argument("--turns", type=int, default=2, help="of each contender, at most")
+    parser.add_argument("--device", default="cpu", help="of ours and the bare loop: cpu or cuda")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-simulation-<device>.json")
     parser.add_argument("--scale", action="store_true", help="measure ours on ever larger populations instead")
     parser.add_argument("--populations", default="1000,3000,10000,30000,100000", help="of --scale")
@@ -111,14 +114,19 @@ def main() -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     contenders = [name for name in NAMES if name in options.contenders.split(",")]
+    if options.device != "cpu":
+        contenders = [name for name in contenders if name in (OURS, BARE)]
     if OURS_ON_TWO in contenders and not has_workers():
         print(f"{OURS_ON_TWO} takes no part: fp.simulate has no setting '{WORKERS}'", file=sys.stderr)
         contenders.remove(OURS_ON_TWO)
     settings: dict[str, Figures] = {}
     for name in options.settings.split(","):
-        settings[name] = measure(SETTINGS[name], contenders, options.turns)
+        settings[name] = measure(replace(SETTINGS[name], device=options.device), contenders, options.turns)
         if options.save:  # after each, so that a run that is ended leaves what it found
-            print(f"saved {save({'settings': settings}, f'simulation {platform.machine()} CPU')}", file=sys.stderr)
+            print(
+                f"saved {save({'settings': settings}, f'simulation {platform.machine()} {options.device}')}",
+                file=sys.stderr,
+            )
     if options.json:
         print(json.dumps({"settings": settings}))
     else:

@@ -11,6 +11,7 @@ import random
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def has_workers() -> bool:
 
 def fedprivacy_rounds(setting: Setting, rounds: int, **settings: Any) -> list[float]:
     """`fp.simulate`: record-level privacy, with accounting, enforced budgets, ledger and recorder."""
-    task = TimedPopulation(setting)
+    task = TimedPopulation(replace(setting, device="cpu"))  # the engine moves a shard to its device
     with tempfile.TemporaryDirectory() as folder:
         fp.simulate(
             task,
@@ -60,6 +61,7 @@ def fedprivacy_rounds(setting: Setting, rounds: int, **settings: Any) -> list[fl
             epsilon=EPSILON,
             delta=DELTA,
             seed=0,
+            device=setting.device,
             out=Path(folder, "run"),
             progress=False,
             **settings,
@@ -70,7 +72,7 @@ def fedprivacy_rounds(setting: Setting, rounds: int, **settings: Any) -> list[fl
 def bare_rounds(setting: Setting, rounds: int) -> list[float]:
     """Plain SGD without privacy or messages: one model into which the global parameters are copied for each user."""
     draw = random.Random(0)
-    model = setting.model()
+    model = setting.model().to(setting.device)
     local = list(model.parameters())
     world = [parameter.detach().clone() for parameter in local]
     optimizer = torch.optim.SGD(local, lr=LEARNING_RATE)
@@ -82,6 +84,8 @@ def bare_rounds(setting: Setting, rounds: int) -> list[float]:
             _descend(model, optimizer, *setting.records(user))
             _add(local, total, 1.0 / setting.cohort)
         world = total
+        if setting.device != "cpu":
+            torch.cuda.synchronize()
         marks.append(time.perf_counter())
     return marks
 

@@ -5,8 +5,6 @@ import signal
 
 import pytest
 
-from tests.postgres import PostgresCluster, find_programs
-
 os.environ.pop("COLUMNS", None)  # xdist sets it for its processes, and a console that is made then keeps that width
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background so, and they inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,6 +66,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def postgres():
     """A running server, one for each test process that asks for it."""
+    from tests.postgres import PostgresCluster, find_programs  # and psycopg, which a machine lent for its GPU lacks
+
     programs = find_programs()
     if programs is None:
         lacking(

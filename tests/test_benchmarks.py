@@ -20,6 +20,7 @@ ARGUMENTS = {
     "audit_power": ["--seeds", "1", "--only", "batches have a fixed size"],
     "accounting_share": ["--clients", "3", "--rounds", "1"],
     "gradients": ["--models", "lr-64", "--rounds", "1"],
+    "gpu": ["--device", "cpu", "--only", "gradients,bfloat16", "--models", "lr-64", "--out", "runs/gpu-on-a-cpu"],
     "families": ["--library", "transformers", "--only", "bert", "--batch", "4", "--rounds", "1"],
     "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
     "simulation": ["--settings", "lr", "--turns", "1", "--contenders", "fedprivacy,bare_nonprivate"],
