@@ -119,7 +119,7 @@ _PAGE = """<!doctype html>
 <meta name="color-scheme" content="light dark"><title>fedprivacy on {{ found.device }}</title>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-.wide { overflow-x: auto } table { border-collapse: collapse } caption { text-align: left; padding: .5rem 0 }
+.wide { overflow-x: auto } table { border-collapse: collapse }
 th, td { text-align: left; padding: .2rem .8rem .2rem 0; border-bottom: 1px solid #8886; vertical-align: top }
 td.n, th.n { text-align: right } .bad { color: light-dark(#b00020, #ff8a80) }
 </style></head><body>
@@ -128,9 +128,9 @@ td.n, th.n { text-align: right } .bad { color: light-dark(#b00020, #ff8a80) }
 {% if failed %}<strong class="bad">{{ failed | length }} failed</strong>{% else %}all passed{% endif %}.</p>
 {% for name, why in found.missing.items() %}<p class="bad">Missing: {{ name }} ({{ why }}).</p>{% endfor %}
 {% if failed %}<ul>{% for name in failed %}<li>{{ name }}</li>{% endfor %}</ul>{% endif %}
-<h2>Methods</h2><div class="wide"><table>
-<caption>How each model's gradients are computed. A faster method is refused where it treats a record by its place.
-</caption>
+<h2>Methods</h2>
+<p>How each model's gradients are computed. A faster method is refused where it treats a record by its place.</p>
+<div class="wide"><table>
 <tr><th>model</th><th>method</th><th>rows at a time</th><th>refused</th></tr>
 {% for row in methods %}<tr><td>{{ row.model }}</td><td>{{ row.method }}</td><td>{{ row.sizes }}</td>
 <td>{{ row.refused or "nothing" }}</td></tr>{% endfor %}</table></div>
