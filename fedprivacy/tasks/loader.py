@@ -22,6 +22,7 @@ from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.metrics import bare_name
+from fedprivacy.values.unit import unit_of
 from fedprivacy.values.number import number_of
 from fedprivacy.values.wording import count_text
 
@@ -201,12 +202,17 @@ def shard_of(task: Task, source: ShardSource) -> Shard:
     Raises:
         TypeError: `shard` returns something else.
         ValueError: null rows are not stated, and zero-out is promised: a row in the place of an unreadable record would
-            be trained on.
+            be trained on. Or its records are not the task's unit of privacy.
         Exception: any error that `shard` raises.
     """
     shard = task.shard(source)
     if not isinstance(shard, Shard):
         raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
+    if shard.rows != (unit := unit_of(task)).rows:
+        raise ValueError(
+            f"its records have up to {shard.rows} rows, and the task's unit is {unit}; give the shard persons= and "
+            f"most_rows={unit.rows}, or the task another unit"
+        )
     check_null(shard, relation_of(task))
     return shard.present()
 
@@ -253,6 +259,8 @@ def table_of(task: Task, source: ShardSource) -> Table:
     """
     if not offers_table(task):
         raise TaskError(NO_TABLE.format(name=task.name))
+    if (unit := unit_of(task)).rows > 1:  # one row of a table is one record: a person's rows would count as several
+        raise TaskError(f"task {task.name} protects a {unit}, and questions count rows; ask no questions of it.")
     with method_of(task, "table()"):
         table = task.table(source)
     if not isinstance(table, Table):
@@ -313,7 +321,7 @@ def _check_complete(task: object, named: str) -> None:
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
 
 
-_OPTIONAL = {"augmentation", "held_out", "held_out_metrics", "scores", "standardise", "table"}
+_OPTIONAL = {"augmentation", "held_out", "held_out_metrics", "scores", "standardise", "table", "unit"}
 """Optional members: a class that is not derived from `Task` gets `Task`'s instead."""
 
 

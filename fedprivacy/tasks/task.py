@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -16,8 +16,10 @@ from torch.nn import functional
 
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.columns import Table, TableError
+from fedprivacy.tasks.persons import rows_of_persons
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import bare_name
+from fedprivacy.values.unit import Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class ShardSource:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Shard:
-    """A client's data: one row for each record.
+    """A client's data: one row for each record, or some rows for each person, who is then the record.
 
     >>> import fedprivacy as fp, torch
     >>> shard = fp.Shard(torch.tensor([[0.5], [torch.nan], [2.0]]), torch.tensor([0, 1, 1]))
@@ -91,29 +93,50 @@ class Shard:
     number may be public. Its values are dropped (`present`) before any model, loss, score or view is called, so that it
     contributes exactly zero, whatever a model does with missing values.
 
+    With `persons`, the record is a person with at most m rows. A person's gradient is the mean of the rows' gradients,
+    clipped once; a person joins a step with all rows or with none; all that counts records counts persons.
+
+    >>> visits = fp.Shard(torch.rand(5, 3), torch.arange(5), persons=["ann", "bob", "ann", "ann", "eve"], most_rows=2)
+    >>> len(visits), visits.rows, visits.inputs.shape
+    (3, 2, torch.Size([3, 2, 3]))
+
     Attributes:
-        inputs: shape [rows, ...].
-        targets: shape [rows, ...].
-        null: mask of the null rows, bool, shape [rows]; None: not stated.
+        inputs: shape [rows, ...]; of persons [persons, m, ...].
+        targets: shape [rows, ...]; of persons [persons, m, ...], missing (`values.unit.missing`) where a person has
+            fewer rows.
+        null: mask of the null records, bool, shape [rows], or [persons]; None: not stated.
+        rows: m, the most rows of a record; 1: a row is a record.
     """
 
     inputs: Tensor
     targets: Tensor
     null: Tensor | None
+    rows: int
 
-    def __init__(self, inputs: Tensor, targets: Tensor, null: Tensor | bool | None = None) -> None:
-        """State the rows, and mark the null ones.
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        null: Tensor | bool | None = None,
+        *,
+        persons: Sequence[Hashable] | Tensor | None = None,
+        most_rows: int | None = None,
+    ) -> None:
+        """State the rows, mark the null ones, and say whose they are.
 
         Args:
             inputs: shape [rows, ...].
             targets: shape [rows, ...].
             null: mask of the null rows, bool, shape [rows]; False: none is. None: those whose inputs hold a NaN. Whole
                 numbers have no NaN: with public shard sizes a task must state the null rows. If the model itself
-                handles NaN, state `null`, too: then NaN is a value like any other.
+                handles NaN, state `null`, too: then NaN is a value like any other. Null rows of a person are left out;
+                a person without another row is a null record.
+            persons: whose each row is, one name or number for each; None: each row is a record of its own.
+            most_rows: m, the most rows of a person that count, public: the first m, in the order given.
 
         Raises:
             TypeError: one of them is no tensor, or `null` is not a tensor of bool.
-            ValueError: their lengths differ.
+            ValueError: their lengths differ; or only one of `persons` and `most_rows` is given.
         """
         for name, rows in (("inputs", inputs), ("targets", targets)):
             if not isinstance(rows, Tensor):
@@ -121,11 +144,21 @@ class Shard:
                 raise TypeError(f"The shard's {name} are a {kind}; give a tensor, for example torch.as_tensor({name}).")
         if len(inputs) != len(targets):
             raise ValueError("The shard's inputs and targets differ in length; give one target for each record.")
-        self._set(inputs, targets, _null_rows(inputs, null))
+        unreadable = _null_rows(inputs, null)
+        if persons is None and most_rows is None:
+            self._set(inputs, targets, unreadable, 1)
+        else:
+            self._set(*rows_of_persons(inputs, targets, unreadable, persons, most_rows))
 
-    def _set(self, inputs: Tensor, targets: Tensor, null: Tensor | None) -> None:
-        for name, value in (("inputs", inputs), ("targets", targets), ("null", null)):
+    def _set(self, inputs: Tensor, targets: Tensor, null: Tensor | None, rows: int) -> None:
+        for name, value in (("inputs", inputs), ("targets", targets), ("null", null), ("rows", rows)):
             object.__setattr__(self, name, value)
+
+    @property
+    def blank(self) -> tuple[Tensor, Tensor]:
+        """No rows of this shard's kind, as a model and a loss see them: inputs and targets [0, ...]."""
+        inputs, targets = self.inputs[:0], self.targets[:0]
+        return (inputs, targets) if self.rows == 1 else (inputs.flatten(0, 1), targets.flatten(0, 1))
 
     def __len__(self) -> int:
         """The number of rows, null ones included: it is disclosed where shard sizes are public."""
@@ -142,9 +175,9 @@ class Shard:
         return self.holding(self.inputs[kept], self.targets[kept.to(self.targets.device)])
 
     def holding(self, inputs: Tensor, targets: Tensor) -> Shard:
-        """Return the shard with other values in its rows, in the same order; null rows stay null."""
+        """Return the shard with other values in its records, in the same order; null ones stay null."""
         other = object.__new__(Shard)
-        other._set(inputs, targets, self.null)
+        other._set(inputs, targets, self.null, self.rows)
         return other
 
     def to(self, device: torch.device) -> Shard:
@@ -264,6 +297,8 @@ class Task(Protocol):
             not its presence. If not, every client has the same weight and `nominal_shard_size` replaces the number.
             Default: public.
         nominal_shard_size: a public guess of a shard's size, for tasks whose shard sizes are private.
+        unit: the unit of privacy, such as `fp.Unit("patient", 8)`: the shard's records are then persons with at most
+            so many rows. Budgets belong to it: a run with another unit on the same dataset is refused. Default: a row.
         standardise: a question, `fp.ask.mean_and_scale({"age": (0, 120), ...})`, that is asked once on a ledger, before
             the first round, and charged to the same account: the inputs, of which the first are these columns in this
             order, are moved to their bounds, and standardised by its private answer. Where shard sizes are private, the
@@ -277,6 +312,7 @@ class Task(Protocol):
     recipe: Recipe = Recipe()
     shard_sizes_public: bool = True
     nominal_shard_size: int | None = None
+    unit: Unit = Unit()
     standardise: Any = None
     augmentation: Augmentation | None = None
 

@@ -1,0 +1,75 @@
+"""Rows by person: each person's first rows side by side, and missing ones where there are fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedprivacy.values.unit import MOST_ROWS, missing_target
+
+_Joined = tuple[Tensor, Tensor, Tensor | None, int]
+"""Inputs and targets [persons, m, ...], mask of the null persons, and m."""
+
+
+def rows_of_persons(
+    inputs: Tensor,
+    targets: Tensor,
+    null: Tensor | None,
+    persons: Sequence[Hashable] | Tensor | None,
+    most_rows: int | None,
+) -> _Joined:
+    """Join each person's first `most_rows` readable rows; persons come in the order of their first row.
+
+    A person's part depends on that person's rows alone. Of m = 1, the person is the row, without a further axis.
+
+    Args:
+        inputs, targets: shape [rows, ...].
+        null: mask of the rows that cannot be read, bool, shape [rows]; None: not stated.
+        persons: whose each row is.
+        most_rows: m.
+
+    Raises:
+        ValueError: the persons are not as many as the rows, m is out of range or open, or targets have no value that
+            can mark a missing row.
+    """
+    if persons is None or most_rows is None:
+        raise ValueError("The shard's persons and most_rows belong together; give both, or neither.")
+    if isinstance(most_rows, bool) or not isinstance(most_rows, int) or not 1 <= most_rows <= MOST_ROWS:
+        raise ValueError(f"most_rows is {most_rows!r}; give a whole number from 1 to {MOST_ROWS}.")
+    names: Sequence[Hashable] = persons.tolist() if isinstance(persons, Tensor) else persons
+    if len(names) != len(inputs):
+        raise ValueError(f"The shard has {len(inputs)} rows, and persons are {len(names)}; give one for each row.")
+    if not targets.is_floating_point():
+        if targets.dtype is torch.bool or targets.is_complex():
+            raise ValueError(f"targets are {targets.dtype}; give persons' targets as whole numbers or floats.")
+        targets = targets.long()
+    places, firsts = _places(names, null, most_rows)
+    joined = inputs.new_zeros(len(places), most_rows, *inputs.shape[1:])
+    aimed = targets.new_full((len(places), most_rows, *targets.shape[1:]), missing_target(targets))
+    if firsts:
+        person, place, row = torch.tensor(firsts, device=inputs.device).unbind(1)
+        joined[person, place] = inputs[row]
+        person, place, row = (numbers.to(targets.device) for numbers in (person, place, row))
+        aimed[person, place] = targets[row]
+    nobody = None if null is None else torch.tensor([not count for count in places.values()], dtype=torch.bool)
+    if nobody is not None:
+        nobody = nobody.to(inputs.device)
+    return (joined, aimed, nobody, most_rows) if most_rows > 1 else (joined[:, 0], aimed[:, 0], nobody, 1)
+
+
+def _places(
+    names: Sequence[Hashable], null: Tensor | None, most_rows: int
+) -> tuple[dict[Hashable, int], list[tuple[int, int, int]]]:
+    """Count each person's rows, up to m, and list (person, place, row) of each that counts."""
+    unreadable = [False] * len(names) if null is None else null.tolist()
+    counts: dict[Hashable, int] = {}
+    numbers: dict[Hashable, int] = {}
+    firsts = []
+    for row, name in enumerate(names):
+        number, count = numbers.setdefault(name, len(numbers)), counts.setdefault(name, 0)
+        if not unreadable[row] and count < most_rows:
+            firsts.append((number, count, row))
+            counts[name] = count + 1
+    return counts, firsts

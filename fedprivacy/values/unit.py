@@ -1,0 +1,85 @@
+"""The unit of privacy: a row, or a person with several rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_ROWS = 1024
+"""Largest number of rows that a unit can have."""
+
+_LONGEST_NAME = 40
+
+_LEAST = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of privacy: the guarantee holds for everything that a shard holds of one.
+
+    >>> import fedprivacy as fp
+    >>> str(fp.Unit()), str(fp.Unit("patient", 8))
+    ('record', 'patient (at most 8 rows)')
+
+    Attributes:
+        name: the task's own word for it, such as "patient".
+        rows: m, the most rows of one that a shard holds, public; 1: a row is one.
+
+    Raises:
+        ValueError: the name is no word, or the number of rows is out of range.
+    """
+
+    name: str = "record"
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        if not (self.name.replace(" ", "").replace("-", "").isalpha() and len(self.name) <= _LONGEST_NAME):
+            raise ValueError(
+                f"a unit's name is {self.name!r}; give a word of at most {_LONGEST_NAME} letters, such as 'patient'."
+            )
+        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or not 1 <= self.rows <= MOST_ROWS:
+            raise ValueError(f"a unit's rows are {self.rows!r}; give a whole number from 1 to {MOST_ROWS}.")
+
+    def __str__(self) -> str:
+        return self.name if self.rows == 1 else f"{self.name} (at most {self.rows} rows)"
+
+    @classmethod
+    def of(cls, text: str) -> Unit:
+        """Read what `str` wrote.
+
+        Raises:
+            ValueError: the text is no unit.
+        """
+        name, _, rest = text.partition(" (at most ")
+        rows = rest.removesuffix(" rows)") or "1"
+        unit = cls(name, int(rows) if rows.isdecimal() else 0)
+        if str(unit) != text:
+            raise ValueError(f"{text!r} is no unit of privacy.")
+        return unit
+
+
+def unit_of(task: Any) -> Unit:
+    """Return the unit of a task's guarantee; a task that states none protects a record, which is a row."""
+    unit: Unit = getattr(task, "unit", None) or Unit()
+    return unit
+
+
+def missing(targets: Tensor) -> Tensor:
+    """Mark the rows that are not there, of persons with fewer than m: their targets are missing.
+
+    Args:
+        targets: shape [persons, m, ...]: NaN, or the least whole number of 64 bits, where a row is missing.
+
+    Returns:
+        A mask, bool, shape [persons, m].
+    """
+    absent = targets.isnan() if targets.is_floating_point() else targets == _LEAST
+    return absent.unsqueeze(-1).flatten(2).any(2)
+
+
+def missing_target(targets: Tensor) -> float | int:
+    """Return the value that marks a missing row among such targets."""
+    return float("nan") if targets.is_floating_point() else _LEAST
