@@ -9,8 +9,8 @@ What there is: `simulate` trains a federation on this machine, `sweep` every com
 finds runs again, `open_run` opens what it recorded, `compare` puts runs side by side, `plan` tells the cost before,
 `recommend` chooses settings, `reproduce` runs one of the `reproductions` over seeds, or an experiment of one's own,
 `audit_training` tells whether the code deserves its epsilon; a `Callback`, such as `EarlyStopping`, hears of every
-round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-
-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`,
+round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource`, `Unit` and `Score`, and `tasks` has the
+built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`,
 which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`;
 `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation, and
 `PrivateGradients` is for a loop of one's own; `epsilon` and `noise_multiplier` calculate.
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from fedprivacy.values.budget import PrivacyBudget as PrivacyBudget
     from fedprivacy.values.events import NeighbouringRelation as NeighbouringRelation
     from fedprivacy.values.events import PoissonSampledGaussian as PoissonSampledGaussian
+    from fedprivacy.values.unit import Unit as Unit
 
 _HOMES = {
     "simulate": "simulation.simulate",
@@ -104,6 +105,7 @@ _HOMES = {
     "ByColumn": "tasks.tables",
     "ByDirichlet": "tasks.tables",
     "Evenly": "tasks.tables",
+    "Unit": "values.unit",
     "PrivacyBudget": "values.budget",
     "NeighbouringRelation": "values.events",
     "PoissonSampledGaussian": "values.events",

@@ -22,8 +22,8 @@ from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.metrics import bare_name
-from fedprivacy.values.unit import unit_of
 from fedprivacy.values.number import number_of
+from fedprivacy.values.unit import unit_of
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
