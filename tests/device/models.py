@@ -6,7 +6,58 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.gradient_models import TextClassifier, WideResNet, perceptron, tanh_cnn
+
+def convolutions():
+    """Overlapping windows of max-pooling between convolutions."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 10),
+    )
+
+
+class Residual(nn.Module):
+    """Two residual blocks with GroupNorm and ReLU, the second of half the pixels."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.narrow = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.Conv2d(16, 16, 3, padding=1)
+        self.wide, self.shortcut = nn.Conv2d(16, 64, 3, 2, padding=1), nn.Conv2d(16, 64, 1, 2, bias=False)
+        self.norms = nn.ModuleList([nn.GroupNorm(16, 16), nn.GroupNorm(16, 16), nn.GroupNorm(16, 64)])
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, images):
+        images = self.stem(images)
+        images = images + self.narrow(functional.relu(self.norms[0](images)))
+        active = functional.relu(self.norms[1](images))
+        images = self.wide(active) + self.shortcut(active)
+        return self.head(functional.relu(self.norms[2](images)).mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """One block over the embedded tokens of a text."""
+
+    def __init__(self, width=64, heads=4):
+        super().__init__()
+        self.token, self.heads = nn.Embedding(10_000, width), heads
+        self.maps = nn.ModuleList([nn.Linear(width, width) for _ in range(4)])
+        self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(3)])
+        self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, ids):
+        tokens = self.token(ids)
+        normed = self.norms[0](tokens)
+        query, key, value = (each(normed).unflatten(2, (self.heads, -1)).transpose(1, 2) for each in self.maps[:3])
+        weights = torch.softmax(query @ key.transpose(2, 3) / query.shape[3] ** 0.5, dim=3)
+        tokens = tokens + self.maps[3]((weights @ value).transpose(1, 2).flatten(2))
+        tokens = tokens + self.perceptron(self.norms[1](tokens))
+        return self.head(self.norms[2](tokens).mean(1))
 
 
 class Recurrent(nn.Module):
@@ -55,7 +106,7 @@ class Volumes(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A model, its records, and the loss's name."""
+    """A model, and the records that it accepts."""
 
     build: object
     inputs: object
@@ -74,10 +125,12 @@ class Case:
 
 CASES = {
     "linear": Case(lambda: nn.Linear(30, 2), lambda n: torch.randn(n, 30), 2),
-    "perceptron": Case(perceptron, lambda n: torch.randn(n, 784), 10),
-    "convolutions": Case(tanh_cnn, lambda n: torch.randn(n, 1, 28, 28), 10),
-    "residual": Case(lambda: WideResNet(10, 1), lambda n: torch.randn(n, 3, 32, 32), 10),
-    "transformer": Case(TextClassifier, lambda n: torch.randint(10_000, (n, 64)), 4),
+    "perceptron": Case(
+        lambda: nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)), lambda n: torch.randn(n, 784), 10
+    ),
+    "convolutions": Case(convolutions, lambda n: torch.randn(n, 1, 28, 28), 10),
+    "residual": Case(Residual, lambda n: torch.randn(n, 3, 32, 32), 10),
+    "transformer": Case(Transformer, lambda n: torch.randint(10_000, (n, 64)), 4),
     "volumes": Case(Volumes, lambda n: torch.randn(n, 4, 16), 3),
     "odd widths": Case(
         lambda: nn.Sequential(nn.Linear(131, 77), nn.Tanh(), nn.Linear(77, 259), nn.Tanh(), nn.Linear(259, 3)),
