@@ -28,7 +28,7 @@ from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Sized
-from fedprivacy.gradients.threads import by_speed, computing_with
+from fedprivacy.gradients.threads import by_speed, computing_with, one_at_a_time
 
 _LONGEST_SQUARED = 2.0**200
 """Largest squared norm of a finite gradient: beyond it the scale would lose digits in float32."""
@@ -85,10 +85,15 @@ class _Measured:
 class GradientEngine:
     """Clipped sums of one model's per-record gradients.
 
+    Any number of engines may compute in any number of threads, of one model or of several that share layers: each sum
+    is what it would be without the others, because they wait for one another.
+
     Attributes:
-        model: the model; read in every call, never changed.
+        model: the model; read in every call, and afterwards as before. Meanwhile no other thread may change it, nor
+            call it during `prepare`.
     """
 
+    @one_at_a_time()
     def __init__(
         self,
         model: nn.Module,
@@ -152,6 +157,7 @@ class GradientEngine:
         """The reason why gradients are not computed by book-keeping; None: they are."""
         return self._admitted.obstacle
 
+    @one_at_a_time()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
         """Choose the method for records of this shape and type, on made-up records alone; done once.
 
@@ -238,6 +244,7 @@ class GradientEngine:
         inputs, targets = (hostile_rows(t, records, generator, wide=False) for t in of_views(probe, self._views))
         return inputs, targets
 
+    @one_at_a_time()
     def stack(self, inputs: Tensor, targets: Tensor) -> Stack | None:
         """Return a stack that computes the same gradients for many clients at once; None: the model cannot be stacked.
 
@@ -291,6 +298,7 @@ class GradientEngine:
         """
         return self.clip(inputs, targets, clipping_norm, mask).total
 
+    @one_at_a_time()
     @spanned("gradients and clipping")
     def clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Clipped:
         """Return the clipped sum and the norms before clipping; see `clipped_sum`."""

@@ -17,7 +17,7 @@ from fedprivacy.gradients.indices import in_range
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
-from fedprivacy.gradients.threads import computing_with
+from fedprivacy.gradients.threads import computing_with, one_at_a_time
 
 
 class RecordScores:
@@ -29,6 +29,7 @@ class RecordScores:
         example: outputs and targets of made-up records, on the CPU.
     """
 
+    @one_at_a_time()
     def __init__(
         self, model: nn.Module, loss: Loss, measures: Sequence[Loss], kinds: tuple[Tensor, Tensor], *, threads: int = 1
     ) -> None:
@@ -53,6 +54,7 @@ class RecordScores:
             self._row_by_row = RowByRow.admitted(self._scores, failed, self._shown, model, probe)
         self.rows = self._row_by_row.sizes[0]
 
+    @one_at_a_time()
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the scores of a batch [batch, ...], shape [batch, measures], float64, on the CPU.
 

@@ -1,9 +1,10 @@
-"""Number of threads that compute a model's gradients: at most torch's number, and fewer where that is faster.
+"""Threads that compute a model's gradients: one of the program's at a time, and a number of torch's.
 
-A small model's operations finish before threads could share them, and if other processes keep the processors busy, each
-operation waits for the last thread: eight times as long for a small convolutional net on two busy cores. The fastest
-number depends on the machine and on its other work, so it is measured. A seeded run's bits must not depend on it, so
-the caller chooses only among numbers of threads with the same bits.
+The number is at most torch's own, and lower where that is faster. A small model's operations finish before threads
+could share them, and if other processes keep the processors busy, each operation waits for the last thread: eight times
+as long for a small convolutional net on two busy cores. The fastest number depends on the machine and on its other
+work, so it is measured. A seeded run's bits must not depend on it, so the caller chooses only among numbers of threads
+with the same bits.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
+from threading import RLock
 
 import torch
+
+_ALONE = RLock()
 
 _TURNS = 5
 _SECONDS = 0.5
@@ -24,8 +28,21 @@ _WORTH = 0.9
 
 
 @contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait for other threads of this process that compute gradients, of any model: models may share layers.
+
+    A computation changes its model for a while: the parameters' values, the layers' modes and their `forward`.
+    """
+    with _ALONE:
+        yield
+
+
+@contextmanager
 def computing_with(threads: int) -> Iterator[None]:
-    """Let torch compute with so many threads, in the whole process, and with as many as before afterwards."""
+    """Let torch compute with so many threads, and with as many as before afterwards.
+
+    The number is this thread's alone, but a thread that first uses torch meanwhile keeps it for good.
+    """
     before = torch.get_num_threads()
     if threads == before:
         yield

@@ -74,13 +74,10 @@ class Repair(enum.Enum):
 class Believed(NamedTuple):
     """The trustworthy content of a log: the entries that count, in order, and the repair before the next one.
 
-    `identity` is in hexadecimal, empty for a log of version 1 without entries.
-
     `end` is the offset, in bytes, behind the last entry that is whole among the others. With `Repair.APPEND_SLOT`, the
     last of `frames` is in the slot alone.
     """
 
-    identity: str
     frames: list[Frame]
     end: int
     repair: Repair
@@ -113,32 +110,37 @@ def empty_log() -> bytes:
     return _header().ljust(BLOCK, b"\0") + slot_block(NO_ENTRY)
 
 
-def believed(file: Path, data: bytes) -> Believed:
-    """Return the trustworthy content of a log's bytes; `file` is their source, for the error.
+def believed(file: Path, data: bytes, last: Frame = NO_ENTRY, left_out: int = 0) -> Believed:
+    """Return the trustworthy content of a log's bytes, whose header `identity_in` has read.
+
+    Args:
+        file: source of the bytes, for the error.
+        data: bytes of the log, without the first entries if those are known.
+        last: last of the known entries.
+        left_out: number of bytes of the known entries.
 
     Raises:
-        LogDamagedError: entries may be missing, or the file is not a log that this program knows.
+        LogDamagedError: entries may be missing.
     """
-    identity = identity_in(file, data)
-    frames, end = _whole_frames(file, data)
-    last = frames[-1] if frames else NO_ENTRY
-    slot, tail = decoded(data, SLOT_AT), data[end:]
+    frames, at = _whole_frames(file, data, last, left_out)
+    last = frames[-1] if frames else last
+    slot, tail, end = decoded(data, SLOT_AT), data[at:], at + left_out
     if slot is None:
         if tail:
             raise LogDamagedError(file, end, f"entry {last.sequence + 1} is torn, and so is its copy in the slot")
         # Only a crash in the middle of writing the slot leaves this: that entry was never acknowledged.
-        return Believed(identity, frames, end, Repair.RENEW_SLOT)
+        return Believed(frames, end, Repair.RENEW_SLOT)
     if slot.sequence == last.sequence + 1 and not _zero(tail[FRAMING + len(slot.payload) :]):
         raise LogDamagedError(file, end, f"entry {slot.sequence} is torn, and more was written behind it")
     if slot.sequence == last.sequence + 1:
-        return Believed(identity, [*frames, slot], end, Repair.APPEND_SLOT)
+        return Believed([*frames, slot], end, Repair.APPEND_SLOT)
     if slot != last:
         raise LogDamagedError(
             file, end, f"entry {last.sequence} is the last whole one, but the slot holds entry {slot.sequence}"
         )
     if not _zero(tail):
         raise LogDamagedError(file, end, f"no entry follows number {last.sequence}, but {len(tail)} bytes do")
-    return Believed(identity, frames, end, Repair.CUT_TAIL if tail else Repair.NOTHING)
+    return Believed(frames, end, Repair.CUT_TAIL if tail else Repair.NOTHING)
 
 
 def _header() -> bytes:
@@ -174,16 +176,17 @@ def identity_in(file: Path, data: bytes) -> str:
     return "" if first is None else sha256(encoded(first)).hexdigest()[: 2 * _IDENTITY_BYTES[_VERSION]]
 
 
-def _whole_frames(file: Path, data: bytes) -> tuple[list[Frame], int]:
-    """Return the entries up to the first that is not whole, and the offset of their end."""
+def _whole_frames(file: Path, data: bytes, last: Frame, left_out: int) -> tuple[list[Frame], int]:
+    """Return the entries behind `last` up to the first that is not whole, and the offset of their end in `data`."""
     frames: list[Frame] = []
-    end = ENTRIES_AT
-    while (frame := decoded(data, end)) is not None:
-        if frame.sequence != len(frames) + 1:
-            raise LogDamagedError(file, end, f"entry {frame.sequence} stands where {len(frames) + 1} belongs")
+    at = ENTRIES_AT
+    while (frame := decoded(data, at)) is not None:
+        following = last.sequence + len(frames) + 1
+        if frame.sequence != following:
+            raise LogDamagedError(file, at + left_out, f"entry {frame.sequence} stands where {following} belongs")
         frames.append(frame)
-        end += FRAMING + len(frame.payload)
-    return frames, end
+        at += FRAMING + len(frame.payload)
+    return frames, at
 
 
 def _zero(data: bytes) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -210,7 +211,7 @@ class Guard:
             except OSError as error:
                 raise LogWriteError(file, error, undone=True) from error
             write(SealedEntry(attempt, name, digest, now()))
-            newest = [kept.name for kept in tally.sealed.values()][-KEPT_UPDATES:]
+            newest = [kept.name for kept in islice(reversed(tally.sealed.values()), KEPT_UPDATES)]
             with suppress(OSError):  # an old update that cannot be deleted is harmless
                 seals.keep_only(self._kept.folder, newest, tally.places)
 

@@ -24,13 +24,13 @@ from fedprivacy._support.durable import PRIVATE, name_once, sync_folder, unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy.guard import frames
 from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError, SecondNameError
-from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
+from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, IDENTITY_WITHIN, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
 
 PATIENCE = 30.0
 """Seconds that a process waits for another's transaction, which takes milliseconds, or as long as a seal."""
 
 _POLL = 0.02  # seconds between two attempts to lock
-_PIECE = 2**20  # bytes read at a time
+_PIECE = 2**16  # bytes read at a time, so few that they stay in a processor's cache
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 """Errors after which the disk is known to be unchanged. After any other, no later success proves anything."""
 
@@ -68,28 +68,24 @@ class EntryLog:
     Attributes:
         file: path of the log, with links resolved.
         identity: identity of the log as of the last transaction; see `fedprivacy.guard.frames`.
+        entries: all entries up to the last transaction, in order.
     """
 
     def __init__(self, file: Path, patience: float = PATIENCE) -> None:
         self.file = file.resolve()
         self._patience = patience
         self.identity = ""
-        self._frames: list[Frame] = []
-        self._end = ENTRIES_AT
-
-    @property
-    def entries(self) -> list[bytes]:
-        """All entries up to the last transaction, in order."""
-        return [frame.payload for frame in self._frames]
+        self.entries: list[bytes] = []
+        self._encoded = bytearray()  # their frames, as they are in the file
 
     def damaged(self, index: int, wrong: str) -> LogDamagedError:
         """Make the error for an entry, counted from 0, that is whole but invalid."""
-        offset = ENTRIES_AT + sum(FRAMING + len(frame.payload) for frame in self._frames[:index])
+        offset = ENTRIES_AT + sum(FRAMING + len(payload) for payload in self.entries[:index])
         return LogDamagedError(self.file, offset, wrong)
 
     @contextmanager
     def transaction(self) -> Iterator[Callable[[bytes], None]]:
-        """Lock the file, repair it after a crash, read all entries, and yield a function that appends one.
+        """Lock the file, repair it after a crash, read all of it, and yield a function that appends an entry.
 
         `append(payload)` returns when the entry is on the disk. It raises ValueError if the payload is longer than
         `MOST_PAYLOAD` bytes, and `LogWriteError` if the disk refuses; then the entry does not count, unless the error
@@ -136,7 +132,10 @@ class EntryLog:
                 return
 
     def _read(self, fd: int) -> None:
-        """Read everything again, because another process may have appended, and the disk may have decayed."""
+        """Read everything again, because another process may have appended, and the disk may have decayed.
+
+        Entries that are still there, byte for byte, are not decoded again, which would take most of the time.
+        """
         opened = os.fstat(fd)
         if not stat.S_ISREG(opened.st_mode):
             raise LogDamagedError(self.file, 0, "it is no regular file")
@@ -144,18 +143,42 @@ class EntryLog:
             raise LogDamagedError(self.file, 0, "another file was put in its place while this process waited for it")
         if _links(self.file, fd) > 1:
             raise SecondNameError(self.file)
-        found = frames.believed(self.file, _all_bytes(fd))
-        if found.frames[: len(self._frames)] != self._frames or self.identity not in ("", found.identity):
+        head = os.pread(fd, IDENTITY_WITHIN, 0)
+        identity = frames.identity_in(self.file, head)
+        last, known = (self._last, len(self._encoded)) if self._unchanged(fd) else (frames.NO_ENTRY, 0)
+        data = head[:ENTRIES_AT] + _bytes_from(fd, ENTRIES_AT + known)
+        found, before = frames.believed(self.file, data, last, known), self.entries[last.sequence :]
+        payloads = [frame.payload for frame in found.frames]
+        if payloads[: len(before)] != before or self.identity not in ("", identity):
             raise LogDamagedError(
-                self.file, found.end, f"it no longer holds the {len(self._frames)} entries that it held a while ago"
+                self.file, found.end, f"it no longer holds the {len(self.entries)} entries that it held a while ago"
             )
-        self._end = _repaired(fd, found)
-        self._frames, self.identity = found.frames, found.identity or self.identity
+        _repair(fd, found, found.frames[-1] if found.frames else self._last)
+        for frame in found.frames[len(before) :]:
+            self._add(frame)
+        self.identity = identity or self.identity
+
+    def _unchanged(self, fd: int) -> bool:
+        """Return whether the file holds the entries of the last transaction, byte for byte."""
+        pieces = ((at, self._encoded[at : at + _PIECE]) for at in range(0, len(self._encoded), _PIECE))
+        return all(os.pread(fd, len(piece), ENTRIES_AT + at) == piece for at, piece in pieces)
+
+    def _add(self, frame: Frame) -> None:
+        self.entries.append(frame.payload)
+        self._encoded += frames.encoded(frame)
+
+    @property
+    def _end(self) -> int:
+        return ENTRIES_AT + len(self._encoded)
+
+    @property
+    def _last(self) -> Frame:
+        return Frame(len(self.entries), self.entries[-1]) if self.entries else frames.NO_ENTRY
 
     def _append(self, fd: int, payload: bytes) -> None:
         if len(payload) > MOST_PAYLOAD:
             raise ValueError(f"the entry has {len(payload)} bytes; an entry of {self.file} has at most {MOST_PAYLOAD}.")
-        frame = Frame(len(self._frames) + 1, payload)
+        frame = Frame(len(self.entries) + 1, payload)
         try:
             reach("guard.before-slot")
             write_at(fd, frames.slot_block(frame), SLOT_AT)
@@ -165,8 +188,7 @@ class EntryLog:
             undone = self._undo(fd) and error.errno in _NO_ROOM
             raise LogWriteError(self.file, error, undone=undone) from error
         reach("guard.appended")
-        self._frames.append(frame)
-        self._end += FRAMING + len(payload)
+        self._add(frame)
 
     def _undo(self, fd: int) -> bool:
         """Restore the file to its state before an entry that could not be appended; return whether that worked.
@@ -176,14 +198,10 @@ class EntryLog:
         try:
             os.ftruncate(fd, self._end)
             os.fsync(fd)
-            write_at(fd, frames.slot_block(_last(self._frames)), SLOT_AT)
+            write_at(fd, frames.slot_block(self._last), SLOT_AT)
         except OSError:
             return False
         return True
-
-
-def _last(entries: list[Frame]) -> Frame:
-    return entries[-1] if entries else frames.NO_ENTRY
 
 
 def _links(file: Path, fd: int) -> int:
@@ -196,20 +214,15 @@ def _links(file: Path, fd: int) -> int:
     return os.fstat(fd).st_nlink
 
 
-def _all_bytes(fd: int) -> bytes:
+def _bytes_from(fd: int, at: int) -> bytes:
     data = bytearray()
-    while piece := os.pread(fd, _PIECE, len(data)):
+    while piece := os.pread(fd, _PIECE, at + len(data)):
         data += piece
     return bytes(data)
 
 
-def _repaired(fd: int, found: Believed) -> int:
-    """Finish an operation that a crash interrupted. Each step can be interrupted in turn, and repeated.
-
-    Returns:
-        The offset behind the last entry.
-    """
-    last = _last(found.frames)
+def _repair(fd: int, found: Believed, last: Frame) -> None:
+    """Finish an operation that a crash interrupted. Each step can be interrupted in turn, and repeated."""
     match found.repair:
         case Repair.NOTHING:
             pass
@@ -221,5 +234,3 @@ def _repaired(fd: int, found: Believed) -> int:
         case Repair.APPEND_SLOT:
             os.ftruncate(fd, found.end)
             write_at(fd, frames.encoded(last), found.end)
-            return found.end + FRAMING + len(last.payload)
-    return found.end

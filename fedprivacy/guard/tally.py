@@ -256,7 +256,7 @@ class TallyFile:
         """
         try:
             updates = seals.bearing_witness(self.file, self.identity)
-            unknown = updates.keys() - self.tally.places
+            unknown = [name for name in updates if name not in self.tally.places]
             if not unknown:
                 seals.name_by_identity(self.file, self.identity)
         except OSError as error:

@@ -29,8 +29,8 @@ from fedprivacy.values.wording import count_text
 OBJECT = "object:"
 """Prefix of the name of a task that was given as an object; the name of its class follows."""
 
-_WORDS: dict[int, set[str]] = {}
-"""Names by which each task was loaded, by the task's `id`, since a loaded task lives as long as the process."""
+_LOADED: list[tuple[Task, str]] = []
+"""Every task that was loaded, with its name. They are kept, since Python gives a dead object's `id` to another one."""
 
 
 class TaskError(sources.SourceError):
@@ -63,7 +63,7 @@ def load_task(name: str, sha256: str | None = None) -> Task:
         raise TaskError(str(error)) from error
     task = _made(found, name) if callable(found) else found
     _check_complete(task, f"task is '{name}'")
-    _WORDS.setdefault(id(task), set()).add(name)
+    _LOADED.append((task, name))
     return task
 
 
@@ -311,7 +311,7 @@ def _made(maker: Callable[[], Task], name: str) -> Task:
 
 
 def _words(task: Task) -> list[str]:
-    return sorted(_WORDS.get(id(task), ())) or [f"{OBJECT}{type(task).__name__}"]
+    return sorted(name for loaded, name in _LOADED if loaded is task) or [f"{OBJECT}{type(task).__name__}"]
 
 
 def _check_complete(task: object, named: str) -> None:

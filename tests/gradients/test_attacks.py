@@ -1,6 +1,7 @@
 """Models, records and settings with which one record once counted for more than C, or was seen from outside."""
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
@@ -209,6 +210,29 @@ def test_two_threads_do_not_take_each_other_s_records():
         plain = pool.submit(lambda: [model(batches[0][0]) for _ in range(50)])
         assert max(max(found) for found in pool.map(errors, range(2))) < 1e-5
         assert all(torch.equal(outputs, plain.result()[0]) for outputs in plain.result())
+
+
+def test_a_sum_is_not_taken_of_parameters_with_which_another_engine_tries_the_layer():
+    torch.manual_seed(0)
+    layer, batch = nn.Linear(6, 4), (torch.rand(8, 6), torch.arange(8) % 4)
+    engine, tries, summed = GradientEngine(layer, cross_entropy), Event(), Event()
+
+    def loss(outputs, targets):
+        if not tries.is_set():
+            tries.set()
+            summed.wait(0.3)  # seconds; in vain, since the sum waits in turn
+        return cross_entropy(outputs, targets)
+
+    other = GradientEngine(nn.Sequential(layer), loss)
+    nn.init.normal_(layer.weight)
+    alone = engine.clipped_sum(*batch, 0.1)
+    with ThreadPoolExecutor(1) as pool:
+        tried = pool.submit(other.prepare, *batch)
+        tries.wait(60)
+        beside = engine.clipped_sum(*batch, 0.1)
+        summed.set()
+        tried.result()
+    assert torch.equal(beside, alone)
 
 
 @pytest.fixture

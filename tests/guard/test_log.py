@@ -46,17 +46,17 @@ def append(file, *payloads):
             append_one(payload)
 
 
-def read(file):
-    log = EntryLog(file)
+def read(file, log=None):
+    log = log or EntryLog(file)
     with log.transaction():
         return log.entries
 
 
-def outcome(file, data):
-    """The entries of a log of these bytes, or 'damaged'."""
+def outcome(file, data, log=None):
+    """The entries of a log of these bytes, or 'damaged'; `log` may have read others in their place."""
     file.write_bytes(data)
     try:
-        entries = read(file)
+        entries = read(file, log)
     except LogDamagedError:
         assert file.read_bytes() == data, "a damaged file must be left as evidence"
         return "damaged"
@@ -218,6 +218,40 @@ def test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_wh
     file.write_bytes(whole[:SLOT_AT] + log_bytes(ENTRIES[:2])[SLOT_AT:])  # a backup was put back
     with pytest.raises(LogDamagedError, match="no longer holds the 4 entries"), log.transaction():
         pass
+
+
+def test_what_another_process_appended_since_is_read_on(file, whole):
+    log, told = EntryLog(file), list(ENTRIES)
+    for added in ([], [b"five"], [b"six", b"seven"]):
+        append(file, *added)
+        with log.transaction() as append_one:
+            assert log.entries == told + added
+            append_one(b"its own")
+        told += [*added, b"its own"]
+    assert read(file) == told
+
+
+@pytest.mark.parametrize("added", [[], [b"five"]])
+def test_a_log_that_changed_since_it_was_read_is_mended_or_noticed_as_if_it_was_never_read(file, whole, added):
+    data = whole[:SLOT_AT] + log_bytes([*ENTRIES, *added])[SLOT_AT:]
+    for offset in range(ENTRIES_AT, len(whole)):
+        file.write_bytes(whole)
+        log = EntryLog(file)
+        read(file, log)
+        changed = data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :]
+        assert outcome(file, changed, log) == outcome(file, changed), offset
+
+
+def test_a_transaction_checks_as_many_bytes_however_long_the_log_is(file, whole, monkeypatch):
+    checked, checksum = [], zlib.crc32
+    monkeypatch.setattr(zlib, "crc32", lambda data: checked.append(len(data)) or checksum(data))
+    log, taken = EntryLog(file), []
+    for _ in range(40):
+        with log.transaction() as append_one:
+            append_one(b"an entry")
+        taken.append(sum(checked))
+        checked.clear()
+    assert taken[0] > taken[1] == taken[-1]
 
 
 def test_the_longest_entry_fits_the_slot_and_a_longer_one_is_refused(file):

@@ -1,11 +1,14 @@
 """A task that cannot be loaded is named, with what it lacks; and so is one whose table cannot be."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 
 import fedprivacy as fp
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.tasks.columns import TableError
-from fedprivacy.tasks.loader import is_task, offers_table, table_of
+from fedprivacy.tasks.loader import is_task, offers_table, table_of, word_of
 from tests.flower.blobs import Blobs
 
 SOURCE = fp.ShardSource(partition_id=0, num_partitions=2)
@@ -27,6 +30,22 @@ def test_a_missing_file_or_name_is_named(tmp_path):
     file.write_text("")
     with pytest.raises(TaskError, match="defines no 'Task'"):
         load_task(f"{file}:Task")
+
+
+both = Barrier(2)
+
+
+def blobs():
+    both.wait(60)  # so that each of two threads makes a task, of which one is forgotten
+    return Blobs()
+
+
+def test_the_name_of_a_task_that_is_gone_is_not_that_of_another_object():
+    name = f"{__name__}:blobs"
+    with ThreadPoolExecutor(2) as pool:
+        assert set(map(word_of, pool.map(load_task, [name] * 2))) == {name}
+    assert {word_of(task) for task in [Blobs() for _ in range(100)]} == {"object:Blobs"}
+    assert word_of(load_task(name)) == name
 
 
 class Silent(fp.Task):

@@ -19,6 +19,7 @@ from fedprivacy.gradients.checks.structure import made_private, structural_probl
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.obstacle import Obstacle
+from fedprivacy.gradients.threads import one_at_a_time
 
 
 def check_model(model: nn.Module) -> None:
@@ -57,6 +58,7 @@ def _frozen(model: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if not is_lazy(value)}
 
 
+@one_at_a_time()
 def check_on_blank(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
     """Run model and loss on made-up records, so that a task that cannot work fails before a record is read.
 
@@ -151,6 +153,7 @@ def diagnose(model: nn.Module, example: Example | None = None) -> Diagnosis:
     )
 
 
+@one_at_a_time()
 def _run(model: nn.Module, example: Example, *, mend: bool) -> tuple[list[Problem], GradientEngine | None]:
     """Run the model; return the problems that show, and the prepared engine if there are none."""
     batch = example.inputs, example.targets

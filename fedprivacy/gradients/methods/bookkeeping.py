@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -22,9 +22,6 @@ from fedprivacy.gradients.losses import Loss, checked_losses
 from fedprivacy.gradients.rules import Rule, opaque, rule_for
 from fedprivacy.gradients.tape import Sized, Tape
 from fedprivacy.gradients.watch import OnePath
-
-_ONE_AT_A_TIME = RLock()
-"""Lock: two batches in one model's layers at once would be confused."""
 
 
 class UncoveredError(ValueError):
@@ -94,15 +91,14 @@ class BookKeeping:
 
     @contextmanager
     def _installed(self, tape: Tape) -> Iterator[None]:
-        """Replace the layers' `forward` by their rules, in this thread; others wait, or see the layers unchanged."""
-        with _ONE_AT_A_TIME:
-            try:
-                for name, module, rule in self._rules:
-                    module.__dict__["forward"] = partial(_in_thread, get_ident(), partial(rule, tape, name), module)
-                yield
-            finally:
-                for _, module, _ in self._rules:
-                    module.__dict__.pop("forward", None)
+        """Replace the layers' `forward` by their rules, in this thread; others see the layers unchanged."""
+        try:
+            for name, module, rule in self._rules:
+                module.__dict__["forward"] = partial(_in_thread, get_ident(), partial(rule, tape, name), module)
+            yield
+        finally:
+            for _, module, _ in self._rules:
+                module.__dict__.pop("forward", None)
 
 
 def _in_thread(thread: int, rule: Rule, module: nn.Module, *arguments: Any, **options: Any) -> Any:

@@ -24,6 +24,17 @@ BUGS = (
         ),
     ),
     Bug(
+        meaning="a sum is taken while another thread has given its layers other parameters and modes",
+        place="fedprivacy.gradients.threads:one_at_a_time",
+        old="with _ALONE: ...",
+        new="if True: ...",
+        breaks=guarantees.CLIPPED,
+        tests=(
+            "tests/gradients/test_attacks.py"
+            "::test_a_sum_is_not_taken_of_parameters_with_which_another_engine_tries_the_layer",
+        ),
+    ),
+    Bug(
         meaning="a layer that calls train() on itself passes for one in eval()",
         place="fedprivacy.gradients.checks.behaviour:_side_effects",
         old="_first(model, records, lambda batch: _random_state(batch.device))",

@@ -162,11 +162,22 @@ BUGS = (
     Bug(
         meaning="a log that lost entries since it was read is believed",
         place="fedprivacy.guard.log:EntryLog._read",
-        old='found.frames[: len(self._frames)] != self._frames or self.identity not in ("", found.identity)',
-        new='self.identity not in ("", found.identity)',
+        old='payloads[: len(before)] != before or self.identity not in ("", identity)',
+        new='self.identity not in ("", identity)',
         breaks=guarantees.REMEMBERED,
         tests=(
             "tests/guard/test_log.py::test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_whole",
+        ),
+    ),
+    Bug(
+        meaning="a log that changed since it was read is believed if it is as long as before",
+        place="fedprivacy.guard.log:EntryLog._unchanged",
+        old="os.pread(fd, len(piece), ENTRIES_AT + at) == piece",
+        new="len(os.pread(fd, len(piece), ENTRIES_AT + at)) == len(piece)",
+        breaks=guarantees.REMEMBERED,
+        tests=(
+            "tests/guard/test_log.py"
+            "::test_a_log_that_changed_since_it_was_read_is_mended_or_noticed_as_if_it_was_never_read[added1]",
         ),
     ),
     Bug(
