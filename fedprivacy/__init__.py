@@ -10,8 +10,8 @@ finds runs again, `open_run` opens what it recorded, `compare` puts runs side by
 `recommend` chooses settings, `reproduce` runs one of the `reproductions` over seeds, or an experiment of one's own,
 `audit_training` tells whether the code deserves its epsilon; a `Callback`, such as `EarlyStopping`, hears of every
 round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource`, `Unit` and `Score`, and `tasks` has the
-built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`,
-which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`;
+built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a
+`Table`, which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`;
 `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation, and
 `PrivateGradients` is for a loop of one's own; `epsilon` and `noise_multiplier` calculate.
 

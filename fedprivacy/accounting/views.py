@@ -38,7 +38,7 @@ from fedprivacy.values.wording import written_out
 _THREE_DIGITS_UP = Context(prec=3, rounding=ROUND_CEILING)
 
 
-class Unit(enum.StrEnum):
+class Protected(enum.StrEnum):
     """The unit that an epsilon protects: `RECORD`, one row of a client's shard; `CLIENT`, all records of a client."""
 
     RECORD = "record"
@@ -57,9 +57,9 @@ class View(enum.StrEnum):
     USER_LEVEL = "user-level"
 
     @property
-    def protects(self) -> Unit:
+    def protects(self) -> Protected:
         """The protected unit."""
-        return Unit.CLIENT if self is View.USER_LEVEL else Unit.RECORD
+        return Protected.CLIENT if self is View.USER_LEVEL else Protected.RECORD
 
     @property
     def guarantee(self) -> str:
@@ -130,7 +130,7 @@ class Epsilon:
         check_delta(self.delta)
 
     @property
-    def protects(self) -> Unit:
+    def protects(self) -> Protected:
         """The protected unit."""
         return self.view.protects
 

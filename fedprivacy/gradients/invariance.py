@@ -152,6 +152,8 @@ def hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide:
         choice = torch.randint(len(probe), shape, generator=generator).to(probe.device)
         return plain(probe.gather(0, choice))
     rows = torch.randn(shape, generator=generator)
+    if bool((absent := probe.isnan()).any()):  # rows of a person that are not there
+        rows[absent.cpu()[torch.randint(len(probe), (count,), generator=generator)]] = math.nan
     if wide:
         rows *= _powers_of_two(-_WIDEST, _WIDEST, (count, *[1] * (probe.dim() - 1)), generator)
     return plain(rows.to(probe))

@@ -79,9 +79,9 @@ class Piece(ABC):
     def gradients(self) -> Tensor:
         """Write out every record's gradient, shape [batch, *parameter]."""
 
-    def averaged(self, views: int, kept_bytes: int) -> Piece:
-        """Average the gradients of records that have `views` consecutive rows each."""
-        return Written(_mean_of_views(self.gradients(), views))
+    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+        """Average the gradients of records that have several consecutive rows each, by weights [records, rows]."""
+        return Written(_weighted(self.gradients(), weights))
 
 
 class Written(Piece):
@@ -131,12 +131,14 @@ class Rewritten(Piece):
     def gradients(self) -> Tensor:
         return self._write(0, len(self.sources[0])).gradients()
 
-    def averaged(self, views: int, kept_bytes: int) -> Piece:
-        def write(start: int, stop: int) -> Written:
-            return Written(_mean_of_views(self._write(start * views, stop * views).gradients(), views))
+    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+        rows = weights.shape[1]
 
-        by_record = tuple(source.unflatten(0, (-1, views)) for source in self.sources)
-        return Rewritten(write, by_record, power_of_two(self._chunk // views))
+        def write(start: int, stop: int) -> Written:
+            return Written(_weighted(self._write(start * rows, stop * rows).gradients(), weights[start:stop]))
+
+        by_record = (source.unflatten(0, (-1, rows)) for source in self.sources)
+        return Rewritten(write, (*by_record, weights), power_of_two(self._chunk // rows))
 
     def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         for first in range(start, stop, self._chunk):
@@ -163,9 +165,9 @@ class Outer(Piece):
         inputs, gradients = self.sources
         return gradients.unsqueeze(2) * inputs.unsqueeze(1)
 
-    def averaged(self, views: int, kept_bytes: int) -> Piece:
-        inputs, gradients = (factor.unflatten(0, (-1, views)) for factor in self.sources)
-        return over_positions(inputs, gradients / views, kept_bytes)
+    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+        inputs, gradients = (factor.unflatten(0, (-1, weights.shape[1])) for factor in self.sources)
+        return over_positions(inputs, gradients * weights.to(gradients.dtype).unsqueeze(2), kept_bytes)
 
 
 class Gram(Piece):
@@ -200,9 +202,10 @@ class Gram(Piece):
         inputs, gradients = self.sources
         return torch.bmm(gradients.transpose(1, 2), inputs)
 
-    def averaged(self, views: int, kept_bytes: int) -> Piece:
-        inputs, gradients = (factor.unflatten(0, (-1, views)).flatten(1, 2) for factor in self.sources)
-        return over_positions(inputs, gradients / views, kept_bytes)
+    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+        inputs, gradients = (factor.unflatten(0, (-1, weights.shape[1])) for factor in self.sources)
+        weighted = gradients * weights[..., None, None]
+        return over_positions(inputs.flatten(1, 2), weighted.flatten(1, 2), kept_bytes)
 
 
 class TableRows(Piece):
@@ -240,9 +243,10 @@ class TableRows(Piece):
         written = self._rows.new_zeros(len(self.sources[0]), *self._table)
         return written.index_put_((self._record, self._id), self._rows)
 
-    def averaged(self, views: int, kept_bytes: int) -> Piece:
-        ids, gradients = (source.unflatten(0, (-1, views)).flatten(1, 2) for source in self.sources)
-        return TableRows(ids, gradients / views, self._table)
+    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+        ids, gradients = (source.unflatten(0, (-1, weights.shape[1])) for source in self.sources)
+        weighted = gradients * weights.to(gradients.dtype)[..., None, None]
+        return TableRows(ids.flatten(1, 2), weighted.flatten(1, 2), self._table)
 
 
 def _added(rows: Tensor, places: Tensor, terms: Tensor) -> Tensor:
@@ -299,9 +303,11 @@ def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
     return Written(reduce(torch.add, (piece.gradients() for piece in pieces)))
 
 
-def _mean_of_views(rows: Tensor, views: int) -> Tensor:
-    mean: Tensor = rows.unflatten(0, (-1, views)).mean(1)
-    return mean
+def _weighted(rows: Tensor, weights: Tensor) -> Tensor:
+    """Sum rows [records * rows, ...] of each record by weights [records, rows]."""
+    by_record: Tensor = rows.unflatten(0, (-1, weights.shape[1]))
+    scales = weights.to(rows.dtype).view(*weights.shape, *[1] * (rows.dim() - 1))
+    return (by_record * scales).sum(1)
 
 
 def _factor_norms(rows: Tensor) -> Tensor:

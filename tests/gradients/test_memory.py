@@ -159,18 +159,18 @@ def test_a_model_that_fits_in_no_size_is_refused_before_there_are_records(exhaus
 
 def test_an_average_over_views_that_shows_who_else_is_there_is_not_used(monkeypatch):
     """One last bit of it, which no gradient of a single row has."""
-    average = pieces._mean_of_views
+    average = pieces.Written.averaged
 
-    def showing(rows, views):
-        mean = average(rows, views)
-        return mean + mean[-1:] * 2.0**-20
+    def showing(piece, weights, kept_bytes):
+        mean = average(piece, weights, kept_bytes).gradients()
+        return pieces.Written(mean + mean[-1:] * 2.0**-20)
 
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
     inputs, targets = torch.zeros(0, 1, 6), torch.zeros(0, dtype=torch.long)
     engine = GradientEngine(model, cross_entropy, views=2)
     engine.prepare(inputs, targets)
     assert engine.method != "loop"
-    monkeypatch.setattr(pieces, "_mean_of_views", showing)
+    monkeypatch.setattr(pieces.Written, "averaged", showing)
     shown = GradientEngine(model, cross_entropy, views=2)
     shown.prepare(inputs, targets)
     assert shown.method == "loop"
@@ -326,10 +326,11 @@ def test_a_loss_that_asks_for_huge_memory_is_its_record_s_fault_alone(greedy, vi
 
 def test_the_average_of_views_of_a_table_never_writes_the_table():
     ids, gradients = torch.tensor([[3, 5], [3, 10**8], [7, 7], [3, 7]]), torch.randn(4, 2, 5)
-    averaged = TableRows(ids, gradients, torch.Size([10**9, 5])).averaged(2, 0)
+    halves = torch.full((2, 2), 0.5)
+    averaged = TableRows(ids, gradients, torch.Size([10**9, 5])).averaged(halves, 0)
     first = torch.stack([gradients[0, 0] + gradients[1, 0], gradients[0, 1], gradients[1, 1]]) / 2
     second = torch.stack([gradients[2].sum(0) + gradients[3, 1], gradients[3, 0]]) / 2
     assert torch.allclose(averaged.norms().float(), torch.stack([first.norm(), second.norm()]))
     small = TableRows(ids.clamp(max=9), gradients, torch.Size([10, 5]))
     written = small.gradients().unflatten(0, (2, 2)).mean(1)
-    assert torch.allclose(small.averaged(2, 0).gradients(), written)
+    assert torch.allclose(small.averaged(halves, 0).gradients(), written)

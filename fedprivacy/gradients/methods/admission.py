@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
-from fedprivacy.gradients.methods.averaged import AveragedOverViews
+from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
 from fedprivacy.gradients.methods.obstacle import Obstacle, first_line, obstacle_of
 from fedprivacy.gradients.methods.single_rows import SingleRows
@@ -62,7 +62,7 @@ _ON_GPU = 2**32
 class Admitted:
     """The admitted method, and the sizes of the portions in which it computes."""
 
-    method: Method  # method for records; it averages if they have several views
+    method: Method  # method for records; it averages if they have several rows
     sizes: tuple[int, ...]  # numbers of records that are computed at a time, the largest first
     kept_bytes: int  # bytes of written gradients, for each parameter
     threads: int  # number of torch's threads with which it was proven; all for a large model
@@ -77,7 +77,7 @@ def admitted(
     probe: tuple[Tensor, Tensor],
     *,
     autocast: torch.dtype | None,
-    views: int,
+    layout: Layout,
     max_memory: int | None,
 ) -> Admitted:
     """Return the first method that agrees with the loop on made-up records, `probe`, and keeps records apart.
@@ -95,7 +95,7 @@ def admitted(
             continue
         try:
             method = _checked(kind, model, loss, probe, autocast)
-            chosen = _in_portions(method, model, probe, views, max_memory, half=autocast is not None)
+            chosen = _in_portions(method, model, probe, layout, max_memory, half=autocast is not None)
             return replace(chosen, obstacle=obstacle or chosen.obstacle, refused=(*refused, *chosen.refused))
         except (InPlaceError, LossShapeError):
             raise
@@ -132,37 +132,37 @@ def _refusal(name: str, reason: Exception) -> str:
     return f"{name}: {first_line(reason).removeprefix(f'{name} ')}"
 
 
-def still_apart(admitted: Admitted, model: nn.Module, probe: tuple[Tensor, Tensor], views: int) -> bool:
+def still_apart(admitted: Admitted, model: nn.Module, records: tuple[Tensor, Tensor]) -> bool:
     """Return whether the admitted method keeps records apart with another number of threads, too, in all sizes."""
     if admitted.alone:
         return True
     try:
-        records, sizes = of_views(probe, views), admitted.sizes
+        sizes = admitted.sizes
         return sizes_that_agree(admitted.method, model, records, sizes, admitted.kept_bytes) == sizes
     except Exception:  # as `admitted` takes it
         return False
 
 
-def of_views(probe: tuple[Tensor, Tensor], views: int) -> tuple[Tensor, Tensor]:
-    """Repeat made-up records as `views` views each, inputs [records, views, ...]; a single view changes nothing."""
-    inputs, targets = probe
-    return probe if views == 1 else (inputs.unsqueeze(1).expand(-1, views, *inputs.shape[1:]).contiguous(), targets)
-
-
 def _in_portions(
-    method: Method, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, half: bool
+    method: Method,
+    model: nn.Module,
+    probe: tuple[Tensor, Tensor],
+    layout: Layout,
+    max_memory: int | None,
+    *,
+    half: bool,
 ) -> Admitted:
     """Find the sizes of parts in which the method keeps records apart; raise if there is none."""
     on_gpu = probe[0].is_cuda
     kept_bytes = (max_memory or (_ON_GPU if on_gpu else _MODERATE)) // 2
     pieces = method.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
     held = probe[0].nbytes + method.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
-    each = (held // PROBES + 1) * views
+    each = (held // PROBES + 1) * layout.each
     largest = _fastest(each, max_memory, on_gpu=on_gpu)
     least = 2 * WHOLE if half else WHOLE  # half precision needs larger multiples
     small = each >= _COSTLY and not half and not on_gpu
     threads = 1 if largest >= WHOLE and not on_gpu else torch.get_num_threads()
-    of_records = method if views == 1 else AveragedOverViews(method, views)
+    of_records = layout.averaging(method)
     if isinstance(method, Loop):
         return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
     tried = [largest]
@@ -171,9 +171,9 @@ def _in_portions(
     wanted = [with_small(sizes) if small else sizes for sizes in (sizes_up_to(rows, least) for rows in tried)]
     try:
         chosen = Admitted(of_records, (1,), kept_bytes, threads)
-        return _apart(chosen, model, of_views(probe, views), wanted, by_single_rows=not half)
+        return _apart(chosen, model, layout.of_made_up(probe), wanted, by_single_rows=not half)
     except DisagreementError:
-        if largest >= WHOLE or views > 1:
+        if largest >= WHOLE or layout.each > 1:
             raise
     return Admitted(method, (1,), kept_bytes, threads, alone=True)  # too large for parts that are alike
 

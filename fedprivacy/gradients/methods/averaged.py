@@ -1,31 +1,109 @@
-"""Method for records that come as several views of themselves: the gradients of the rows, averaged by record.
+"""Records of several rows: the rows' gradients, averaged by record before they are clipped.
 
-It is a method like the others, so that the checks on made-up records cover the averages as well: the bits of a record
-in any company, and the number of records that memory holds.
+Rows are views of a record (De et al. 2022), or the rows of a person, each with a target of its own; or views of these.
+The average is a method like the others, so that the checks on made-up records cover it as well: the bits of a record in
+any company, and the number of records that memory holds.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
-from fedprivacy.gradients.selfcheck import Method
+from fedprivacy.gradients.selfcheck import PROBES, Method
 from fedprivacy.gradients.tape import Sized
+from fedprivacy.values.unit import missing, missing_target
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets."""
 
 
-class AveragedOverViews:
-    """Gradients of records as averages over their views (De et al. 2022); inputs have shape [batch, views, ...]."""
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The rows that a record has.
 
-    def __init__(self, rows: Method, views: int) -> None:
-        """Take the method for rows, each of which is one view of a record."""
-        self.name, self._rows, self._views = rows.name, rows, views
+    Attributes:
+        rows: m, the most rows of a person, who is a record: inputs and targets [records, m, ...], and targets are
+            missing (`values.unit.missing`) where a person has fewer; 1: no such axis.
+        views: augmentation multiplicity: inputs [records, views, ...] or [records, m, views, ...]; 1: no such axis.
+    """
+
+    rows: int = 1
+    views: int = 1
+
+    @property
+    def each(self) -> int:
+        """Number of rows of a record, missing ones included."""
+        return self.rows * self.views
+
+    def kinds(self, inputs: Tensor, targets: Tensor) -> Batch:
+        """Return inputs and targets of as many rows as there are: their shapes and types are those of a row."""
+        inputs = inputs.flatten(0, (self.rows > 1) + (self.views > 1))
+        return inputs, targets if self.rows == 1 else targets.flatten(0, 1)
+
+    def of_made_up(self, probe: Batch) -> Batch:
+        """Make records of made-up rows, with all rows, with one, and with every other one."""
+        inputs, targets = probe
+        if self.rows > 1:
+            places = torch.arange(self.rows, device=inputs.device)
+            turned = (torch.arange(PROBES, device=inputs.device).unsqueeze(1) + places) % PROBES
+            inputs, targets = inputs[turned], targets[turned.to(targets.device)]
+            absent = torch.stack([places < 0, places > 0, places % 2 > 0]).to(targets.device)
+            targets[absent] = missing_target(targets)
+        if self.views > 1:
+            axis = 2 if self.rows > 1 else 1
+            inputs = inputs.unsqueeze(axis).expand(*inputs.shape[:axis], self.views, *inputs.shape[axis:]).contiguous()
+        return inputs, targets
+
+    def averaging(self, method: Method) -> Method:
+        """Return the method for records, given that for rows."""
+        return method if self.each == 1 else AveragedOverRows(method, self)
+
+
+class AveragedOverRows:
+    """Gradients of records as averages over their rows."""
+
+    def __init__(self, of_rows: Method, layout: Layout) -> None:
+        """Take the method for rows, and the rows that a record has."""
+        self.name, self._of_rows, self._layout = of_rows.name, of_rows, layout
 
     @property
     def held_bytes(self) -> int:
         """Approximate number of bytes that the activations of the last batch took."""
-        return self._rows.held_bytes
+        return self._of_rows.held_bytes
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """Compute every trained parameter's piece, for targets [batch, ...] that all views of a record share."""
-        rows = self._rows.pieces(inputs.flatten(0, 1), targets.repeat_interleave(self._views, 0), kept_bytes)
-        averaged = [(sized.part, sized.piece.averaged(self._views, kept_bytes)) for sized in rows]
+        """Compute every trained parameter's piece, for targets [batch, ...] or [batch, m, ...]."""
+        views = self._layout.views
+        weights = inputs.new_ones(len(inputs), 1, dtype=torch.float32)
+        if self._layout.rows > 1:
+            inputs, targets, weights = rows_that_count(inputs, targets)
+        if views > 1:
+            inputs, targets = inputs.flatten(0, 1), targets.repeat_interleave(views, 0)
+            weights = (weights / views).repeat_interleave(views, 1)
+        rows = self._of_rows.pieces(inputs, targets, kept_bytes)
+        averaged = [(sized.part, sized.piece.averaged(weights, kept_bytes)) for sized in rows]
         return [Sized(part, piece, piece.norms()) for part, piece in averaged]
+
+
+def rows_that_count(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Lay out the rows of persons, whatever their numbers of rows, in one shape; no branch depends on them.
+
+    A missing row is another copy of the person's first row, and weighs nothing.
+
+    Args:
+        inputs, targets: shape [persons, m, ...].
+
+    Returns:
+        Inputs and targets [persons * m, ...], and each row's weight, float32 [persons, m]: one over the person's rows.
+    """
+    there = ~missing(targets)
+    persons, m = there.shape
+    places = torch.arange(m, device=there.device)
+    taken = torch.where(there, places, there.int().argmax(1, keepdim=True))
+    rows = (taken + m * torch.arange(persons, device=there.device).unsqueeze(1)).flatten()
+    weights = there.float() / there.float().sum(1, keepdim=True)
+    inputs, targets = inputs.flatten(0, 1)[rows.to(inputs.device)], targets.flatten(0, 1)[rows]
+    return inputs, targets, weights.to(inputs.device)

@@ -105,7 +105,7 @@ BUGS = (
     Bug(
         meaning="that records are kept apart is judged before their views are averaged",
         place="fedprivacy.gradients.methods.admission:_in_portions",
-        old="_apart(chosen, model, of_views(probe, views), wanted, by_single_rows=not half)",
+        old="_apart(chosen, model, layout.of_made_up(probe), wanted, by_single_rows=not half)",
         new="""
             replace(
                 _apart(replace(chosen, method=method), model, probe, wanted, by_single_rows=False),
