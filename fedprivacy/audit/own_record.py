@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedprivacy.audit.observed import AuditedTraining, ObservedClient
 from fedprivacy.audit.real_client import parameters_of
+from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.tasks import Shard, Task
 
 _CANDIDATES = 64  # records, of which the one with the longest gradient is taken
@@ -58,8 +59,9 @@ class OwnRecord:
         trained = [p for p in model.parameters() if p.requires_grad]
         best, length = None, 0.0
         for place in range(min(_CANDIDATES, len(shard.inputs))):
-            record = Shard(shard.inputs[place : place + 1], shard.targets[place : place + 1], null=False)
-            loss = task.loss(model(record.inputs), record.targets).sum()
+            record = shard.of_records(shard.inputs[place : place + 1], shard.targets[place : place + 1])
+            inputs, targets, weights = Layout(shard.rows).weighted(record.inputs, record.targets)
+            loss = (weights * task.loss(model(inputs), targets)).sum()
             parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
             gradient = torch.cat([part.flatten() for part in parts]).double().numpy()
             norm = float(np.linalg.norm(gradient))
@@ -86,7 +88,7 @@ class OwnRecord:
             RuntimeError: the client sent no update.
         """
         copies = torch.zeros(_COPIES, dtype=torch.long)
-        shard = Shard(self.record.inputs[copies], self.record.targets[copies], null=False)
+        shard = self.record.of_records(self.record.inputs[copies], self.record.targets[copies])
         client = ObservedClient(self.task, shard, training, self.parameters, seed=seed, device=device)
         mirror = self.gradient / self.norm
         sign = -1.0 if mirror[0] > 0.0 else 1.0

@@ -165,7 +165,8 @@ def _from_shard(task: Task) -> tuple[Example | None, str]:
         shard = task.shard(ShardSource(partition_id=0, num_partitions=task.recipe.clients))
     except Exception as error:
         return None, f"task.shard() fails ({type(error).__name__}: {str(error).strip()}): {_GIVE_SHAPE}"
-    return Example(loss=task.loss, inputs=shard.inputs[:0], targets=shard.targets[:0]), "the task's loss"
+    inputs, targets = shard.blank
+    return Example(loss=task.loss, inputs=inputs, targets=targets), "the task's loss"
 
 
 def _example(loss: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], integers: bool) -> Example:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.indices import in_range
 from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.threads import computing_with, one_at_a_time
@@ -31,7 +32,14 @@ class RecordScores:
 
     @one_at_a_time()
     def __init__(
-        self, model: nn.Module, loss: Loss, measures: Sequence[Loss], kinds: tuple[Tensor, Tensor], *, threads: int = 1
+        self,
+        model: nn.Module,
+        loss: Loss,
+        measures: Sequence[Loss],
+        kinds: tuple[Tensor, Tensor],
+        *,
+        threads: int = 1,
+        rows: int = 1,
     ) -> None:
         """Choose the size of the parts on made-up records.
 
@@ -42,11 +50,12 @@ class RecordScores:
                 record raises an error and does not end the process.
             kinds: inputs and targets, each [any, ...], of the records' shapes and types; no value is read.
             threads: number of torch's threads for everything, such as the fastest for the gradients.
+            rows: m, the most rows of a record, whose score is the mean of its rows'; see `GradientEngine`.
 
         Raises:
             Exception: any error that model or loss raises on a record of zeros.
         """
-        self.model, self._measures, self._threads = model, measures, threads
+        self.model, self._measures, self._threads, self._layout = model, measures, threads, Layout(rows)
         with full_precision, torch.no_grad(), computing_with(threads):
             probe = made_up_records(*kinds, lambda inputs, targets: loss(self._outputs(inputs), targets.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
@@ -60,8 +69,13 @@ class RecordScores:
 
         All scores of a record are NaN if one of them, or its output, cannot be computed or is NaN.
         """
+        inputs, targets, weights = self._layout.weighted(inputs, targets)
         with full_precision, torch.no_grad(), computing_with(self._threads):
-            return self._row_by_row(inputs, targets)[0]
+            scores = self._row_by_row(inputs, targets)[0]
+        if self._layout.each == 1:
+            return scores
+        weighted = scores * weights.to(scores).unsqueeze(1)
+        return weighted.view(-1, self._layout.each, weighted.shape[1]).sum(1)
 
     def _scores(self, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs, targets = self._outputs(inputs), targets.cpu()

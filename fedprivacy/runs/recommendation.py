@@ -334,7 +334,8 @@ def _example(plan: TrainingPlan, model: nn.Module, *, opened: bool) -> Tensor | 
     """A made-up record of zeros; None: nothing public tells its shape."""
     if opened:
         shard = shard_of(plan.task, ShardSource(partition_id=0, num_partitions=plan.config.clients))
-        return shard.inputs.new_zeros(1, *shard.inputs.shape[1:])
+        inputs, _ = shard.blank
+        return inputs.new_zeros(1, *inputs.shape[1:])
     first = next((layer for layer in model.modules() if not list(layer.children())), None)
     return torch.zeros(1, first.in_features) if isinstance(first, nn.Linear) else None
 

@@ -131,7 +131,7 @@ class PrivateGradients:
         shard = shard_of(data, prototype).present().to(next(self._own.parameters()).device)
         self._shard = shard.holding(shard.inputs.detach(), shard.targets.detach())  # no resize_ adds rows to these
         check_null(self._shard, relation)
-        kind = self._shard.inputs[:0], self._shard.targets[:0]
+        kind = self._shard.blank
         check_on_blank(self._own, loss, *kind)
         mechanism = SampledGaussianSum(PoissonSampledGaussian(sampling_rate, 1.0, relation), clipping_norm)
         adaptive = ADAPTIVE[clipping]() if clipping in ADAPTIVE else None
@@ -152,7 +152,8 @@ class PrivateGradients:
         if seed is not None:
             self._keystream = Keystream.from_seed(seed, "single", self._earlier_runs)
         self._gradient = NoisyMean(replace(mechanism, event=self.event), divisor, adaptive, views)
-        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), views=views.multiplicity if views else 1)
+        multiplicity, rows = views.multiplicity if views else 1, self._shard.rows
+        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), views=multiplicity, rows=rows)
         self._engine.prepare(*kind)
         warn_of(self._engine.method, self._engine.obstacle)
         self._busy, self._process = threading.Lock(), os.getpid()

@@ -227,7 +227,7 @@ def held_out_of(task: Task, source: ShardSource) -> Shard:
         records = task.held_out(source)
     if not isinstance(records, Shard):
         raise TaskError(f"task {task.name}: held_out() returns a {type(records).__name__}; return a fedprivacy.Shard.")
-    return records.present()
+    return records.present().by_row()
 
 
 def augmentation_of(task: Task) -> Augmentation:

@@ -19,7 +19,7 @@ from fedprivacy.tasks.columns import Table, TableError
 from fedprivacy.tasks.persons import rows_of_persons
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import bare_name
-from fedprivacy.values.unit import Unit
+from fedprivacy.values.unit import Unit, missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +179,19 @@ class Shard:
         other = object.__new__(Shard)
         other._set(inputs, targets, self.null, self.rows)
         return other
+
+    def of_records(self, inputs: Tensor, targets: Tensor, null: Tensor | None = None) -> Shard:
+        """Return a shard of other records of this kind, with a mask of the null ones; None: none is null."""
+        other = object.__new__(Shard)
+        other._set(inputs, targets, _null_rows(inputs, False if null is None else null), self.rows)
+        return other
+
+    def by_row(self) -> Shard:
+        """Return the rows that are there, each as a record of its own: what a model sees of these persons."""
+        if self.rows == 1:
+            return self
+        there = ~missing(self.targets)
+        return Shard(self.inputs[there.to(self.inputs.device)], self.targets[there], null=False)
 
     def to(self, device: torch.device) -> Shard:
         """Move the shard to `device`."""

@@ -1,7 +1,8 @@
 """Augmentation multiplicity (De et al. 2022): a record's gradient is the mean of those of several random views of it.
 
-The mean is clipped, not the views, so that a record counts for C as before. A view depends on the record and on random
-numbers of its own, which depend on (key, round, step, index of the record) and on nothing else.
+The mean is clipped, not the views, so that a record counts for C as before. A view depends on the record (of a person,
+on one of its rows) and on random numbers of its own, which depend on (key, round, step, index of the record) and on
+nothing else.
 
 Formal guarantee: given the views' random numbers, which are independent of all records, a record's vector is a function
 of the record alone, of norm at most C, and the promise of `SampledGaussianSum` is kept. A mixture over the random
@@ -89,38 +90,38 @@ class Views:
             )
         return inputs, chances
 
-    @property
-    def together(self) -> int:
-        """Number of records whose views are made at once: a power of two that depends on public shapes alone."""
-        held = self.multiplicity * max(self._row_by_row.failed.numel(), 1)
+    def together(self, rows: int) -> int:
+        """Return how many records of so many rows get views at once: a power of two, by public shapes alone."""
+        held = rows * self.multiplicity * max(self._row_by_row.failed.numel(), 1)
         return 1 << (max(_MOST_HELD // held, 1).bit_length() - 1)
 
     @spanned("views")
     def of(self, shard: Shard, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Batch:
         """Return the sampled records as views, inputs of shape [records, multiplicity, ...]; [records, ...] for one
-        view.
+        view. Of persons, each row has views of its own: [persons, m, multiplicity, ...].
 
-        A view that cannot be made is replaced by the record itself.
+        A view that cannot be made is replaced by the row itself.
         """
-        rows = torch.from_numpy(sample).to(shard.inputs.device)
-        inputs = shard.inputs[rows].repeat_interleave(self.multiplicity, 0)
-        chances = self._chances(sample, keystream, position).to(inputs.device)
+        records = torch.from_numpy(sample).to(shard.inputs.device)
+        own = shard.inputs[records] if shard.rows == 1 else shard.inputs[records].flatten(0, 1)
+        inputs = own.repeat_interleave(self.multiplicity, 0)
+        chances = self._chances(sample, shard.rows, keystream, position).to(inputs.device)
         with torch.no_grad(), computing_with(1):
-            views, made = self._row_by_row(inputs, chances.flatten(0, 1))
+            views, made = self._row_by_row(inputs, chances)
         failed = ~made.to(inputs.device)
         views[failed] = inputs[failed]
-        if self.multiplicity > 1:
-            views = views.unflatten(0, (len(sample), self.multiplicity))
-        return views, shard.targets[rows]
+        if axes := [axis for axis in (shard.rows, self.multiplicity) if axis > 1]:
+            views = views.unflatten(0, (len(sample), *axes))
+        return views, shard.targets[records]
 
-    def _chances(self, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Tensor:
-        """Draw the random numbers of each sampled record, in [0, 1), shape [records, multiplicity, draws]."""
-        needed = self.multiplicity * self._augmentation.draws
+    def _chances(self, sample: NDArray[np.intp], rows: int, keystream: Keystream, position: Position) -> Tensor:
+        """Draw the random numbers of each sampled record, in [0, 1), shape [records * rows * multiplicity, draws]."""
+        needed = rows * self.multiplicity * self._augmentation.draws
         blocks = -(-needed // WORDS_A_BLOCK)
         numbers = (sample[:, np.newaxis] * blocks + np.arange(blocks)).astype(np.uint64)
         words = keystream.reader(Purpose.VIEWS, position).blocks(numbers).reshape(len(sample), blocks * WORDS_A_BLOCK)
         evenly = (words[:, :needed] >> np.uint64(40)).astype(np.float32) * np.float32(_EVENLY)
-        return torch.from_numpy(evenly).view(len(sample), self.multiplicity, self._augmentation.draws)
+        return torch.from_numpy(evenly).view(len(sample) * rows * self.multiplicity, self._augmentation.draws)
 
     def _view(self, inputs: Tensor, chances: Tensor) -> Tensor:
         """Make one view of each record; the check passes numbers beyond [0, 1), too, whose fractional part is used."""
@@ -142,5 +143,6 @@ def sampled_batches(
         rows = torch.from_numpy(sample).to(shard.inputs.device)
         yield shard.inputs[rows], shard.targets[rows]
         return
-    for start in range(0, max(len(sample), 1), views.together):
-        yield views.of(shard, sample[start : start + views.together], keystream, position)
+    together = views.together(shard.rows)
+    for start in range(0, max(len(sample), 1), together):
+        yield views.of(shard, sample[start : start + together], keystream, position)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.losses import Loss, checked_losses
+from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
@@ -24,7 +25,7 @@ from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.optimizers import Optimizer
 
 _MOST_RECORDS = 4096
-"""Maximum number of records whose gradients are computed at once; a larger sample is split and its sums are added."""
+"""Maximum number of rows whose gradients are computed at once; a larger sample is split and its sums are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class Baseline:
             at.go(position)
             now = Position(round, step)
             sample = poisson_sample(self.sampling_rate, len(shard.inputs), keystream, now)
-            multiplicity = 1 if self.views is None else self.views.multiplicity
+            layout = Layout(shard.rows, 1 if self.views is None else self.views.multiplicity)
             parts = sampled_batches(shard, sample, self.views, keystream, now)
-            total = reduce(torch.add, (_gradient_sum(model, loss, *part, multiplicity) for part in parts))
+            total = reduce(torch.add, (_gradient_sum(model, loss, *layout.weighted(*part)) for part in parts))
             return total.div(self.expected_batch_size).to(position.dtype)
 
         descent = Descent(mean_gradient, self.optimizer, self.proximal_mu, steps)
@@ -80,16 +81,15 @@ class Baseline:
 
 
 @spanned("gradients")
-def _gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, multiplicity: int) -> Tensor:
-    """The sum of these records' gradients, shape [d], each the mean over its views; of none it is zero."""
-    inputs = inputs.flatten(0, 1) if multiplicity > 1 else inputs
-    targets = targets.repeat_interleave(multiplicity, 0)
+def _gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """The sum of rows' gradients by weights, shape [d]; of none it is zero."""
     trained = [p for p in model.parameters() if p.requires_grad]
     total = torch.cat([torch.zeros_like(p).flatten() for p in trained])
-    for some, theirs in zip(inputs.split(_MOST_RECORDS), targets.split(_MOST_RECORDS), strict=True):
+    by_part = (rows.split(_MOST_RECORDS) for rows in (inputs, targets, weights))
+    for some, theirs, weigh in zip(*by_part, strict=True):
         if not len(some):  # what an empty tensor is split into
             break
         losses = checked_losses(loss(model(some), theirs), len(some))
-        gradients = torch.autograd.grad(losses.sum(), trained, materialize_grads=True)
+        gradients = torch.autograd.grad((weigh * losses).sum(), trained, materialize_grads=True)
         total += torch.cat([gradient.flatten() for gradient in gradients])
-    return total / multiplicity
+    return total

@@ -67,7 +67,7 @@ def check(audited: Audited) -> Judged:
 def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]]:
     """The task's own model on its own records, and a perceptron that magnifies rounding as much as can be."""
     few = slice(max(_COMPANY) + 1)
-    own = Shard(audited.shard.inputs[few].cpu(), audited.shard.targets[few].cpu(), null=False)
+    own = audited.shard.of_records(audited.shard.inputs[few].cpu(), audited.shard.targets[few].cpu())
     if len(own):
         plain = (
             replace(audited, task=cast(Task, Unvaried(audited.task)))
@@ -91,7 +91,7 @@ def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
     grant = audited.asking(sampling_rate=1.0, noise_multiplier=_SILENT)
 
     def total(rows: Tensor, inputs: Tensor) -> NDArray[np.float64]:
-        asked = audited.client.holding(Shard(inputs[rows], shard.targets[rows], null=False))
+        asked = audited.client.holding(shard.of_records(inputs[rows], shard.targets[rows]))
         return audited.sum(asked, grant, parameters)
 
     record = torch.tensor([len(shard) - 1])

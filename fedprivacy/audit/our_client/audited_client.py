@@ -202,4 +202,4 @@ class Audited:
 
 def without_records(shard: Shard) -> Shard:
     """No record of a shard's kind."""
-    return Shard(shard.inputs[:0], shard.targets[:0], null=False)
+    return shard.of_records(shard.inputs[:0], shard.targets[:0])

@@ -55,21 +55,18 @@ def pairs_of(audited: Audited, records: int) -> list[Pair]:
     """Neighbours of the audited shard: so many of its own records, and extreme ones in the place of one."""
     shard, generator = _some(audited), audited.generator(3)
     if len(shard) == 0:
-        shard = Shard(
-            shard.inputs.new_zeros(1, *shard.inputs.shape[1:]),
-            shard.targets.new_zeros(1, *shard.targets.shape[1:]),
-            null=False,
-        )
+        shapes = ((rows, rows.shape[1:]) for rows in (shard.inputs, shard.targets))
+        shard = shard.of_records(*(rows.new_zeros(1, *shape) for rows, shape in shapes))
     order = torch.randperm(len(shard), generator=generator)
     pairs = [_pair("a record of the shard", _last(shard, int(row)), audited) for row in order[:records]]
     last = _last(shard, int(order[0]))
     for about, inputs in _extreme_inputs(last.inputs[-1]):
         changed = last.inputs.clone()
         changed[-1] = inputs
-        pairs.append(_pair(about, Shard(changed, last.targets, null=False), audited))
+        pairs.append(_pair(about, last.of_records(changed, last.targets), audited))
     targets = last.targets.clone()
     targets[-1] = -7 if not targets.is_floating_point() else torch.nan  # of no class
-    pairs.append(_pair("a record with a label that does not exist", Shard(last.inputs, targets, null=False), audited))
+    pairs.append(_pair("a record with a label that does not exist", last.of_records(last.inputs, targets), audited))
     return pairs
 
 
@@ -80,7 +77,7 @@ def pairs_alone(audited: Audited, records: int) -> list[Pair]:
     pairs = [Pair("the only record of the shard", pairs_of(audited, records=1)[0].alone, empty, 0)]
     if shard.inputs.is_floating_point():
         about = "the only record of the shard, far from zero"
-        moved = Shard(shard.inputs[order[:records]] + _FAR, shard.targets[order[:records]], null=False)
+        moved = shard.of_records(shard.inputs[order[:records]] + _FAR, shard.targets[order[:records]])
         pairs += [Pair(about, _rows(moved, torch.tensor([row])), empty, 0) for row in range(len(moved))]
     return pairs
 
@@ -88,7 +85,7 @@ def pairs_alone(audited: Audited, records: int) -> list[Pair]:
 def _some(audited: Audited) -> Shard:
     shard, device = audited.shard, torch.device("cpu")
     most = _MOST_RECORDS if audited.effort is Effort.QUICK else 8 * _MOST_RECORDS
-    return Shard(shard.inputs[:most].to(device), shard.targets[:most].to(device), null=False)
+    return shard.of_records(shard.inputs[:most].to(device), shard.targets[:most].to(device))
 
 
 def _last(shard: Shard, row: int) -> Shard:
@@ -98,7 +95,7 @@ def _last(shard: Shard, row: int) -> Shard:
 
 
 def _rows(shard: Shard, rows: Tensor) -> Shard:
-    return Shard(shard.inputs[rows], shard.targets[rows], null=False)
+    return shard.of_records(shard.inputs[rows], shard.targets[rows])
 
 
 def _pair(about: str, shard: Shard, audited: Audited) -> Pair:
@@ -109,8 +106,8 @@ def _pair(about: str, shard: Shard, audited: Audited) -> Pair:
 def without_last(shard: Shard, *, size_public: bool) -> Shard:
     """A shard without its last record: with a null row in its place where the number of rows is public."""
     if not size_public:
-        return Shard(shard.inputs[:-1], shard.targets[:-1], null=False)
-    return Shard(shard.inputs, shard.targets, null=torch.arange(len(shard.inputs)) == len(shard.inputs) - 1)
+        return shard.of_records(shard.inputs[:-1], shard.targets[:-1])
+    return shard.of_records(shard.inputs, shard.targets, null=torch.arange(len(shard.inputs)) == len(shard.inputs) - 1)
 
 
 def _extreme_inputs(record: Tensor) -> list[tuple[str, Tensor]]:

@@ -21,6 +21,7 @@ from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.training.baseline_cohort import BaselineCohort, BaselineTrainee, Unclipped
 from fedprivacy.training.cohort import Portion
+from fedprivacy.values.unit import unit_of
 
 
 def train_without_privacy(
@@ -61,4 +62,4 @@ def _trainee(order: Order, client: LocalClient, base: Keystream) -> BaselineTrai
 @cache
 def _engine(task: Task, device: torch.device) -> GradientEngine:
     """Kept for the life of the process, as that of private clients is."""
-    return GradientEngine(task.model().to(device), task.loss, Unclipped())
+    return GradientEngine(task.model().to(device), task.loss, Unclipped(), rows=unit_of(task).rows)

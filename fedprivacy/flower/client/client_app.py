@@ -178,7 +178,7 @@ def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSG
     engine = client.engine(grant.clipping, grant.augmentation_multiplicity)
     engine.model.load_state_dict(request.parameters_for(engine.model), strict=False)
     with span("preparing gradients"):
-        engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
+        engine.prepare(*client.shard.blank)
     warn_of(engine.method, engine.obstacle)
     return training, engine, kept_before(client.before(grant), request, engine.model, grant.local_algorithm)
 

@@ -70,6 +70,7 @@ from fedprivacy.training.augment import AugmentationError, Views
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.local_round import Kept, personal_mask
 from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.unit import unit_of
 
 Kind = tuple[torch.Size, torch.dtype]
 """Shape and type of a row: public."""
@@ -253,7 +254,7 @@ class LocalClient:
         """
         if multiplicity == 0:
             return None
-        inputs = self.shard.inputs
+        inputs, _ = self.shard.blank
         try:
             return views_of(self.task, multiplicity, inputs.device, (inputs.shape[1:], inputs.dtype))
         except (TaskError, AugmentationError) as error:
@@ -265,7 +266,7 @@ class LocalClient:
         Raises:
             MessageError: the scores cannot be taken of made-up records. No record has been read.
         """
-        kinds = ((rows.shape[1:], rows.dtype) for rows in (self.shard.inputs, self.shard.targets))
+        kinds = ((rows.shape[1:], rows.dtype) for rows in self.shard.blank)
         try:
             measured = _measured(self.task, self.shard.inputs.device, engine.threads, *kinds)
         except Exception as error:
@@ -455,8 +456,7 @@ def works_on(task: Task, shard: Shard) -> Shard:
         LossShapeError, UnsupportedModelError: it cannot be trained on such records.
         Exception: what model or loss raise on them.
     """
-    rows = (shard.inputs, shard.targets)
-    _check_once(task, shard.inputs.device, *((row.shape[1:], row.dtype) for row in rows))
+    _check_once(task, shard.inputs.device, *((rows.shape[1:], rows.dtype) for rows in shard.blank))
     return shard
 
 
@@ -470,7 +470,9 @@ def _check_once(task: Task, device: torch.device, *kinds: Kind) -> None:
 def _measured(task: Task, device: torch.device, threads: int, *kinds: Kind) -> RecordScores:
     """Kept for the life of the process, with a model of its own: that of the engine may be a server's by now."""
     measures = [score.measure for score in scores_of(task).values()]
-    measured = RecordScores(task.model().to(device), task.loss, measures, _blank(device, *kinds), threads=threads)
+    measured = RecordScores(
+        task.model().to(device), task.loss, measures, _blank(device, *kinds), threads=threads, rows=unit_of(task).rows
+    )
     check_scores(task, *measured.example)
     return measured
 
@@ -496,4 +498,5 @@ def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) ->
 @lru_cache(maxsize=_KEPT_ENGINES)
 def engine_of(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
     """The engine of a task's model, kept for other rounds: to choose how it computes takes longer than a step."""
-    return GradientEngine(task.model().to(device), task.loss, CLIPPINGS[clipping](), views=views)
+    clips, rows = CLIPPINGS[clipping](), unit_of(task).rows
+    return GradientEngine(task.model().to(device), task.loss, clips, views=views, rows=rows)

@@ -133,7 +133,7 @@ def _engine(config: RunConfig, client: LocalClient, arrays: ArrayRecord) -> Grad
     """Return the engine for gradients of the clients on one device, at the global model."""
     engine = client.engine(config.clipping, config.augmentation_multiplicity)
     load(engine.model, arrays)
-    engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
+    engine.prepare(*client.shard.blank)
     return engine
 
 

@@ -83,10 +83,9 @@ def machine_for(task: Task, config: RunConfig, *, stacked: bool) -> Machine:
     """
     shard = opened_shard(task, config, 0)
     engine = engine_of(task, shard.inputs.device, config.clipping, max(config.augmentation_multiplicity, 1))
-    kinds = shard.inputs[:0], shard.targets[:0]
-    stacked = stacked and engine.stack(*kinds) is not None
+    stacked = stacked and engine.stack(*shard.blank) is not None
     if not stacked:
-        engine.prepare(*kinds)
+        engine.prepare(*shard.blank)
         warn_of(engine.method, engine.obstacle)
     return Machine.here(engine, stacked=stacked)
 
@@ -111,7 +110,7 @@ def _standardised(task: Task, question: Spread | None, shard: Shard) -> Shard:
     if why := unsuited(shard.inputs, question.reads):
         raise TaskError(f"task {task.name} standardises its inputs, and {why}.")
     few = shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()
-    return Shard(standardiser(question)(few[0]), few[1], null=False)
+    return shard.of_records(standardiser(question)(few[0]), few[1])
 
 
 def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
@@ -152,14 +151,16 @@ def _viewed(task: Task, shard: Shard, multiplicity: int) -> None:
     """Make views of made-up records of a shard's kind, if there are to be any."""
     if multiplicity:
         try:
-            views_of(task, multiplicity, shard.inputs.device, (shard.inputs.shape[1:], shard.inputs.dtype))
+            inputs, _ = shard.blank
+            views_of(task, multiplicity, inputs.device, (inputs.shape[1:], inputs.dtype))
         except AugmentationError as error:
             raise TaskError(f"task {task.name}: {error}.") from error
 
 
 def _trained(task: Task, model: nn.Module, shard: Shard, client: str, *, evaluates: bool) -> None:
     """Forward pass and loss of a few records; on the CPU, where a label out of range does not end the process."""
-    inputs, targets = shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()
+    some = shard.of_records(shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()).by_row()
+    inputs, targets = some.inputs, some.targets
     if len(inputs):
         with method_of(task, f"the model on records of {client}, shape {list(inputs.shape)},"):
             outputs = model(inputs)

@@ -57,6 +57,19 @@ class Layout:
             inputs = inputs.unsqueeze(axis).expand(*inputs.shape[:axis], self.views, *inputs.shape[axis:]).contiguous()
         return inputs, targets
 
+    def weighted(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Lay out the rows of records: inputs, targets and weights [records * rows, ...]; a record's weights sum to 1.
+
+        No branch depends on how many rows a record has.
+        """
+        weights = inputs.new_ones(len(inputs), dtype=torch.float32)
+        if self.rows > 1:
+            inputs, targets, weights = rows_that_count(inputs, targets)
+        if self.views > 1:
+            inputs, targets = inputs.flatten(0, 1), targets.repeat_interleave(self.views, 0)
+            weights = (weights / self.views).repeat_interleave(self.views, 0)
+        return inputs, targets, weights
+
     def averaging(self, method: Method) -> Method:
         """Return the method for records, given that for rows."""
         return method if self.each == 1 else AveragedOverRows(method, self)
@@ -76,15 +89,10 @@ class AveragedOverRows:
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         """Compute every trained parameter's piece, for targets [batch, ...] or [batch, m, ...]."""
-        views = self._layout.views
-        weights = inputs.new_ones(len(inputs), 1, dtype=torch.float32)
-        if self._layout.rows > 1:
-            inputs, targets, weights = rows_that_count(inputs, targets)
-        if views > 1:
-            inputs, targets = inputs.flatten(0, 1), targets.repeat_interleave(views, 0)
-            weights = (weights / views).repeat_interleave(views, 1)
+        inputs, targets, weights = self._layout.weighted(inputs, targets)
+        by_record = weights.view(-1, self._layout.each)
         rows = self._of_rows.pieces(inputs, targets, kept_bytes)
-        averaged = [(sized.part, sized.piece.averaged(weights, kept_bytes)) for sized in rows]
+        averaged = [(sized.part, sized.piece.averaged(by_record, kept_bytes)) for sized in rows]
         return [Sized(part, piece, piece.norms()) for part, piece in averaged]
 
 
@@ -97,7 +105,7 @@ def rows_that_count(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Te
         inputs, targets: shape [persons, m, ...].
 
     Returns:
-        Inputs and targets [persons * m, ...], and each row's weight, float32 [persons, m]: one over the person's rows.
+        Inputs and targets [persons * m, ...], and each row's weight, float32 [persons * m]: one over the person's rows.
     """
     there = ~missing(targets)
     persons, m = there.shape
@@ -106,4 +114,4 @@ def rows_that_count(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Te
     rows = (taken + m * torch.arange(persons, device=there.device).unsqueeze(1)).flatten()
     weights = there.float() / there.float().sum(1, keepdim=True)
     inputs, targets = inputs.flatten(0, 1)[rows.to(inputs.device)], targets.flatten(0, 1)[rows]
-    return inputs, targets, weights.to(inputs.device)
+    return inputs, targets, weights.flatten().to(inputs.device)
