@@ -35,6 +35,44 @@ BUGS = (
         ),
     ),
     Bug(
+        meaning="how many rows others have decides what a person's rows weigh",
+        place="fedprivacy.gradients.methods.averaged:rows_that_count",
+        old="there.float().sum(1, keepdim=True)",
+        new="there.float().sum(1).mean()",
+        breaks=guarantees.MIXED,
+        tests=(
+            "tests/gradients/test_persons.py"
+            "::test_a_person_s_bits_do_not_show_how_many_rows_others_have[program]",
+        ),
+    ),
+    Bug(
+        meaning="a person is clipped by the norm of the first row",
+        place="fedprivacy.gradients.methods.averaged:AveragedOverRows.pieces",
+        old="[Sized(part, piece, piece.norms()) for part, piece in averaged]",
+        new="""
+            [
+                Sized(part, piece, sized.norms.view(-1, self._layout.each)[:, 0])
+                for (part, piece), sized in zip(averaged, rows, strict=True)
+            ]
+        """,
+        breaks=guarantees.CLIPPED,
+        tests=(
+            "tests/gradients/test_persons.py"
+            "::test_a_whole_person_moves_the_sum_by_at_most_the_clipping_norm[40-0]",
+        ),
+    ),
+    Bug(
+        meaning="a shard of rows passes for one of persons",
+        place="fedprivacy.tasks.loader:shard_of",
+        old="if shard.rows != (unit := unit_of(task)).rows: ...",
+        new="pass",
+        breaks=guarantees.CLIPPED,
+        tests=(
+            "tests/flower/test_persons.py"
+            "::test_a_shard_that_is_not_of_the_task_s_unit_is_refused_before_anything_is_charged",
+        ),
+    ),
+    Bug(
         meaning="a layer that calls train() on itself passes for one in eval()",
         place="fedprivacy.gradients.checks.behaviour:_side_effects",
         old="_first(model, records, lambda batch: _random_state(batch.device))",

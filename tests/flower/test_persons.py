@@ -1,0 +1,112 @@
+"""Whole runs by person: what counts records counts persons, and a person costs what a record costs."""
+
+import pytest
+import torch
+
+import fedprivacy as fp
+from fedprivacy.ledger import Ledger
+from tests.flower.visits import PATIENTS, M, Visits
+from tests.house import ROOT
+
+
+def run(tmp_path, task=None, **settings):
+    return fp.simulate(task or Visits(), seed=1, out=tmp_path / "run", progress=False, **settings)
+
+
+def parameters(run):
+    return torch.cat([p.flatten() for p in run.model().parameters()])
+
+
+@pytest.mark.parametrize("public", [True, False], ids=["public sizes", "private sizes"])
+def test_a_person_costs_what_a_record_costs(public, tmp_path):
+    done = run(tmp_path, Visits(public=public), local_evaluation=1)
+    for client in done.clients:
+        assert client["sampling_rate"] == 0.3
+        stated = fp.epsilon(
+            sampling_rate=0.3, noise_multiplier=client["noise_multiplier"], steps=client["steps"], delta=1e-3
+        )
+        assert client["epsilon"] == pytest.approx(stated, rel=1e-3)
+        assert client["epsilon"] <= 3.0
+    assert done.metrics["accuracy"] > 0.7
+    assert abs(done.metrics["clients_records"] - 3 * PATIENTS) < PATIENTS, "persons are counted, and not visits"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "scaffold"},
+        {"clipping": "adaptive"},
+        {"clipping": "per-layer"},
+        {"augmentation_multiplicity": 3},
+        {"held_out_evaluation": 1, "optimizer": "adam", "learning_rate": 0.1},
+        {"privacy": False},
+        {"privacy": False, "augmentation_multiplicity": 2},
+    ],
+    ids=lambda settings: " ".join(f"{key} {value}" for key, value in settings.items()),
+)
+def test_settings_that_suit_records_suit_persons(settings, tmp_path):
+    done = run(tmp_path, **settings)
+    assert done.metrics["accuracy"] > 0.7
+    assert parameters(done).isfinite().all()
+
+
+def test_the_baseline_averages_a_person_s_rows_as_the_private_run_does(tmp_path):
+    """With next to no noise and no clipping that matters, both take the same steps."""
+    private = run(tmp_path / "a", noise_multiplier=0.05, clipping_norm=4.0, epsilon=1e6)
+    bare = run(tmp_path / "b", privacy=False)
+    assert torch.allclose(parameters(private), parameters(bare), atol=0.03)
+    assert (parameters(bare) - parameters(bare).mean()).abs().max() > 0.3
+
+
+@pytest.mark.exhaustive
+def test_two_processes_release_what_one_does(tmp_path):
+    task = f"{ROOT / 'tests' / 'flower' / 'visits.py'}:Visits"
+    one, two = run(tmp_path / "one", task), run(tmp_path / "two", task, workers=2)
+    assert torch.equal(parameters(one), parameters(two))
+
+
+def test_a_shard_that_is_not_of_the_task_s_unit_is_refused_before_anything_is_charged(tmp_path):
+    ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
+    for most_rows, unit, words in (
+        (None, None, r"its records have up to 1 rows, and the task's unit is patient \(at most 4 rows\)"),
+        (2, None, r"its records have up to 2 rows, .* most_rows=4"),
+        (M, fp.Unit(), "its records have up to 4 rows, and the task's unit is record"),
+    ):
+        with pytest.raises(fp.ConfigError, match=words):
+            run(tmp_path, Visits(unit=unit, most_rows=most_rows), ledger=ledger)
+    assert not Ledger(ledger).dataset_ids()
+
+
+def test_questions_which_count_rows_are_not_asked_of_persons(tmp_path):
+    with pytest.raises(fp.ConfigError, match=r"protects a patient \(at most 4 rows\), and questions count rows"):
+        fp.ask(Visits(), [fp.ask.count()], epsilon=1.0, out=tmp_path / "asked")
+
+
+def test_a_loop_of_one_s_own_trains_by_person():
+    shard = Visits().shard(fp.ShardSource(partition_id=0, num_partitions=3))
+    trained = fp.train(
+        model := Visits().model(),
+        Visits().loss,
+        shard,
+        epsilon=3.0,
+        delta=1e-3,
+        steps=20,
+        sampling_rate=0.3,
+        batch_size=18,
+        learning_rate=0.5,
+        seed=2,
+        progress=False,
+    )
+    records = Visits().held_out(fp.ShardSource(partition_id=9, num_partitions=9)).by_row()
+    right = trained.model(records.inputs).argmax(1) == records.targets
+    assert right.double().mean() > 0.7
+    assert trained.epsilon <= 3.0
+    assert trained.model is not model
+
+
+@pytest.mark.exhaustive
+def test_the_audit_s_gates_pass_and_a_person_s_bound_lies_below_the_claim():
+    found = fp.audit_training(Visits(), clients=3, progress=False)
+    assert found.passed, found
+    own = next(bound for bound in found.lower_bounds if "own-record" in bound.name)
+    assert 1.0 < own.epsilon <= found.epsilon_upper
