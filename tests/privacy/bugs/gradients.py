@@ -40,10 +40,7 @@ BUGS = (
         old="there.float().sum(1, keepdim=True)",
         new="there.float().sum(1).mean()",
         breaks=guarantees.MIXED,
-        tests=(
-            "tests/gradients/test_persons.py"
-            "::test_a_person_s_bits_do_not_show_how_many_rows_others_have[program]",
-        ),
+        tests=("tests/gradients/test_persons.py::test_a_person_s_bits_do_not_show_how_many_rows_others_have[program]",),
     ),
     Bug(
         meaning="a person is clipped by the norm of the first row",
@@ -57,8 +54,7 @@ BUGS = (
         """,
         breaks=guarantees.CLIPPED,
         tests=(
-            "tests/gradients/test_persons.py"
-            "::test_a_whole_person_moves_the_sum_by_at_most_the_clipping_norm[40-0]",
+            "tests/gradients/test_persons.py::test_a_whole_person_moves_the_sum_by_at_most_the_clipping_norm[40-0]",
         ),
     ),
     Bug(
