@@ -46,10 +46,13 @@ def rows_of_persons(
             raise ValueError(f"targets are {targets.dtype}; give persons' targets as whole numbers or floats.")
         targets = targets.long()
     places, firsts = _places(names, null, most_rows)
-    joined = inputs.new_zeros(len(places), most_rows, *inputs.shape[1:])
+    joined = inputs.new_zeros(
+        len(places), most_rows, *inputs.shape[1:]
+    )  # with copies of the first where one is missing
     aimed = targets.new_full((len(places), most_rows, *targets.shape[1:]), missing_target(targets))
     if firsts:
         person, place, row = torch.tensor(firsts, device=inputs.device).unbind(1)
+        joined[person[place == 0]] = inputs[row[place == 0]].unsqueeze(1)
         joined[person, place] = inputs[row]
         person, place, row = (numbers.to(targets.device) for numbers in (person, place, row))
         aimed[person, place] = targets[row]

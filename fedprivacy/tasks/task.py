@@ -101,9 +101,8 @@ class Shard:
     (3, 2, torch.Size([3, 2, 3]))
 
     Attributes:
-        inputs: shape [rows, ...]; of persons [persons, m, ...].
-        targets: shape [rows, ...]; of persons [persons, m, ...], missing (`values.unit.missing`) where a person has
-            fewer rows.
+        inputs: shape [rows, ...]; of persons [persons, m, ...], with the first row again where a person has fewer.
+        targets: shape [rows, ...]; of persons [persons, m, ...], missing (`values.unit.missing`) there.
         null: mask of the null records, bool, shape [rows], or [persons]; None: not stated.
         rows: m, the most rows of a record; 1: a row is a record.
     """

@@ -99,19 +99,17 @@ class AveragedOverRows:
 def rows_that_count(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Lay out the rows of persons, whatever their numbers of rows, in one shape; no branch depends on them.
 
-    A missing row is another copy of the person's first row, and weighs nothing.
+    A row that is not there has the target of the person's first row, and weighs nothing.
 
     Args:
-        inputs, targets: shape [persons, m, ...].
+        inputs, targets: shape [persons, m, ...]; a person's rows come first.
 
     Returns:
         Inputs and targets [persons * m, ...], and each row's weight, float32 [persons * m]: one over the person's rows.
     """
     there = ~missing(targets)
-    persons, m = there.shape
-    places = torch.arange(m, device=there.device)
-    taken = torch.where(there, places, there.int().argmax(1, keepdim=True))
-    rows = (taken + m * torch.arange(persons, device=there.device).unsqueeze(1)).flatten()
-    weights = there.float() / there.float().sum(1, keepdim=True)
-    inputs, targets = inputs.flatten(0, 1)[rows.to(inputs.device)], targets.flatten(0, 1)[rows]
-    return inputs, targets, weights.flatten().to(inputs.device)
+    weights = there.to(torch.float32)
+    weights /= weights.sum(1, keepdim=True)
+    known = there.view(*there.shape, *[1] * (targets.dim() - 2))
+    targets = torch.where(known, targets, targets[:, :1])
+    return inputs.flatten(0, 1), targets.flatten(0, 1), weights.flatten().to(inputs.device)

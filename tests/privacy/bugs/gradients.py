@@ -37,8 +37,8 @@ BUGS = (
     Bug(
         meaning="how many rows others have decides what a person's rows weigh",
         place="fedprivacy.gradients.methods.averaged:rows_that_count",
-        old="there.float().sum(1, keepdim=True)",
-        new="there.float().sum(1).mean()",
+        old="weights.sum(1, keepdim=True)",
+        new="weights.sum(1).mean()",
         breaks=guarantees.MIXED,
         tests=("tests/gradients/test_persons.py::test_a_person_s_bits_do_not_show_how_many_rows_others_have[program]",),
     ),
