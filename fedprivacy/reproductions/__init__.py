@@ -26,6 +26,7 @@ REPRODUCTIONS: dict[str, str] = {
     "logistic": "fedprivacy.reproductions.logistic:LOGISTIC",
     "mnist": "fedprivacy.reproductions.mnist:MNIST",
     "tcga-brca": "fedprivacy.reproductions.tcga_brca:TCGA_BRCA",
+    "readmission": "fedprivacy.reproductions.readmission:READMISSION",
     "digits": "fedprivacy.reproductions.digits:DIGITS",
 }
 """Place of each reproduction, "module:attribute", by the name that is typed. It is imported on first use."""
