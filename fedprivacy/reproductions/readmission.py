@@ -40,8 +40,8 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "gender": ("Female", "Male"),
     "age": tuple(f"[{age}-{age + 10})" for age in range(0, 100, 10)),
     "admission_type_id": tuple(map(str, range(1, 9))),
-    "discharge_disposition_id": tuple("1 2 3 4 5 6 7 8 11 13 14 18 22 23 25 28".split()),
-    "admission_source_id": tuple("1 2 3 4 5 6 7 8 9 17 20".split()),
+    "discharge_disposition_id": tuple(map(str, (*range(1, 9), 11, 13, 14, 18, 22, 23, 25, 28))),
+    "admission_source_id": tuple(map(str, (*range(1, 10), 17, 20))),
     "max_glu_serum": ("None", "Norm", ">200", ">300"),
     "A1Cresult": ("None", "Norm", ">7", ">8"),
     "insulin": ("No", "Steady", "Up", "Down"),
@@ -65,7 +65,10 @@ COUNTS = {
 CHAPTERS = ((390, 460), (460, 520), (520, 580), (580, 630), (710, 740), (800, 1000), (140, 240), (250, 251))
 """Parts of ICD-9: circulation, breathing, digestion, kidneys, muscles and bones, injury, tumours, diabetes."""
 
-PAYERS = tuple("? MC HM SP BC MD CP UN CM OG PO DM CH WC OT MP SI FR".split())
+PAYERS = (
+    *("?", "MC", "HM", "SP", "BC", "MD", "CP", "UN", "CM"),
+    *("OG", "PO", "DM", "CH", "WC", "OT", "MP", "SI", "FR"),
+)
 """Codes of the payers, one of them unknown."""
 
 SAMPLING_RATE, ROUNDS, LOCAL_STEPS, CLIPPING_NORM, LEARNING_RATE, MOMENTUM = 0.05, 30, 5, 3.0, 0.5, 0.8
