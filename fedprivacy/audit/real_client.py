@@ -31,6 +31,7 @@ from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.unit import RECORD, unit_of
 
 _NODE = 7
 """Number of the client's node; any will do."""
@@ -176,7 +177,7 @@ class AskedClient(RealClient):
 
     def usual_grant(self) -> Grant:
         """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
-        return replace(_USUAL, relation=relation_of(self.task))
+        return replace(_USUAL, relation=relation_of(self.task), unit=str(unit_of(self.task)))
 
 
 def _context(part: int, parts: int) -> Context:
@@ -209,6 +210,7 @@ _USUAL = Grant(
     sampling_rate=1.0,
     noise_multiplier=1.0,
     relation=NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    unit=str(RECORD),
     clipping_norm=1.0,
     clipping="flat",
     expected_batch_size=1.0,

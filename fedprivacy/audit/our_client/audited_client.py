@@ -17,10 +17,11 @@ from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
+from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.algorithms import FedAvg, text_of
+from fedprivacy.values.unit import unit_of
 
 Parameters = Mapping[str, NDArray[Any]]
 """A global model, as a server sends it."""
@@ -91,7 +92,8 @@ class Audited:
             steps=max(min(schedule.steps_in(schedule.local_evaluation), steps), 1),
             sampling_rate=event.sampling_rate,
             noise_multiplier=event.noise_multiplier,
-            relation=relation_of(plan.task),
+            relation=plan.relation,
+            unit=str(plan.unit),
             clipping_norm=config.clipping_norm,
             clipping=config.clipping,
             expected_batch_size=event.sampling_rate * plan.shard_size(len(shard)),
@@ -119,7 +121,12 @@ class Audited:
         return self.client_of(self.task, without_records(self.shard))
 
     def client_of(self, task: Task, shard: Shard) -> AskedClient:
-        """A new client of any task: nothing that was computed for another one is kept for it."""
+        """A new client of any task: nothing that was computed for another one is kept for it.
+
+        A task of the auditor's own takes on the audited task's unit of privacy, which the grant names.
+        """
+        if task is not self.task:
+            task.unit = unit_of(self.task)
         return AskedClient(task, shard, seed=self.seed, device=self.device)
 
     @cached_property
