@@ -177,7 +177,15 @@ class AskedClient(RealClient):
 
     def usual_grant(self) -> Grant:
         """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
-        return replace(_USUAL, relation=relation_of(self.task), unit=str(unit_of(self.task)))
+        return self.of_its_unit(replace(_USUAL, relation=relation_of(self.task)))
+
+    def of_its_unit(self, grant: Grant) -> Grant:
+        """The same grant for the unit of this client's task: a task of the auditor's own protects rows."""
+        return replace(grant, unit=str(unit_of(self.task)))
+
+    def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
+        """The reply to a grant, for the unit of this client's task, and a global model."""
+        return super().asked(self.of_its_unit(grant), parameters)
 
 
 def _context(part: int, parts: int) -> Context:

@@ -70,8 +70,12 @@ def test_another_split_of_the_same_records_is_refused(url, ledger):
 PATIENT = Unit("patient", 8)
 
 
-@pytest.mark.parametrize(("before", "after"), [(Unit(), PATIENT), (PATIENT, Unit()), (PATIENT, Unit("patient", 4))])
-def test_another_unit_of_privacy_of_the_same_records_is_refused(ledger, before, after):
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Unit(), PATIENT), (PATIENT, Unit()), (PATIENT, Unit("patient", 4))],
+    ids=["to persons", "to rows", "to fewer rows"],
+)
+def test_another_unit_of_the_same_records_is_refused(ledger, before, after):
     ledger.open_run("one", "digits", "10 parts", before)
     ledger.open_run("two", "digits", "10 parts", before)
     ledger.open_run("three", "cancer", "10 parts", after)

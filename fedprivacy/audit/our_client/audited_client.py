@@ -21,7 +21,6 @@ from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.algorithms import FedAvg, text_of
-from fedprivacy.values.unit import unit_of
 
 Parameters = Mapping[str, NDArray[Any]]
 """A global model, as a server sends it."""
@@ -121,12 +120,7 @@ class Audited:
         return self.client_of(self.task, without_records(self.shard))
 
     def client_of(self, task: Task, shard: Shard) -> AskedClient:
-        """A new client of any task: nothing that was computed for another one is kept for it.
-
-        A task of the auditor's own takes on the audited task's unit of privacy, which the grant names.
-        """
-        if task is not self.task:
-            task.unit = unit_of(self.task)
+        """A new client of any task: nothing that was computed for another one is kept for it."""
         return AskedClient(task, shard, seed=self.seed, device=self.device)
 
     @cached_property

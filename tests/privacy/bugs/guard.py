@@ -209,8 +209,8 @@ BUGS = (
     Bug(
         meaning="charges by person are entered as charges by record",
         place="fedprivacy.guard.guard:Guard.charge",
-        old="needed=self._unit != RECORD",
-        new="needed=False",
+        old="self._unit != RECORD",
+        new="False",
         breaks=guarantees.ACCOUNT,
         tests=("tests/guard/test_guard.py::test_an_account_keeps_its_unit_of_privacy[to rows]",),
     ),
