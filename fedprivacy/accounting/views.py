@@ -16,8 +16,8 @@ epsilon 1.83 at delta 1e-05 (PLD; one client, add-or-remove-one, user-level view
 Traceback (most recent call last):
 fedprivacy.accounting.views.MeaningsDiffer: the epsilons have different views (server, user-level): they protect ...
 
-Formal guarantee: an `Epsilon` is an upper bound with the meaning of its fields. Two can be ordered only if view, delta
-and relation agree, and never added; equality compares every field.
+Formal guarantee: an `Epsilon` is an upper bound with the meaning of its fields. Two can be ordered only if view, delta,
+relation and unit agree, and never added; equality compares every field.
 """
 
 from __future__ import annotations
@@ -123,6 +123,7 @@ class Epsilon:
     # The neighbouring relation, between shards in the server's view, between federations at user level.
     relation: NeighbouringRelation
     accountant: str = "PLD"  # accountant that computed the value
+    named: str = ""  # the data's own word for the protected unit, such as "patient (at most 8 rows)"
 
     def __post_init__(self) -> None:
         if not self.value >= 0.0:
@@ -130,9 +131,9 @@ class Epsilon:
         check_delta(self.delta)
 
     @property
-    def protects(self) -> Protected:
-        """The protected unit."""
-        return self.view.protects
+    def unit(self) -> str:
+        """The protected unit: the one that is named, or a record, or a client."""
+        return self.named or self.view.protects
 
     def __lt__(self, other: Epsilon) -> bool:
         return self._ordered(operator.lt, other)
@@ -149,7 +150,7 @@ class Epsilon:
     def __str__(self) -> str:
         return (
             f"epsilon {_rounded_up(self.value)} at delta {self.delta} "
-            f"({self.accountant}; one {self.protects}, {self.relation}, {self.view} view)"
+            f"({self.accountant}; one {self.unit}, {self.relation}, {self.view} view)"
         )
 
     def _ordered(self, holds: Callable[[float, float], bool], other: object) -> bool:
@@ -165,6 +166,7 @@ _REMEDIES = {
     "view": "they protect different things, a record or a client; state them side by side, and never as one number.",
     "delta": "an epsilon says nothing at another delta; read all of them at the same one.",
     "relation": "no theorem relates them; keep one account for each relation.",
+    "unit": "what one of them loses says nothing of the other; keep one account for each unit.",
 }
 
 
@@ -181,7 +183,10 @@ def _rounded_up(epsilon: float) -> str:
 
 
 def reading(
-    history: History, delta: float, relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
+    history: History,
+    delta: float,
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    unit: str = "",
 ) -> Epsilon:
     """Return the privacy loss of a record of one client to the server, by the PLD.
 
@@ -189,13 +194,14 @@ def reading(
         history: number of executions of each event on the client's shard, over all rounds and runs.
         delta: probability in (0, 1).
         relation: relation of an empty history, which costs 0 under every relation; otherwise the history states it.
+        unit: what the mechanism samples and clips as one, if that is not a row.
 
     Raises:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
     """
     executed = checked(history)
     stated = next((event.relation for event in executed), relation)
-    return Epsilon(pld.epsilon(executed, delta), delta, View.SERVER, stated)
+    return Epsilon(pld.epsilon(executed, delta), delta, View.SERVER, stated, named=unit)
 
 
 class UserLevelAccount:

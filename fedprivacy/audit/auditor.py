@@ -174,6 +174,7 @@ def _found(subject: str, audited: Audited, gates: list[Gate], bounds: tuple[Lowe
         lower_bounds=bounds,
         epsilon_upper=audited.claim.epsilon,
         delta=audited.claim.delta,
+        unit=audited.grant.unit,
     )
 
 

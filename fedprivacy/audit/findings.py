@@ -13,7 +13,8 @@ from fedprivacy.audit.text_tables import TextTable, as_html, as_text
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
-from fedprivacy.values.wording import count_text, epsilon_text, proved_text
+from fedprivacy.values.unit import RECORD
+from fedprivacy.values.wording import count_text, epsilon_text, proved_text, unit_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class Findings:
         gates: in the order in which they ran.
         lower_bounds: the same.
         epsilon_upper: what the accountant states for the training that was audited, at `delta`; infinite: no bound.
+        unit: the unit of privacy that it is stated for.
     """
 
     subject: str
@@ -94,6 +96,7 @@ class Findings:
     lower_bounds: tuple[LowerBound, ...] = ()
     epsilon_upper: float = math.inf
     delta: float = 0.0
+    unit: str = str(RECORD)
 
     @property
     def passed(self) -> bool:
@@ -131,7 +134,9 @@ class Findings:
         if self.strongest is None:
             return passed
         shown, stated = proved_text(self.strongest.epsilon), epsilon_text(self.epsilon_upper)
-        return f"{passed}; attacks showed at least epsilon {shown}, and at most {stated} is stated"
+        return (
+            f"{passed}; attacks showed at least epsilon {shown}, and at most {stated} is stated{unit_text(self.unit)}"
+        )
 
     def results(self, at: float) -> tuple[AuditResult, ...]:
         """The lower bounds as a run's dashboard shows them.
@@ -164,6 +169,7 @@ class Findings:
             "lower_bounds": {bound.name: asdict(bound) for bound in self.lower_bounds},
             "epsilon_upper": finite_or_none(self.epsilon_upper),
             "delta": self.delta,
+            "unit": self.unit,
         }
 
     def __repr__(self) -> str:

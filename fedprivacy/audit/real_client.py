@@ -31,6 +31,7 @@ from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.unit import RECORD, unit_of
 
 _NODE = 7
 """Number of the client's node; any will do."""
@@ -176,7 +177,15 @@ class AskedClient(RealClient):
 
     def usual_grant(self) -> Grant:
         """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
-        return replace(_USUAL, relation=relation_of(self.task))
+        return self.of_its_unit(replace(_USUAL, relation=relation_of(self.task)))
+
+    def of_its_unit(self, grant: Grant) -> Grant:
+        """The same grant for the unit of this client's task: a task of the auditor's own protects rows."""
+        return replace(grant, unit=str(unit_of(self.task)))
+
+    def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
+        """The reply to a grant, for the unit of this client's task, and a global model."""
+        return super().asked(self.of_its_unit(grant), parameters)
 
 
 def _context(part: int, parts: int) -> Context:
@@ -209,6 +218,7 @@ _USUAL = Grant(
     sampling_rate=1.0,
     noise_multiplier=1.0,
     relation=NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    unit=str(RECORD),
     clipping_norm=1.0,
     clipping="flat",
     expected_batch_size=1.0,

@@ -82,4 +82,5 @@ def spent_words(certificate: Certificate) -> str:
     """The privacy spent, and the budget."""
     epsilon = wording.epsilon_text(or_infinite(certificate.epsilon), or_infinite(certificate.budget))
     budget = f" of {wording.budget_text(certificate.budget)}" if certificate.budget is not None else ""
-    return f"epsilon {epsilon}{budget} at delta {wording.delta_text(certificate.delta)}"
+    unit = wording.unit_text(certificate.unit) if certificate.unit else ""
+    return f"epsilon {epsilon}{budget} at delta {wording.delta_text(certificate.delta)}{unit}"

@@ -14,7 +14,7 @@ from rich.table import Table
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState
-from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, reading_text
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, reading_text, unit_text
 
 MOST_ROWS = 10
 """Maximum number of rows: of more clients, equal ones share a row; of more that differ, only some are shown."""
@@ -115,7 +115,7 @@ def _words(history: RunHistory, budgets: set[float]) -> tuple[str, str]:
     limit = f"budget epsilon {budget_text(least)}" if math.isfinite(least) else "no budget"
     return "Privacy spent by each client (server's view, over all rounds and runs)", (
         f"{'each client its own budget' if len(budgets) > 1 else limit}, delta {delta:g}; accountant PLD; "
-        f"{history.relation} relation. {reading_text(least)} Left: local steps of this run."
+        f"{history.relation} relation{unit_text(history.unit)}. {reading_text(least)} Left: local steps of this run."
     )
 
 

@@ -103,13 +103,13 @@ def renew(
     """
     from fedprivacy.guard.errors import GuardError
     from fedprivacy.guard.renewal import renew
-    from fedprivacy.values.wording import budget_text, delta_text
+    from fedprivacy.values.wording import budget_text, delta_text, unit_text
 
     tally = _read(file)
     if tally.relation is None:
         ERR.print(f"{file} has promised nothing yet: there is nothing to put aside.", markup=False)
         raise typer.Exit(2)
-    promised = f"{file} has promised the {tally.relation} relation"
+    promised = f"{file} has promised the {tally.relation} relation{unit_text(str(tally.unit))}"
     if tally.allowance is not None:
         budget = tally.allowance.budget
         promised += f", epsilon {budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}"

@@ -38,6 +38,7 @@ def summary(tally: Tally) -> dict[str, Any]:
         "epsilon": value,
         "view": epsilon.view.value if epsilon else None,
         "relation": epsilon.relation.value if epsilon else None,
+        "unit": str(tally.unit) if epsilon else None,
         "accountant": epsilon.accountant if epsilon else None,
         "budget": budget,
         "runs_left": _runs_left(tally)[0],
@@ -58,7 +59,7 @@ def _reading(tally: Tally) -> tuple[Epsilon | None, str]:
     """The cost of the history at the delta of the last budget, and a note where that is no finite number."""
     if not tally.allowance:
         return None, "nothing was charged, and no delta is recorded"
-    epsilon = reading(tally.history, tally.allowance.budget.delta)
+    epsilon = reading(tally.history, tally.allowance.budget.delta, unit=str(tally.unit))
     return epsilon, "" if epsilon.value < float("inf") else "no finite epsilon is known"
 
 

@@ -21,6 +21,7 @@ from fedprivacy.values.wording import (
     epsilon_text,
     noise_text,
     proved_text,
+    unit_text,
 )
 
 _MOST_GROUPS = 5
@@ -48,7 +49,9 @@ def plan_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
     most = max(outlooks, key=_loss)
     epsilon, noises = epsilon_text(_loss(most), _most(most)), [_sigma(outlook) for outlook in outlooks]
     rounds, delta = count_text(plan.config.rounds, "round"), plan.config.delta
-    return f"{_noise_text(plan, noises)}; epsilon {epsilon} at delta {delta:g} after {rounds}"
+    return (
+        f"{_noise_text(plan, noises)}; epsilon {epsilon} at delta {delta:g} after {rounds}{unit_text(str(plan.unit))}"
+    )
 
 
 def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
@@ -80,7 +83,8 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
         *([_terms_table(outlooks)] if plan.client_terms or plan.noise_by_rate else []),
         *_user_level_text(plan),
         "Epsilon of a client that joins every round, by PLD, "
-        f"at delta {config.delta:g} ({_limit(plan.common_budget) if not plan.client_terms else 'see above'}){chosen}:",
+        f"at delta {config.delta:g} ({_limit(plan.common_budget) if not plan.client_terms else 'see above'})"
+        f"{unit_text(str(plan.unit))}{chosen}:",
         table,
         *([_budget_table(plan, outlooks)] if several else []),
     )

@@ -123,7 +123,7 @@ class _Page:
         self.info = metrics_core.InfoMetricFamily(
             "fedprivacy_run",
             "A run: its status, whether it has privacy, and what its epsilon means (view, accountant, delta, "
-            "neighbouring relation); seeded: whoever knows the seed can take the noise away.",
+            "neighbouring relation, unit of privacy); seeded: whoever knows the seed can take the noise away.",
             labels=_OF_RUN,
         )
         self.unreadable = GaugeMetricFamily(
@@ -178,6 +178,7 @@ class _Page:
             "status": str(run.status),
             "privacy": str(facts.private).lower(),
             "relation": facts.relation,
+            "unit": facts.unit,
             "view": "server",
             "accountant": "PLD",
             "delta": delta_text(facts.delta),

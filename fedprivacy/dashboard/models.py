@@ -77,6 +77,7 @@ class RunSummary(BaseModel):
         description="differs from noise_multiplier if clients have their own"
     )
     relation: str
+    unit: str = Field(description="unit of privacy: record, or such as patient (at most 8 rows)")
     local_steps: int
     asks: bool = Field(description="whether it asked questions and trained nothing: its metrics are the answers")
     seeded: bool = Field(description="true: anybody who knows the seed can remove the noise")

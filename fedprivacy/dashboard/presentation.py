@@ -171,9 +171,9 @@ def _guarantee(facts: RunFacts, budget: float) -> str:
             "bounds what the server can learn about a record."
         )
     protected = (
-        "what one record of a client says"
+        f"what one {facts.unit} of a client says"
         if facts.relation == "zero-out"
-        else "whether one record of a client was used"
+        else f"whether one {facts.unit} of a client was used"
     )
     return (
         f"ε bounds what the server can learn about {protected}, from every update of every round and run charged to "

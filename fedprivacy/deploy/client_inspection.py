@@ -34,6 +34,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
+from fedprivacy.values.unit import unit_of
 
 _LARGE_EPSILON = 10.0
 """Least epsilon of a warning: a guarantee of this size says little, for e^10 is 22,000."""
@@ -167,7 +168,8 @@ def _guard(settings: NodeSettings, party: Party) -> str:
         sealed_beside(file)
         if file.exists():
             readable_by_owner_alone(file)
-            Guard(file, settings.budget, settings.filter).check(relation_of(_task(settings, party)))
+            task = _task(settings, party)
+            Guard(file, settings.budget, settings.filter, unit=unit_of(task)).check(relation_of(task))
             return f"{file} can be charged"
     except (GuardError, ValueError) as error:
         raise Objection(str(error)) from error

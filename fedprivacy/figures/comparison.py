@@ -105,8 +105,8 @@ def _budgets(found: Contest) -> list[float]:
 def _losses(found: Contest) -> list[str]:
     """Describe the epsilons, and obstacles to comparing them."""
     facts = [run.series.facts for run in found.runs]
-    relations = sorted({fact.relation for fact in facts})
-    unlike = [f"neighbouring relations differ: {', '.join(relations)}"] if len(relations) > 1 else []
+    kinds = {"neighbouring relations": [fact.relation for fact in facts], "units": [fact.unit for fact in facts]}
+    unlike = [f"{name} differ: {', '.join(sorted(set(each)))}" for name, each in kinds.items() if len(set(each)) > 1]
     return [*seen("largest ε of a client", *(fact.delta for fact in facts)), *COMPOSED, *unlike]
 
 

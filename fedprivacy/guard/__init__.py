@@ -22,6 +22,7 @@ from fedprivacy.guard.errors import QuestionsExhaustedError as QuestionsExhauste
 from fedprivacy.guard.errors import RelationChangedError as RelationChangedError
 from fedprivacy.guard.errors import SealError as SealError
 from fedprivacy.guard.errors import SecondNameError as SecondNameError
+from fedprivacy.guard.errors import UnitChangedError as UnitChangedError
 
 if TYPE_CHECKING:
     from fedprivacy.guard.guard import KEPT_UPDATES as KEPT_UPDATES

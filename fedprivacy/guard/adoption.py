@@ -13,11 +13,12 @@ from pathlib import Path
 from fedprivacy._support.durable import name_durably
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.guard import log, seals
-from fedprivacy.guard.errors import RelationChangedError
+from fedprivacy.guard.errors import RelationChangedError, UnitChangedError
 from fedprivacy.guard.tally import ChargeEntry, TallyFile, fingerprint, now
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import from_row
+from fedprivacy.values.unit import RECORD
 
 _CHARGES = (
     "SELECT dataset_id, run_id, round, attempt, steps, sampling_rate, noise_multiplier, relation, epsilon, delta, "
@@ -47,6 +48,7 @@ def adopt(old: Path, file: Path) -> int:
 
     Raises:
         RelationChangedError: the charges have another neighbouring relation than the log, or several.
+        UnitChangedError: the log's unit of privacy is not a record, which was the only one then.
         LogError: the log is busy, damaged or not writable.
         sqlite3.Error: the old file is not a guard.
     """
@@ -55,6 +57,8 @@ def adopt(old: Path, file: Path) -> int:
     log.create(file)
     kept = TallyFile(file)
     with kept.transaction() as write:
+        if charges and kept.tally.unit != RECORD:
+            raise UnitChangedError(file, kept.tally.unit, RECORD)
         for charge in charges:
             promised = kept.tally.relation or charges[0].event.relation
             if charge.event.relation is not promised:

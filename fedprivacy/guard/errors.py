@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, NeighbouringRelation
+from fedprivacy.values.unit import Unit
 
 
 class GuardError(Exception):
@@ -111,6 +112,18 @@ class RelationChangedError(LogError):
             "is public cannot change in the middle. Work on a task with the same shard_sizes_public; or begin another "
             f"account, 'fedprivacy guard renew {file}', whose epsilon and delta add to those of this one. A number "
             "that was public stays known: what both promise together is for the zero-out relation."
+        )
+
+
+class UnitChangedError(LogError):
+    """A request has another unit of privacy than the one that the account promises."""
+
+    def __init__(self, file: Path, before: Unit, asked: Unit) -> None:
+        super().__init__(
+            f"{file} promises the unit of privacy '{before}', and the task's is '{asked}': what one of the two has "
+            "spent says nothing of the other, and does not add up. Work on a task with the same unit; or begin another "
+            f"account, 'fedprivacy guard renew {file}': it is then promised beside this one, and for those whom both "
+            "protect, their epsilon and delta add."
         )
 
 

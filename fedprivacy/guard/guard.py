@@ -38,6 +38,7 @@ from fedprivacy.guard.errors import (
     QuestionsExhaustedError,
     RelationChangedError,
     SealError,
+    UnitChangedError,
 )
 from fedprivacy.guard.tally import (
     ChargeEntry,
@@ -46,6 +47,7 @@ from fedprivacy.guard.tally import (
     SealedEntry,
     Tally,
     TallyFile,
+    Write,
     counts_as_question,
     fingerprint,
     now,
@@ -59,6 +61,7 @@ from fedprivacy.values.events import (
     PoissonSampledGaussian,
     is_unsampled_gaussian,
 )
+from fedprivacy.values.unit import RECORD, Unit
 
 LONGEST_RUN_ID = 128
 """Maximum number of characters of a run's name; an entry with a longer one might not fit the log's slot."""
@@ -94,6 +97,8 @@ class Guard:
             Another one than before is refused: a filter keeps its promise for steps that it has counted from the first,
             and a change may depend on what those steps released.
         usual: see `filter`.
+        unit: the unit of privacy that everything is charged for here. It is recorded before the first charge, and an
+            account keeps it.
 
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
@@ -104,11 +109,13 @@ class Guard:
         LogError: there are sealed updates, and the file cannot be read.
     """
 
-    def __init__(self, file: Path, budget: PrivacyBudget, filter: str = "", *, usual: str = DEFAULT_FILTER) -> None:
+    def __init__(
+        self, file: Path, budget: PrivacyBudget, filter: str = "", *, usual: str = DEFAULT_FILTER, unit: Unit = RECORD
+    ) -> None:
         if filter and filter not in FILTERS:
             raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
         self._named_filter, self._usual_filter = filter, usual
-        self._budget = budget
+        self._budget, self._unit = budget, unit
         FILTERS[filter or usual](budget)  # raises if it cannot keep the budget
         self._kept = TallyFile(file)
         self._file = file = self._kept.file
@@ -149,7 +156,8 @@ class Guard:
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
             QuestionsExhaustedError: fewer are left for questions, though not of the whole budget. Nothing is charged.
             MechanismChanged: the history holds another event and the filter cannot mix. Nothing is written.
-            RelationChangedError: the account is for another neighbouring relation. Nothing is written.
+            RelationChangedError, UnitChangedError: the account is for another neighbouring relation, or another unit of
+                privacy. Nothing is written.
             ValueError: `elsewhere` mixes neighbouring relations, which no filter composes. Nothing is written.
             FilterChangedError: another filter kept the earlier charges. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
@@ -160,16 +168,17 @@ class Guard:
         while True:
             with self._kept.transaction():
                 _check_new(self._kept.tally, attempt, signer)
-                self._check_relation(event.relation)
+                self._check_promise(event.relation)
                 before = self._account()
             # A quota may take seconds, and other processes wait for the file only `log.PATIENCE` seconds.
             corrections = list(_corrections(before, attempt, event, steps, elsewhere))
             left = before.left(event, corrections)
             may_be_asked = before.may_be_asked(event, corrections, limit) if limit else UNLIMITED
             with self._kept.transaction() as write:
-                self._check_relation(event.relation)
+                self._check_promise(event.relation)
                 if len(self._kept.tally.entries) != before.entries:  # another process charged in the meantime
                     continue
+                self._write_promise(write, event.relation, needed=self._unit != RECORD)
                 for correction in corrections:  # corrections that no filter can compose were refused above
                     write(correction)
                 if left < steps:
@@ -261,27 +270,27 @@ class Guard:
             return dict(self._kept.tally.history)
 
     def check(self, relation: NeighbouringRelation) -> None:
-        """Refuse an account that another filter or another relation was promised for; nothing is written.
+        """Refuse an account that another filter, another relation or another unit was promised for; nothing is written.
 
         Raises:
-            FilterChangedError, RelationChangedError: the next charge under this relation would be refused.
+            FilterChangedError, RelationChangedError, UnitChangedError: the next charge under this relation would be
+                refused.
             LogError: as `sealed` does.
         """
         with self._kept.transaction():
             self._allowance(self._kept.tally)
-            self._check_relation(relation)
+            self._check_promise(relation)
 
     def promise(self, relation: NeighbouringRelation) -> None:
-        """Record durably the account's relation, before a size is disclosed that only this relation allows.
+        """Record durably the account's relation and unit, before a size is disclosed that only this relation allows.
 
         Raises:
-            RelationChangedError: the account has another one already.
+            RelationChangedError, UnitChangedError: the account has another one already.
             LogError: as `sealed` does.
         """
         with self._kept.transaction() as write:
-            self._check_relation(relation)
-            if self._kept.tally.relation is None:
-                write(RelationEntry(relation, now()))
+            self._check_promise(relation)
+            self._write_promise(write, relation)
 
     def by_run(self) -> dict[str, dict[Event, int]]:
         """Count the charged steps of each event by run, without corrections. Raises LogError as `sealed` does."""
@@ -301,7 +310,7 @@ class Guard:
 
         Raises:
             MechanismChanged: the history holds another event and the filter cannot mix.
-            FilterChangedError, RelationChangedError, LogError: as `check` does.
+            FilterChangedError, RelationChangedError, UnitChangedError, LogError: as `check` does.
         """
         return self._open_account(event.relation).left(event, [])
 
@@ -310,14 +319,14 @@ class Guard:
 
         Raises:
             ValueError: there is none.
-            FilterChangedError, RelationChangedError, LogError: as `check` does.
+            FilterChangedError, RelationChangedError, UnitChangedError, LogError: as `check` does.
         """
         account = self._open_account(relation)
         return filter_of(account.allowance).noise_multiplier(sampling_rate, steps, relation, account.history)
 
     def _open_account(self, relation: NeighbouringRelation) -> _Account:
         with self._kept.transaction():
-            self._check_relation(relation)
+            self._check_promise(relation)
             return self._account()
 
     def _allowance(self, tally: Tally) -> Allowance:
@@ -332,10 +341,17 @@ class Guard:
             raise FilterChangedError(self._file, last, self._named_filter)
         return Allowance(self._budget, last)
 
-    def _check_relation(self, relation: NeighbouringRelation) -> None:
-        before = self._kept.tally.relation
-        if before not in (None, relation):
-            raise RelationChangedError(self._file, before, relation)
+    def _check_promise(self, relation: NeighbouringRelation) -> None:
+        tally = self._kept.tally
+        if tally.relation not in (None, relation):
+            raise RelationChangedError(self._file, tally.relation, relation)
+        if tally.relation is not None and tally.unit != self._unit:
+            raise UnitChangedError(self._file, tally.unit, self._unit)
+
+    def _write_promise(self, write: Write, relation: NeighbouringRelation, *, needed: bool = True) -> None:
+        """Record the first promise of an account, if it is needed: charges alone promise a record."""
+        if needed and self._kept.tally.relation is None:
+            write(RelationEntry(relation, now(), self._unit))
 
     def _account(self) -> _Account:
         tally = self._kept.tally

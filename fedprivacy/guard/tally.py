@@ -22,6 +22,7 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import Event, NeighbouringRelation, is_unsampled_gaussian
+from fedprivacy.values.unit import RECORD, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,13 @@ class SealedEntry:
 
 @dataclass(frozen=True, slots=True)
 class RelationEntry:
-    """The relation that the account promises, recorded before a size leaves that only this relation allows to be
-    public.
+    """The relation and the unit that the account promises, recorded before a size leaves that only this relation allows
+    to be public, and before anything is charged for another unit than a record.
     """
 
     relation: NeighbouringRelation
     time: str
+    unit: Unit = RECORD
 
 
 def counts_as_question(entry: ChargeEntry | CorrectionEntry) -> bool:
@@ -114,7 +116,7 @@ def encoded(entry: Entry) -> bytes:
         case SealedEntry():
             fields |= {"kind": "sealed", "name": entry.name, "sha256": entry.sha256}
         case RelationEntry():
-            fields |= {"kind": "relation", "relation": entry.relation.value}
+            fields |= {"kind": "relation", "relation": entry.relation.value, "unit": str(entry.unit)}
     if isinstance(entry, ChargeEntry | CorrectionEntry):
         budget, filter = entry.allowance.budget, entry.allowance.filter
         epsilon = budget.epsilon if budget.enforced else None
@@ -137,7 +139,8 @@ def decoded(payload: bytes) -> Entry:
 def _entry(fields: Mapping[str, Any]) -> Entry:
     kind, time = fields["kind"], fields["time"]
     if kind == "relation":
-        return RelationEntry(NeighbouringRelation(fields["relation"]), time)
+        unit = Unit.of(fields.get("unit", str(RECORD)))  # an earlier version had no other
+        return RelationEntry(NeighbouringRelation(fields["relation"]), time, unit)
     attempt = Attempt.named_in(fields)
     if kind == "sealed":
         return SealedEntry(attempt, fields["name"], fields["sha256"], time)
@@ -165,6 +168,7 @@ class Tally:
         history: number of steps of each event, over all runs, corrections included.
         asked: number of these steps that count as questions, by event.
         relation: relation that the account promises; None: nothing was charged or disclosed.
+        unit: unit of privacy that it promises; charges before which none was recorded are for a record.
     """
 
     entries: list[ChargeEntry | CorrectionEntry] = field(default_factory=list)
@@ -176,6 +180,7 @@ class Tally:
     history: dict[Event, int] = field(default_factory=dict)
     asked: dict[Event, int] = field(default_factory=dict)
     relation: NeighbouringRelation | None = None
+    unit: Unit = RECORD
     _chained: str = ""  # a hash of all entries so far, chained
 
     @property
@@ -187,7 +192,7 @@ class Tally:
         """Add one more entry, with its bytes in the log."""
         self._chained = sha256(self._chained.encode() + payload).hexdigest()
         if isinstance(entry, RelationEntry):
-            self.relation = entry.relation
+            self.relation, self.unit = entry.relation, entry.unit
             return
         if isinstance(entry, SealedEntry):
             self.sealed[entry.attempt] = entry

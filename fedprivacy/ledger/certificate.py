@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from fedprivacy.accounting.filters import filter_of
 from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import canonical, now, read_entries
-from fedprivacy.ledger.replay import Charge, ChargeKey, QuestionKey, WrittenAllowance
+from fedprivacy.ledger.replay import BegunRun, Charge, ChargeKey, QuestionKey, WrittenAllowance
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_ledger
@@ -31,8 +31,9 @@ from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite
+from fedprivacy.values.unit import RECORD
 
-_VERSION = 2  # version 1 had no questions
+_VERSION = 3  # version 1 had no questions, version 2 no unit
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
@@ -67,6 +68,7 @@ class Certificate:
         questions: every `question` to the dataset, in canonical JSON, its time (`at`), and its cost alone, as an
             `event` and as `epsilon` at `delta`; without an answer, both are None.
         question_steps: number of `steps` that were charged for questions.
+        unit: unit of privacy of all runs, such as "patient (at most 8 rows)"; None: nothing was charged.
     """
 
     dataset_id: str
@@ -92,6 +94,7 @@ class Certificate:
     version: int = _VERSION
     questions: tuple[Mapping[str, Any], ...] = ()
     question_steps: int = 0
+    unit: str | None = str(RECORD)
 
     @property
     def steps(self) -> int:
@@ -213,7 +216,14 @@ def _stated(
         public_key=public_key,
         questions=tuple(asked_of(charges, questions, verified.replay, allowance.budget.delta)),
         question_steps=sum(charge.steps for charge in for_questions.values()),
+        unit=_unit(verified.replay.runs, charges),
     )
+
+
+def _unit(runs: Mapping[str, BegunRun], charges: Iterable[ChargeKey]) -> str | None:
+    """Return the unit of the runs that charged; None: nothing was charged. The ledger keeps it the same for all."""
+    units = (runs[key.run_id].unit if key.run_id in runs else str(RECORD) for key in charges)
+    return next(units, None)
 
 
 def _what_is_left(

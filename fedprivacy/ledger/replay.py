@@ -21,6 +21,7 @@ from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.event_codec import from_row
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import RECORD
 
 
 class BrokenJournalError(ValueError):
@@ -73,11 +74,17 @@ class Evidence(NamedTuple):
 
 
 class BegunRun(NamedTuple):
-    """A run that an entry began: its records, and their split."""
+    """A run that an entry began: its records, their split, and its unit of privacy."""
 
     entry: int
     dataset: str
     partition: str
+    unit: str
+
+
+def unit_in(written: Mapping[str, Any]) -> str:
+    """Return the unit of privacy that an entry or a receipt states; one of an earlier version states none."""
+    return str(written.get("unit", RECORD))
 
 
 class WrittenAllowance(NamedTuple):
@@ -193,7 +200,7 @@ class Replay:
     def _run(self, number: int, entry: dict[str, Any]) -> None:
         if entry["run_id"] in self.runs:
             raise ValueError(f"run {entry['run_id']} began before")
-        self.runs[entry["run_id"]] = BegunRun(number, entry["dataset"], entry["partition"])
+        self.runs[entry["run_id"]] = BegunRun(number, entry["dataset"], entry["partition"], unit_in(entry))
 
     def _key(self, _: int, entry: dict[str, Any]) -> None:
         self.keys[entry["client_id"]] = entry["key_hash"]

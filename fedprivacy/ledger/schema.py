@@ -59,6 +59,7 @@ runs = Table(
     Column("entry", Integer, ForeignKey("journal.number"), nullable=False, comment="of the journal"),
     Column("dataset", String, nullable=False),
     Column("partition", String, nullable=False),
+    Column("unit", String, nullable=False, server_default="record", comment="of privacy"),
 )
 
 keys = Table(

@@ -19,6 +19,7 @@ from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
+from fedprivacy.values.unit import RECORD, Unit
 
 
 class Ledger:
@@ -49,15 +50,16 @@ class Ledger:
         """Return whether there is a ledger at `url` already; for a PostgreSQL database, whether it is named."""
         return bool(url) and ((file := database_file(url)) is None or file.is_file())
 
-    def open_run(self, run_id: str, dataset: str, partition: str) -> int:
+    def open_run(self, run_id: str, dataset: str, partition: str, unit: Unit = RECORD) -> int:
         """Enter a run.
 
         Returns:
             Number of earlier runs on the same records.
 
         Raises:
-            LedgerError: an earlier run split the same records in another way, so that one record would count in two
-                datasets and neither would show its whole loss; or the balances contradict the charges.
+            LedgerError: an earlier run split the same records in another way, or had another unit of privacy, so that
+                one record would count in two datasets, or as two things, and neither account would show its whole loss;
+                or the balances contradict the charges.
         """
 
         def work(connection: Connection, _: bool) -> int:
@@ -69,9 +71,11 @@ class Ledger:
                     f"ledger {self.name} holds runs on {dataset} split as '{other}', and this run splits them as "
                     f"'{partition}': a record's loss could no longer be added up. Use another ledger."
                 )
+            for other in connection.scalars(select(runs.c.unit).where(*same_records, runs.c.unit != str(unit))):
+                raise self._other_unit(f"runs on {dataset}", other, unit)
             entry = connection.scalar(select(runs.c.entry).where(runs.c.run_id == run_id))
             if entry is None:
-                facts = {"run_id": run_id, "dataset": dataset, "partition": partition}
+                facts = {"run_id": run_id, "dataset": dataset, "partition": partition, "unit": str(unit)}
                 entry = journal.append(connection, "run", **facts)
                 connection.execute(insert(runs).values(**facts, entry=entry))
             earlier = select(func.count()).select_from(runs).where(*same_records, runs.c.entry < entry)
@@ -79,22 +83,33 @@ class Ledger:
 
         return self.database.write(work)
 
-    def resume_run(self, run_id: str) -> None:
+    def resume_run(self, run_id: str, unit: Unit = RECORD) -> None:
         """Resume a run that was entered before.
 
         Raises:
-            LedgerError: the ledger does not hold the run, or its balances contradict its charges.
+            LedgerError: the ledger does not hold the run, or with another unit of privacy; or its balances contradict
+                its charges.
         """
 
         def work(connection: Connection) -> None:
             self._check_balances(connection)
-            if connection.scalar(select(runs.c.entry).where(runs.c.run_id == run_id)) is None:
+            before = connection.scalar(select(runs.c.unit).where(runs.c.run_id == run_id))
+            if before is None:
                 raise LedgerError(
                     f"ledger {self.name} does not hold run {run_id}, so it is not the one that the run charged; name "
                     "that one, or start anew."
                 )
+            if before != str(unit):
+                raise self._other_unit(f"run {run_id}", before, unit)
 
         self.database.read(work)
+
+    def _other_unit(self, held: str, before: str, unit: Unit) -> LedgerError:
+        return LedgerError(
+            f"ledger {self.name} holds {held} with the unit of privacy '{before}', and this run's is '{unit}': their "
+            "losses are not of one thing, and do not add up. Give the task that unit; or use another ledger, or "
+            "another dataset name."
+        )
 
     def _check_balances(self, connection: Connection) -> None:
         if not charges.balanced(connection):

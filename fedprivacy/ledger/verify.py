@@ -36,6 +36,7 @@ from fedprivacy.ledger.replay import (
     QuestionKey,
     Replay,
     WrittenAllowance,
+    unit_in,
 )
 from fedprivacy.ledger.schema import answers, balances, budgets, charges, keys, questions, runs
 from fedprivacy.ledger.store import Ledger
@@ -166,6 +167,8 @@ def _check_receipt(evidence: Evidence, key: ChargeKey, replay: Replay) -> None:
         raise ValueError("is for another round")
     if any(said[name] != getattr(charge, name) for name in ("steps", *ROW)):
         raise ValueError("is for something else than what was charged")
+    if (run := replay.runs.get(key.run_id)) and unit_in(said) != run.unit:
+        raise ValueError(f"is for another unit of privacy than its run, {run.unit}")
 
 
 def _check_head(head: SignedHead, hashes: Mapping[int, str], signers: Collection[str]) -> None:

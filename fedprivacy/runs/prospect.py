@@ -30,6 +30,7 @@ class Prospect:
             has its own, for its own sampling rate.
         delta: at which the epsilons hold.
         relation: the neighbouring relation that they hold for.
+        unit: the unit of privacy, such as "record" or "patient (at most 8 rows)".
         clients: a row for each: `client_id`; `sampling_rate` and `noise_multiplier` of its local steps; `budget`, its
             epsilon over all runs; `epsilon_before`, what it has spent before the run; `epsilon_question`, what the
             answer to the task's own question adds before the first round; `epsilon_by_round`, its privacy loss after
@@ -41,6 +42,7 @@ class Prospect:
     noise_multiplier: float | None
     delta: float
     relation: NeighbouringRelation
+    unit: str
     clients: Rows
 
     @classmethod
@@ -61,7 +63,7 @@ class Prospect:
             for outlook in spending(plan)
             for client_id in outlook.group.client_ids
         )
-        return cls(plan.noise.shared, plan.config.delta, plan.relation, clients)
+        return cls(plan.noise.shared, plan.config.delta, plan.relation, str(plan.unit), clients)
 
 
 @takes_settings

@@ -77,6 +77,7 @@ def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Estimate] | No
         noise_multiplier=done.event.noise_multiplier if done.event else 0.0,
         relation=plan.relation,
         metric=next(iter(metrics), ""),
+        unit=str(plan.unit),
     )
     answered = tuple(sorted(done.told.keys() & done.spent.keys() - set(done.reread)))
     try:

@@ -94,6 +94,7 @@ class Recorder:
             relation=plan.relation,
             metric=plan.task.metric,
             largest_noise_multiplier=largest,
+            unit=str(plan.unit),
         )
         self._resumed = resume_from is not None
         self._store: StoreFeed | None = None

@@ -36,6 +36,7 @@ from fedprivacy.training.augment import Views
 from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import RECORD, Unit
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -117,7 +118,7 @@ class PrivateGradients:
         Raises:
             UnsupportedModelError: the model mixes records, or cannot be trained with DP-SGD for another reason.
             LossShapeError: the loss is not one value for each record.
-            GuardError: the account cannot be used, or has promised another relation.
+            GuardError: the account cannot be used, or has promised another relation or unit of privacy.
             ValueError: as `fedprivacy.train`; or the noise multiplier does not allow the steps, or `resume` is not the
                 state of a training of this account.
         """
@@ -140,7 +141,8 @@ class PrivateGradients:
         divisor = _divisor(batch_size, sampling_rate * len(self._shard) if size_public else None)
         views = None if augmentation is None else Views(augmentation, augmentation_multiplicity, kind[0])
 
-        self._account, self._run, self._earlier_runs = _opened(account, budget, relation, state)
+        unit = Unit("person", self._shard.rows) if self._shard.rows > 1 else RECORD
+        self._account, self._run, self._earlier_runs = _opened(account, budget, relation, unit, state)
         noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
         self.steps, self.delta, self.event = (
             int(planned),
@@ -270,7 +272,7 @@ class _State:
 
 
 def _opened(
-    account: str | Path | None, budget: PrivacyBudget, relation: NeighbouringRelation, state: _State | None
+    account: str | Path | None, budget: PrivacyBudget, relation: NeighbouringRelation, unit: Unit, state: _State | None
 ) -> tuple[StepAccount, str, int]:
     """Open an account; return with it the name of this training there, and the number of trainings before."""
     if account is None:
@@ -283,7 +285,7 @@ def _opened(
                 "account='a/file', which counts those of all, or train in one process."
             )
         return PassingAccount(budget), "", 0
-    guard = Guard(Path(account).absolute(), budget)
+    guard = Guard(Path(account).absolute(), budget, unit=unit)
     guard.check(relation)
     runs = guard.by_run()
     if state is None:

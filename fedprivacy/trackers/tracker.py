@@ -58,7 +58,8 @@ def settings(facts: RunFacts) -> dict[str, float | str]:
 
 
 def guarantee(facts: RunFacts) -> dict[str, float | str]:
-    """Describe the epsilons: observer, accountant, neighbouring relation, delta."""
+    """Describe the epsilons: observer, accountant, neighbouring relation, unit of privacy, delta."""
     if not facts.private:
         return {"guarantee": NO_PRIVACY}
-    return {"view": "server", "accountant": "PLD", "relation": facts.relation, "delta": facts.delta}
+    neighbours = {"relation": facts.relation, "unit": facts.unit}
+    return {"view": "server", "accountant": "PLD", **neighbours, "delta": facts.delta}

@@ -20,6 +20,7 @@ from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.schedule import Schedule
 from fedprivacy.values.spent import ClientStanding, ClientState
+from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, noise_text
 
 MOST_ROUNDS = 300  # more rounds than this are thinned: a plot has no more pixels
@@ -62,6 +63,7 @@ class RunFacts:
     metric: str  # key of the figure that is shown first
     largest_noise_multiplier: float = 0.0  # where clients have their own; else not above noise_multiplier
     # Both are 0 until the first client enrols, where each client's noise is determined at its enrolment.
+    unit: str = str(RECORD)  # the unit of privacy
 
     @property
     def noise_text(self) -> str:

@@ -61,9 +61,13 @@ class Unit:
         return unit
 
 
+RECORD = Unit()
+"""The unit of every task that names none: a row."""
+
+
 def unit_of(task: Any) -> Unit:
     """Return the unit of a task's guarantee; a task that states none protects a record, which is a row."""
-    unit: Unit = getattr(task, "unit", None) or Unit()
+    unit: Unit = getattr(task, "unit", None) or RECORD
     return unit
 
 

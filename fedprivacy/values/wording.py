@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedprivacy.values.attempt import QUESTIONS
+from fedprivacy.values.unit import RECORD
 
 NO_PRIVACY = "no privacy"
 """Text that replaces an epsilon for a run without clipping and noise: nothing bounds what it reveals."""
@@ -25,6 +26,15 @@ def reading_text(budget: float) -> str:
     """Explain an epsilon that was read when the number of rounds had not been fixed before (Rogers et al. 2016)."""
     bound = "what is guaranteed is the budget" if math.isfinite(budget) else "there is no budget to guarantee"
     return f"Epsilon is an odometer's reading; {bound}."
+
+
+def unit_text(unit: str) -> str:
+    """Format a unit of privacy to follow the neighbouring relation; a record needs no words.
+
+    >>> "zero-out" + unit_text("record"), "zero-out" + unit_text("patient (at most 8 rows)")
+    ('zero-out', 'zero-out, unit patient (at most 8 rows)')
+    """
+    return "" if unit == str(RECORD) else f", unit {unit}"
 
 
 def epsilon_text(epsilon: float, budget: float = math.inf, decimals: int = 2) -> str:

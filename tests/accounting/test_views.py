@@ -268,7 +268,7 @@ def test_an_epsilon_is_written_with_all_that_it_means_and_never_rounded_down(val
 
 def test_views_say_what_they_protect_against_whom() -> None:
     assert (View.SERVER.protects, View.USER_LEVEL.protects) == (Protected.RECORD, Protected.CLIENT)
-    assert account_of().epsilon(DELTA).protects == "client"
+    assert account_of().epsilon(DELTA).unit == "client"
     assert "even against the server" in View.SERVER.guarantee
     assert "amplifies nothing" in View.SERVER.guarantee
     assert "not against the server, which is trusted" in View.USER_LEVEL.guarantee

@@ -11,6 +11,7 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.event_codec import from_fields
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import Unit
 from tests.commands.running import fedprivacy
 
 EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
@@ -72,6 +73,15 @@ def test_show_prints_the_same_as_json(file):
         ("correction", "autumn", 7, False),
         ("charge", "autumn", 4, False),
     ]
+
+
+def test_show_names_the_unit_that_was_promised(file, tmp_path):
+    by_person = Guard(tmp_path / "persons.log", BUDGET, unit=Unit("patient", 8))
+    by_person.charge(Attempt("run", 1, 0), EVENT, 2)
+    assert "one patient (at most 8 rows), zero-out, server view)" in " ".join(
+        typed("show", tmp_path / "persons.log").split()
+    )
+    assert [answer(each)["unit"] for each in (tmp_path / "persons.log", file)] == ["patient (at most 8 rows)", "record"]
 
 
 def test_export_prints_one_line_for_each_charge_and_correction(file):

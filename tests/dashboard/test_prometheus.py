@@ -95,6 +95,7 @@ def test_a_run_is_told_of_as_it_stands(url):
     assert info.labels == run | {
         "status": "running",
         "relation": "zero-out",
+        "unit": "record",
         "view": "server",
         "accountant": "PLD",
         "delta": "1e-5",

@@ -88,10 +88,11 @@ def test_privacy_losses_are_compared_whatever_the_metric():
 @pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
 def test_what_makes_epsilons_incomparable_is_said(figure):
     unlike_first = run("b", delta=1e-6)
-    unlike_first = replace(unlike_first, facts=replace(unlike_first.facts, relation="add-remove"))
+    unlike_first = replace(unlike_first, facts=replace(unlike_first.facts, relation="add-remove", unit="patient"))
     root = drawn(figure([run("a"), unlike_first], width=900))
     assert "δ = 1e-6 and 1e-4," in written(root)
     assert "neighbouring relations differ: add-remove, zero-out" in written(root)
+    assert "units differ: patient, record" in written(root)
     assert {label.partition(" a, ")[2] or label.partition(" b, ")[2] for label in labels(root)} == {
         "δ = 1e-4",
         "δ = 1e-6",

@@ -171,6 +171,7 @@ def a_question(*questions, signer=SERVER, shares=(), **changed):
             "sampling_rate": 1.0,
             "noise_multiplier": 4.0,
             "relation": NeighbouringRelation.ZERO_OUT,
+            "unit": "record",
             "clipping_norm": 1.0,
             "questions": asking(*questions, shares=shares),
             "earlier_runs": 0,

@@ -134,6 +134,7 @@ FORGERIES = [
     (lambda grid, reply: resigned(reply, grid, "hospital-2"), "forged-receipt"),
     (lambda grid, reply: resigned(reply, grid, "hospital-1", steps=1), "receipt-does-not-match-grant"),
     (lambda grid, reply: resigned(reply, grid, "hospital-1", attempt=2), "receipt-does-not-match-grant"),
+    (lambda grid, reply: resigned(reply, grid, "hospital-1", unit="patient"), "receipt-does-not-match-grant"),
     (lambda grid, reply: with_update_of_another_model(reply), "receipt-of-another-update"),
 ]
 

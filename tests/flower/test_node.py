@@ -12,10 +12,11 @@ from fedprivacy._support.signing import client_key, client_public_key
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import LEAST_NOISE_MULTIPLIER
-from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, RECEIPT, RefusalCode
+from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, RECEIPT, Receipt, RefusalCode
 from fedprivacy.guard import Guard
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.unit import Unit
 from tests.flower.asked import (
     READ,
     STRANGER,
@@ -216,7 +217,7 @@ def test_tasks_that_do_not_agree_on_what_is_public_are_refused_with_both_names(n
     assert f"own.py:{other}" in caplog.text
     if other != "Broken":
         assert "own.py:Own (dataset" in caplog.text
-        assert "give both classes the same dataset and the same shard_sizes_public" in caplog.text
+        assert "give both classes the same dataset, the same unit and the same shard_sizes_public" in caplog.text
     assert not (Path(node["folder"]) / "guard.log").exists()
 
 
@@ -233,6 +234,40 @@ def test_a_size_that_was_protected_is_disclosed_by_no_later_task_of_the_same_gua
     assert code(enrol(node)) is RefusalCode.GUARD_UNUSABLE
     assert code(train(node, round=2)) is RefusalCode.GUARD_UNUSABLE
     assert enrol(node, task=PrivateSizes()).content[ENROLMENT]["shard_size"] == 0
+
+
+class ByPatient(PrivateSizes):
+    """Each row is a patient; the size of its shard is private."""
+
+    unit = Unit("patient")
+
+
+@pytest.mark.parametrize(
+    ("task", "right"),
+    [(PrivateSizes(), "record"), (ByPatient(), "patient")],
+    ids=["by row", "by person"],
+)
+def test_only_the_unit_of_the_client_s_own_task_is_granted(node, task, right):
+    for unit in {"record", "patient", "patient (at most 8 rows)"} - {right}:
+        assert code(train(node, task=task, relation=ADD_OR_REMOVE, unit=unit)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
+    reply = train(node, task=task, relation=ADD_OR_REMOVE, unit=right)
+    assert Receipt.from_record(reply.content[RECEIPT]).unit == right
+
+
+@pytest.mark.parametrize("by_row_first", [True, False], ids=["by row first", "by person first"])
+def test_an_account_of_one_unit_answers_no_task_of_another(node, by_row_first, caplog):
+    """It states no charges to the server either, whose ledger would count them under the other unit."""
+    tasks = [(PrivateSizes(), "record"), (ByPatient(), "patient")]
+    (first, unit), (other, another) = tasks if by_row_first else tasks[::-1]
+    assert RECEIPT in train(node, task=first, relation=ADD_OR_REMOVE, unit=unit).content
+    charged = spent(node)
+    assert code(train(node, task=other, relation=ADD_OR_REMOVE, unit=another, round=2)) is RefusalCode.GUARD_UNUSABLE
+    assert code(enrol(node, task=other)) is RefusalCode.GUARD_UNUSABLE
+    assert f"promises the unit of privacy '{unit}', and the task's is '{another}'" in caplog.text
+    assert "fedprivacy guard renew" in caplog.text
+    assert spent(node) == charged > 0
+    assert ENROLMENT in enrol(node, task=first).content
 
 
 def test_a_node_that_names_no_task_works_on_none_that_a_server_names(node, caplog):

@@ -37,7 +37,19 @@ def test_the_order_in_which_arrays_come_and_lie_in_memory_does_not_matter():
 
 def test_what_was_sealed_comes_back_whole_and_in_its_order():
     receipt = Receipt(
-        "run", "me", 2, 1, 3, 0.1, 1.5, NeighbouringRelation.ZERO_OUT, 0.7, digest(ARRAYS), "[1.5, -0.25]", "ab" * 40
+        "run",
+        "me",
+        2,
+        1,
+        3,
+        0.1,
+        1.5,
+        NeighbouringRelation.ZERO_OUT,
+        "record",
+        0.7,
+        digest(ARRAYS),
+        "[1.5, -0.25]",
+        "ab" * 40,
     )
     arrays = dict(reversed(ARRAYS.items()))
     back = Released.unsealed(Released(arrays, receipt).sealed())

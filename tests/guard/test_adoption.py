@@ -6,10 +6,11 @@ import pytest
 
 from fedprivacy.guard import Guard
 from fedprivacy.guard.adoption import adopt
-from fedprivacy.guard.errors import LogDamagedError, RelationChangedError
+from fedprivacy.guard.errors import LogDamagedError, RelationChangedError, UnitChangedError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import Unit
 
 SCHEMA = """
 CREATE TABLE budgets (dataset_id TEXT, epsilon REAL, delta REAL, filter TEXT);
@@ -73,6 +74,14 @@ def test_charges_for_another_relation_are_refused_before_one_is_written(old, tmp
     guard = Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4))
     guard.promise(NeighbouringRelation.ADD_OR_REMOVE_ONE)
     with pytest.raises(RelationChangedError, match="promises add-or-remove-one"):
+        adopt(old, tmp_path / "guard.log")
+    assert guard.history() == {} and old.exists()
+
+
+def test_charges_of_a_version_that_knew_rows_alone_are_not_brought_to_an_account_of_persons(old, tmp_path):
+    guard = Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4), unit=Unit("patient", 8))
+    guard.promise(EVENT.relation)
+    with pytest.raises(UnitChangedError, match=r"promises .* 'patient \(at most 8 rows\)', and the task's is 'record'"):
         adopt(old, tmp_path / "guard.log")
     assert guard.history() == {} and old.exists()
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tempfile
 from collections import Counter
 from contextlib import suppress
@@ -29,6 +30,7 @@ from fedprivacy.guard import (
     LogWriteError,
     RelationChangedError,
     SealError,
+    UnitChangedError,
 )
 from fedprivacy.guard.frames import ENTRIES_AT, MOST_PAYLOAD, SLOT_AT
 from fedprivacy.guard.log import EntryLog, identity_of
@@ -36,6 +38,7 @@ from fedprivacy.guard.tally import encoded
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import Unit
 from tests.guard.account import BUDGET, EVENT, key, kinds, payloads, sealed_folder
 from tests.processes import KILLED, at_once, in_child
 
@@ -290,6 +293,68 @@ def test_a_relation_that_is_promised_while_a_quota_is_solved_refuses_the_charge(
     with pytest.raises(RelationChangedError, match="promises zero-out"):
         Guard(file, BUDGET).charge(key(1), private, 1)
     assert Guard(file, BUDGET).history() == {}
+
+
+UNITS = [(Unit(), Unit("patient", 8)), (Unit("patient", 8), Unit()), (Unit("patient", 8), Unit("patient", 4))]
+
+
+@pytest.mark.parametrize(("before", "after"), UNITS, ids=["to persons", "to rows", "to fewer rows"])
+def test_an_account_keeps_its_unit_of_privacy(file, before, after):
+    """What was charged by one unit says nothing of another, whichever comes first."""
+    Guard(file, BUDGET, unit=before).charge(key(1), EVENT, 2)
+    other = Guard(file, BUDGET, unit=after)
+    acts = [
+        lambda: other.charge(key(2), EVENT, 1, elsewhere={EVENT: 50}),
+        lambda: other.check(EVENT.relation),
+        lambda: other.promise(EVENT.relation),
+        lambda: other.quota(EVENT),
+        lambda: other.noise_multiplier(0.1, 5, EVENT.relation),
+    ]
+    both = re.escape(f"promises the unit of privacy '{before}', and the task's is '{after}'")
+    for act in acts:
+        with pytest.raises(UnitChangedError, match=f"{both}.*fedprivacy guard renew"):
+            act()
+    Guard(file, BUDGET, unit=before).charge(key(2), EVENT, 1)
+    assert Guard(file, BUDGET).history() == {EVENT: 3}
+    assert kinds(file) == ["relation"] * (before != Unit()) + ["charge"] * 2
+
+
+def test_corrections_by_a_refused_grant_are_entered_under_the_unit_of_the_task(file):
+    """They are written although nothing is charged, and would promise a record."""
+    by_person = Guard(file, BUDGET, unit=Unit("patient", 8))
+    with pytest.raises(BudgetExhaustedError):
+        by_person.charge(key(1), EVENT, 5, elsewhere={EVENT: QUOTA + 5})
+    assert kinds(file) == ["relation", "correction"]
+    by_person.check(EVENT.relation)
+    with pytest.raises(UnitChangedError):
+        Guard(file, BUDGET).check(EVENT.relation)
+
+
+def test_a_promise_of_an_earlier_version_is_for_a_record(file):
+    Guard(file, BUDGET)
+    log = EntryLog(file)
+    with log.transaction() as append:
+        append(json.dumps({"kind": "relation", "relation": "zero-out", "time": "2026-01-01T00:00:00+00:00"}).encode())
+    Guard(file, BUDGET).check(NeighbouringRelation.ZERO_OUT)
+    with pytest.raises(UnitChangedError, match="promises the unit of privacy 'record', and the task's is 'patient'"):
+        Guard(file, BUDGET, unit=Unit("patient")).check(NeighbouringRelation.ZERO_OUT)
+
+
+@pytest.mark.parametrize(("before", "after"), UNITS[:2], ids=["to persons", "to rows"])
+def test_a_unit_that_is_charged_while_a_quota_is_solved_refuses_the_charge(file, monkeypatch, before, after):
+    from fedprivacy.guard import guard as module
+
+    untried, first = module.filter_of, Guard(file, BUDGET, unit=before)
+
+    def charging(allowance):
+        monkeypatch.setattr(module, "filter_of", untried)
+        first.charge(key(1, run_id="another"), EVENT, 1)
+        return untried(allowance)
+
+    monkeypatch.setattr(module, "filter_of", charging)
+    with pytest.raises(UnitChangedError):
+        Guard(file, BUDGET, unit=after).charge(key(1), EVENT, 1)
+    assert first.history() == {EVENT: 1}
 
 
 def test_two_processes_that_replay_one_grant_charge_it_once(file):

@@ -55,9 +55,9 @@ def at_most(quota):
     return lambda _, history, __: quota - sum(history.values())
 
 
-def receipt(run_id, round, steps):
+def receipt(run_id, round, steps, **more):
     """The receipt that hospital-0 signs for steps of EVENT; the same bytes every time."""
-    said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0"}
+    said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0", **more}
     event = {
         "sampling_rate": EVENT.sampling_rate,
         "noise_multiplier": EVENT.noise_multiplier,

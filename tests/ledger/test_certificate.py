@@ -68,7 +68,7 @@ def test_a_certificate_states_what_the_journal_adds_up_to(filled):
     assert first.epsilon == pld.epsilon({EVENT: 10, OTHER: 3}, 1e-5)
     assert (first.budget, first.delta, first.filter, first.expires) == (3.0, 1e-5, "fixed-mechanism", None)
     assert (first.runs, first.rounds, first.steps, first.charges) == (2, 3, 13, 4)
-    assert (first.receipts, first.unanswered, first.relation) == (1, 2, "add-or-remove-one")
+    assert (first.receipts, first.unanswered, first.relation, first.unit) == (1, 2, "add-or-remove-one", "record")
     assert (first.last_steps, first.runs_left) == (1, 0)  # two mechanisms under the fixed filter: nothing more
     assert (first.entries, first.signed) == (12, 12)
     assert (second.budget, second.expires, second.epsilon) == (1.0, "2100-01-01", pld.epsilon({EVENT: 2}, 1e-5))

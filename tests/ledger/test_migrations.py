@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import create_engine, inspect, select, text
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, database_file, migrations
 from fedprivacy.ledger.schema import metadata
@@ -20,6 +20,7 @@ from fedprivacy.runs.records.store import schema as run_store_schema  # its tabl
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import Unit
 from tests.ledger.acts import COUNT, answers_of, ask, dying_at, fill, journal_of, tamper, unlimited
 from tests.processes import at_once
 
@@ -206,13 +207,48 @@ def test_the_migrations_make_the_tables_that_the_program_uses(url):
     ledger.close()
 
 
-@pytest.fixture
-def without_answers(url, monkeypatch):
-    """The URL of a ledger, filled by the version that kept no answers to questions."""
-    with monkeypatch.context() as before:
-        before.setattr(migrations, "NEWEST", "0003")
-        fill(url).close()
+def as_of(revision, url, tmp_path):
+    """Make the ledger that `fill` makes as an earlier version would have written it, with its tables and columns."""
+    newest = fill(f"sqlite:///{tmp_path / 'newest.db'}")
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr(migrations, "NEWEST", revision)
+        earlier = Ledger(url)
+    earlier.database.write(lambda connection, _: copy_rows(newest, connection))
+    for each in (earlier, newest):
+        each.close()
     return url
+
+
+def copy_rows(newest, connection):
+    known = inspect(connection)
+    for table in metadata.sorted_tables:
+        if known.has_table(table.name):
+            names = [column["name"] for column in known.get_columns(table.name) if column["name"] != "charge_id"]
+            with newest.database.reading() as reading:
+                rows = reading.execute(select(*(table.c[name] for name in names))).mappings().all()
+            for row in rows:
+                connection.execute(table.insert().values(row))
+
+
+@pytest.fixture
+def without_answers(url, tmp_path):
+    """The URL of a ledger, filled by the version that kept no answers to questions."""
+    return as_of("0003", url, tmp_path)
+
+
+def test_a_ledger_that_knew_no_units_is_brought_up_to_date_and_counts_by_record(url, tmp_path):
+    before = contents(as_of("0005", url, tmp_path))
+    with dying_at("ALTER TABLE recorded_runs"), pytest.raises(KeyboardInterrupt):
+        Ledger(url)
+    assert contents(url) == before
+    ledger = Ledger(url)
+    assert differences(ledger) == []
+    assert contents(url)["runs"] == [f"{row[:-1]}, 'record')" for row in before["runs"]]
+    with pytest.raises(LedgerError, match=r"unit of privacy 'record', and this run's is 'patient \(at most 8 rows\)'"):
+        ledger.open_run("three", "digits", "2 parts", Unit("patient", 8))
+    assert ledger.open_run("three", "digits", "2 parts") == 2
+    assert verify_ledger(ledger).head.number == 13
+    ledger.close()
 
 
 def test_a_ledger_that_knew_no_questions_is_brought_up_to_date_and_is_asked(without_answers):
@@ -231,6 +267,7 @@ def test_a_ledger_that_knew_no_questions_is_brought_up_to_date_and_is_asked(with
         "alembic_version": [f"('{migrations.NEWEST}',)"],
         "questions": [],
         "answers": [],
+        "runs": [f"{row[:-1]}, 'record')" for row in before["runs"]],
     }
     assert verify_ledger(ledger).signed == 12
     ask(ledger)

@@ -1,6 +1,7 @@
 """The ledger counts what was charged, over runs, and refuses what it could not add up."""
 
 import math
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import Unit
 from tests.ledger.acts import ALLOWANCE, EVENT, unlimited
 
 OTHER = PoissonSampledGaussian(0.1, 2.0)
@@ -63,6 +65,27 @@ def test_another_split_of_the_same_records_is_refused(url, ledger):
     ledger.open_run("three", "cancer", "5 parts")
     with pytest.raises(LedgerError, match=r"split as '10 parts'.*Use another ledger"):
         ledger.open_run("four", "digits", "20 parts")
+
+
+PATIENT = Unit("patient", 8)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Unit(), PATIENT), (PATIENT, Unit()), (PATIENT, Unit("patient", 4))],
+    ids=["to persons", "to rows", "to fewer rows"],
+)
+def test_another_unit_of_the_same_records_is_refused(ledger, before, after):
+    ledger.open_run("one", "digits", "10 parts", before)
+    ledger.open_run("two", "digits", "10 parts", before)
+    ledger.open_run("three", "cancer", "10 parts", after)
+    both = re.escape(f"with the unit of privacy '{before}', and this run's is '{after}'")
+    with pytest.raises(LedgerError, match=f"holds runs on digits {both}.*use another ledger, or another dataset name"):
+        ledger.open_run("four", "digits", "10 parts", after)
+    ledger.resume_run("two", before)
+    with pytest.raises(LedgerError, match=f"holds run two {both}"):
+        ledger.resume_run("two", after)
+    assert ledger.open_run("five", "digits", "10 parts", before) == 2
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ import pytest
 from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key, sign
-from fedprivacy.ledger import ChargeState, Ledger
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.journal import canonical, chained, parsed_head, read_heads, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.unit import Unit
 from tests.ledger.acts import (
     ALLOWANCE,
     CLIENT_PEM,
@@ -128,8 +129,9 @@ TABLES = {
     "one key more": ("INSERT INTO keys VALUES ('mallory', 'cc')", "key of mallory"),
     "a run's dataset": ("UPDATE runs SET dataset = 'cancer' WHERE run_id = 'two'", "run of two"),
     "a run's split": ("UPDATE runs SET partition = '9 parts' WHERE run_id = 'two'", "run of two"),
+    "a run's unit": ("UPDATE runs SET unit = 'patient' WHERE run_id = 'two'", "run of two"),
     "no run": ("DELETE FROM runs WHERE run_id = 'two'", "run of two is missing"),
-    "one run more": ("INSERT INTO runs VALUES ('three', 12, 'digits', '2 parts')", "run of three"),
+    "one run more": ("INSERT INTO runs VALUES ('three', 12, 'digits', '2 parts', 'record')", "run of three"),
     "a balance": ("UPDATE balances SET steps = steps - 1 WHERE dataset_id = 'a'", "balance of a, 0.[12], [12].0"),
     "a count": ("UPDATE balances SET charges = charges + 1 WHERE dataset_id = 'b'", "balance of b, 0.1, 1.0"),
     "a hidden balance": ("UPDATE balances SET charges = 0 WHERE dataset_id = 'b'", "balance of b, 0.1, 1.0"),
@@ -237,6 +239,31 @@ def test_a_receipt_of_another_round_or_run_proves_no_charge(url, run, round):
     ledger.close()
     rewrite(url, 8, canonical(receipt("one", 2, 5)), canonical(receipt(run, round, 5)))
     found(url, "entry 8: the receipt for a is for another round")
+
+
+def test_a_run_whose_unit_was_written_anew_contradicts_its_receipts(url):
+    ledger = Ledger(url)
+    ledger.open_run("one", "digits", "2 parts", Unit("patient", 8))
+    ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
+    ledger.open_budgets({"a": ALLOWANCE})
+    ledger.reserve(Attempt("one", 1), EVENT, {"a": 5}, unlimited)
+    ledger.settle(
+        Attempt("one", 1), {"a": receipt("one", 1, 5, unit="patient (at most 8 rows)")}, ChargeState.COMMITTED
+    )
+    assert verify_ledger(ledger).replay.runs["one"].unit == "patient (at most 8 rows)"
+    ledger.close()
+    rewrite(url, 1, "at most 8 rows", "at most 2 rows")
+    found(url, r"entry 5: the receipt for a is for another unit of privacy than its run, patient \(at most 2 rows\)")
+
+
+def test_a_run_that_an_earlier_version_entered_has_a_record_as_its_unit(url, filled):
+    """Its entry and its receipts name no unit."""
+    tamper(url, "DELETE FROM checkpoints")
+    rewrite(url, 1, ',"unit":"record"', "")
+    assert "unit" not in journal_of(filled)[0][1] and "unit" in journal_of(filled)[10][1]
+    assert verify_ledger(filled).replay.runs["one"].unit == "record"
+    with pytest.raises(LedgerError, match="with the unit of privacy 'record', and this run's is 'patient'"):
+        filled.open_run("three", "digits", "2 parts", Unit("patient"))
 
 
 def test_a_ledger_that_was_written_anew_contradicts_its_signed_head(url, rewritten):

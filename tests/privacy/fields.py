@@ -17,6 +17,7 @@ _OF_BOTH = {
     "attempt": [0, -1, 2**63],
     "noise_multiplier": [0.0, -1.0, 0.2999, 1.0001e4, 1e300, *NOT_NUMBERS],
     "relation": ["add-or-remove-one", "replace-one", "zero-out ", ""],
+    "unit": ["", "patient", "patient (at most 8 rows)", "record (at most 2 rows)", "record ", "Record", "x" * 10**6],
     "earlier_runs": [-1],
     "charged": ["x", "{}", "[[]]", '[[0.5, 2.0, "zero-out", -1]]', '[[1.0, NaN, "zero-out", 1]]', " " * 4_000_001],
     "server_key": ["", "zz", "ab" * 32, server_public_key(STRANGER)],

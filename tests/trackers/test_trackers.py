@@ -20,7 +20,7 @@ from fedprivacy.trackers.tracker import scalars, settings
 from fedprivacy.values.runs import RunStatus
 from tests.trackers.tracked_run import FACTS, POINTS, ROOT, point, warnings
 
-GUARANTEE = {"view": "server", "accountant": "PLD", "relation": "zero-out", "delta": 1e-5}
+GUARANTEE = {"view": "server", "accountant": "PLD", "relation": "zero-out", "unit": "record", "delta": 1e-5}
 
 SETTINGS = {
     "task": "digits",

@@ -61,7 +61,8 @@ def _steps(audited: Audited, alarms: Alarms) -> Receipt:
     task = like(audited, [_COORDINATES])
     client = audited.client_of(task, shard_of(torch.zeros(0, _COORDINATES)))
     receipt = client.answer(audited.grant, zeros_for(task)).receipt
-    alarms.must(receipt.matches(audited.grant), "A client's receipt says something else than it was granted.")
+    granted = client.of_its_unit(audited.grant)
+    alarms.must(receipt.matches(granted), "A client's receipt says something else than it was granted.")
     if audited.grant.adaptive is not None:  # whose noise changes from step to step
         return receipt
     each = _LITTLE * audited.deviation / audited.grant.noise_multiplier

@@ -25,7 +25,7 @@ from fedprivacy.audit.deployed import DeployedClient, Host, costliest
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.costs import TOLERANCE
 from fedprivacy.audit.gates.gate import Judged, verdict
-from fedprivacy.audit.gates.host_questions import forbidden
+from fedprivacy.audit.gates.host_questions import UNITS, forbidden
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.compared_replies import fields_of
 from fedprivacy.flower.client.release import ARRAYS, digest
@@ -288,6 +288,10 @@ def _forbidden(asked: _Asked) -> Iterator[tuple[str, Grant, RefusalCode]]:
         if relation is not grant.relation:
             about = f"a grant for other neighbours ({relation})"
             yield about, client.signed(replace(asked.grant, relation=relation)), invalid
+    for unit in UNITS:
+        if unit != grant.unit:
+            about = f"a grant for another unit of privacy ({unit})"
+            yield about, client.signed(replace(asked.grant, unit=unit)), invalid
     less = replace(asked.grant, sampling_rate=_TINY, noise_multiplier=_LESS * settings.least_noise_multiplier)
     yield "a grant with less than the least noise (least-noise-multiplier)", client.signed(less), invalid
     silent = replace(less, noise_multiplier=min(1e-3, less.noise_multiplier))

@@ -24,6 +24,9 @@ NOBODY_S = "a column that no list names"
 _LESS = 0.999
 """Factor on the minimum noise multiplier that makes it too small."""
 
+UNITS = ("record", "patient", "patient (at most 2 rows)")
+"""Units of privacy, of which a task has one at most."""
+
 Forbidden = tuple[str, QuestionGrant, RefusalCode]
 """A forbidden grant: its description in words, the grant as it is sent, and the code of the refusal."""
 
@@ -33,7 +36,9 @@ def forbidden(audited: Audited, host: Host) -> Iterator[Forbidden]:
     settings, server = host.node.settings, host.server
     event = PoissonSampledGaussian(1.0, max(settings.least_noise_multiplier, 10.0), audited.grant.relation)
     usual = QuestionGrant(
-        **spending(Attempt(f"{QUESTIONS}audit", 1), settings.client_id, 1, event, clipping_norm=1.0),
+        **spending(
+            Attempt(f"{QUESTIONS}audit", 1), settings.client_id, 1, event, unit=audited.grant.unit, clipping_norm=1.0
+        ),
         questions=Questionnaire((Questions.count(),)).as_text(),
         earlier_runs=0,
         charged="",
@@ -50,6 +55,9 @@ def forbidden(audited: Audited, host: Host) -> Iterator[Forbidden]:
         if relation is not usual.relation:
             other = replace(usual, relation=relation).signed(server)
             yield f"a question for other neighbours ({relation})", other, invalid
+    for unit in UNITS:
+        if unit != usual.unit:
+            yield f"a question for another unit of privacy ({unit})", replace(usual, unit=unit).signed(server), invalid
     for about, question in _not_listed(settings.answerable):
         asked = replace(usual, questions=Questionnaire((question,)).as_text())
         yield about, asked.signed(server), not_allowed

@@ -17,7 +17,7 @@ from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
+from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.algorithms import FedAvg, text_of
@@ -91,7 +91,8 @@ class Audited:
             steps=max(min(schedule.steps_in(schedule.local_evaluation), steps), 1),
             sampling_rate=event.sampling_rate,
             noise_multiplier=event.noise_multiplier,
-            relation=relation_of(plan.task),
+            relation=plan.relation,
+            unit=str(plan.unit),
             clipping_norm=config.clipping_norm,
             clipping=config.clipping,
             expected_batch_size=event.sampling_rate * plan.shard_size(len(shard)),

@@ -12,13 +12,17 @@ const WITHOUT = { ...OPEN, epsilon: NO_PRIVACY, "noise-multiplier": NO_PRIVACY }
 
 /** Lists the settings of a run. */
 export function showSettings(run) {
-  const { settings, relation } = run;
+  const { settings, relation, unit } = run;
   const smallest = `left open: the smallest that the budget allows, ${noiseText(run)}`;
   const open = settings.privacy === false ? WITHOUT : { ...OPEN, "noise-multiplier": smallest };
   const given = Object.entries(settings).map(([key, value]) =>
     row(el("code", {}, key), text(value) ?? open[key] ?? "left open"),
   );
-  const used = [row("noise multiplier used", settings.privacy === false ? NO_PRIVACY : noiseText(run, String)), row("neighbouring relation", relation)];
+  const used = [
+    row("noise multiplier used", settings.privacy === false ? NO_PRIVACY : noiseText(run, String)),
+    row("neighbouring relation", relation),
+    row("unit of privacy", unit),
+  ];
   byId("settings").tBodies[0].replaceChildren(...given, ...used);
 }
 

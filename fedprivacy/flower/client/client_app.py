@@ -110,7 +110,7 @@ def answer(client: LocalClient, request: TrainingRequest[Grant]) -> Released:
     between can only over-count.
     """
     grant = request.grant
-    client.check_relation(grant)
+    client.check_promise(grant)
     if (sealed := client.released_before(grant)) is not None:
         return sealed
     standardise = client.standardising(request.standardise)
@@ -138,7 +138,7 @@ def answered(client: LocalClient, grant: QuestionGrant) -> Released:
         MessageError: other questions were answered for this attempt.
     """
     asked = grant.asked
-    client.check_relation(grant)
+    client.check_promise(grant)
     client.answerable.check(asked)
     if (sealed := client.released_before(grant)) is not None:
         if not sealed.answers(grant):

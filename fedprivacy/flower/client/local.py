@@ -111,19 +111,23 @@ class LocalClient:
     num_partitions: int
     kept: KeptStore | None = None
 
-    def check_relation(self, grant: SpendingMessage) -> None:
-        """Refuse, by a `MessageError`, a grant for other neighbours than what this client makes public allows."""
-        relation = relation_of(self.task)
+    def check_promise(self, grant: SpendingMessage) -> None:
+        """Refuse, by a `MessageError`, a grant for another relation or unit of privacy than this client's own task."""
+        relation, unit = relation_of(self.task), str(unit_of(self.task))
         if grant.relation is not relation:
             raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
+        if grant.unit != unit:
+            raise MessageError(f"The grant is for the unit of privacy {grant.unit!r:.60}; this task's is '{unit}'.")
 
     def public_facts(self) -> Enrolment:
         """Return the client's own facts; with what its own guard holds of grants, where it has one.
 
-        A size is disclosed under the zero-out relation alone: the guard holds the account to it from now on.
+        A size is disclosed under the zero-out relation alone: the guard holds the account to it from now on. An account
+        that promises something else states nothing: its charges would be added to those of another promise.
         """
-        if self.guard is not None and self.task.shard_sizes_public:
-            self.guard.promise(relation_of(self.task))
+        if self.guard is not None:
+            hold = self.guard.promise if self.task.shard_sizes_public else self.guard.check
+            hold(relation_of(self.task))
         runs = self.guard.by_run() if self.guard is not None else {}
         charged = ((run, event, steps) for run, events in runs.items() for event, steps in events.items())
         claims = {(run, event): steps for run, event, steps in charged if isinstance(event, PoissonSampledGaussian)}
@@ -389,7 +393,7 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
     except ConfigError as error:
         raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
     shard = works_on(task, own_shard(task, settings.folder, device))
-    guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter)
+    guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter, unit=unit_of(task))
     source = ShardSource(folder=settings.folder)
     kept = KeptInFolder(kept_beside(settings.guard))
     return LocalClient(settings.client_id, task, shard, guard, settings.key, source, settings.answerable, None, 0, kept)

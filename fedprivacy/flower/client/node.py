@@ -49,6 +49,8 @@ from fedprivacy.tasks import Task, TaskError, relation_of
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
 from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.unit import unit_of
+from fedprivacy.values.wording import unit_text
 
 NODE_CONFIG = "node-config.toml"
 """Name of the node configuration's file in a data owner's folder."""
@@ -250,7 +252,7 @@ class NodeSettings:
             if one != other:
                 raise _invalid(
                     f"allows tasks that do not agree: {first} ({one}) and {second} ({other}). Allow one of them; or "
-                    "give both classes the same dataset and the same shard_sizes_public"
+                    "give both classes the same dataset, the same unit and the same shard_sizes_public"
                 )
 
     def _named(self, word: object, own: Task | None) -> Task:
@@ -304,7 +306,7 @@ def _promise(name: str, allowed: AllowedTask) -> str:
         task = allowed.load()
     except TaskError as error:
         raise _not_allowed(f"{name} is allowed, too, and cannot be held against the others: {error}") from error
-    return f"dataset '{task.dataset}', for the {relation_of(task)} relation"
+    return f"dataset '{task.dataset}', for the {relation_of(task)} relation{unit_text(str(unit_of(task)))}"
 
 
 def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, remedy: str) -> None:

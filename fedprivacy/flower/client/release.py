@@ -70,8 +70,9 @@ class Released:
             raise ValueError(f"The local evaluation ran {evaluated.event}, and the training {update.event}.")
         arrays = {name: parameter.cpu().numpy() for name, parameter in update.parameters.items()}
         steps = update.steps + (evaluated is not None)
+        norm = update.clipping_norm
         receipt = Receipt(
-            **spending(grant.charged_as, grant.client_id, steps, update.event, update.clipping_norm),
+            **spending(grant.charged_as, grant.client_id, steps, update.event, unit=grant.unit, clipping_norm=norm),
             update=digest(arrays) if key else "",
             evaluation=json.dumps(evaluated.sums) if evaluated is not None else "",
         )
@@ -88,7 +89,7 @@ class Released:
         """Combine the answers to all questions with a receipt of their event, which a deployed client's key signs."""
         arrays = as_arrays(answers)
         receipt = Receipt(
-            **spending(grant.charged_as, grant.client_id, 1, event, grant.clipping_norm),
+            **spending(grant.charged_as, grant.client_id, 1, event, unit=grant.unit, clipping_norm=grant.clipping_norm),
             update=digest(arrays, grant.questions) if key else "",
         )
         return cls(arrays, receipt.signed(key) if key else receipt)

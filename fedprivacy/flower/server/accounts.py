@@ -176,10 +176,11 @@ class Accounts(ABC, Generic[Granted]):
         self._plan = plan.charged_to(self.ledger_url, run_id)
         self._ledger = Ledger(self.ledger_url)
         if resume:
-            self._ledger.resume_run(run_id)
+            self._ledger.resume_run(run_id, plan.unit)
             self.earlier_runs = resume.earlier_runs
         else:
-            self.earlier_runs = self._ledger.open_run(run_id, plan.task.dataset, self._partition(clients))
+            split = self._partition(clients)
+            self.earlier_runs = self._ledger.open_run(run_id, plan.task.dataset, split, plan.unit)
         self._witness = folder / WITNESS if folder else None
         self._head = read_witness(self._witness) if resume and self._witness and self._witness.exists() else None
         self._ledger.database.read(lambda connection: check_ancestor(connection, self._ledger.name, self._head))
@@ -445,10 +446,10 @@ class RunAccounts(Accounts[Grant]):
         return self._plan.weight(client.shard_size, client.answered, self.event(client.client_id))
 
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:
-        event, config = self.event(client.client_id), self._plan.config
+        event, config, norm = self.event(client.client_id), self._plan.config, self.clipping_norm(client.client_id)
         return self._signed(
             Grant(
-                **spending(attempt, client.client_id, steps, event, self.clipping_norm(client.client_id)),
+                **spending(attempt, client.client_id, steps, event, unit=str(self._plan.unit), clipping_norm=norm),
                 clipping=config.clipping,
                 expected_batch_size=self.expected_batch_size(client),
                 optimizer=config.optimizer,

@@ -55,7 +55,7 @@ class QuestionAccounts(Accounts[QuestionGrant]):
         event = self._accountant.event(client.client_id)
         return self._signed(
             QuestionGrant(
-                **spending(attempt, client.client_id, steps, event, clipping_norm=1.0),
+                **spending(attempt, client.client_id, steps, event, unit=str(self._plan.unit), clipping_norm=1.0),
                 questions=self._asked.as_text(),
                 earlier_runs=self.earlier_runs,
                 charged=charged,

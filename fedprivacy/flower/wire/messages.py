@@ -45,7 +45,7 @@ ENROL = "query.enrol"
 ASK = "query.ask"
 """Names of the records in a message; the message types that ask a client who it is, and about its records."""
 
-VERSION = 8
+VERSION = 9
 """Version of every record: server and clients must use the same."""
 
 
@@ -184,6 +184,7 @@ class SpendingMessage(SignedMessage):
         sampling_rate: q of each step.
         noise_multiplier: sigma of each step.
         relation: neighbouring relation of the guarantee.
+        unit: unit of privacy of the guarantee, as `str(Unit)` writes it.
         clipping_norm: C. In a receipt, the norm that the next step would have: it differs from the grant's only with
             adaptive clipping, and then it came out of the mechanism, too.
     """
@@ -196,6 +197,7 @@ class SpendingMessage(SignedMessage):
     sampling_rate: float
     noise_multiplier: float
     relation: NeighbouringRelation
+    unit: str
     clipping_norm: float
 
     @property
@@ -224,7 +226,7 @@ class SpendingMessage(SignedMessage):
 
 
 def spending(
-    attempt: Attempt, client_id: str, steps: int, event: PoissonSampledGaussian, clipping_norm: float
+    attempt: Attempt, client_id: str, steps: int, event: PoissonSampledGaussian, *, unit: str, clipping_norm: float
 ) -> dict[str, Any]:
     """The fields of a `SpendingMessage`, for any kind of it."""
     return {
@@ -234,6 +236,7 @@ def spending(
         "sampling_rate": event.sampling_rate,
         "noise_multiplier": event.noise_multiplier,
         "relation": event.relation,
+        "unit": unit,
         "clipping_norm": clipping_norm,
     }
 

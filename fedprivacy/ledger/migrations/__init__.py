@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect, text
 
 from fedprivacy.ledger.errors import LedgerError
 
-NEWEST = "0005"
+NEWEST = "0006"
 """Revision that this program uses."""
 
 _BEFORE_MIGRATIONS = "0001"

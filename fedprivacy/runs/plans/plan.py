@@ -30,6 +30,7 @@ from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import agreed, augmentation_of, model_of, offers
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import Unit, unit_of
 
 _step = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
 """The event of a local step. Most clients of a run share one."""
@@ -255,6 +256,11 @@ class RunPlan:
     def relation(self) -> NeighbouringRelation:
         """Zero-out where shard sizes are public, else add-or-remove-one."""
         return relation_of(self.task)
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of privacy: a row, or the task's persons."""
+        return unit_of(self.task)
 
     @property
     def total_steps(self) -> int:

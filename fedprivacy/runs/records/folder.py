@@ -37,6 +37,7 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.rounds import Buffered, RoundResult
 from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.unit import RECORD
 from fedprivacy.values.user_level import UserLevelSpent
 
 CLIENT_TERMS = "client-terms.csv"
@@ -138,6 +139,7 @@ class RunWriter:
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise.shared,
             "relation": plan.relation,
+            "unit": str(plan.unit),
             "metric": plan.task.metric,
             "task": plan.task.name,
         }
@@ -337,6 +339,7 @@ def read_history(folder: Path) -> RunHistory:
         settings=config["settings"],
         noise_multiplier=noise_multiplier,
         relation=NeighbouringRelation(config["relation"]),
+        unit=str(config.get("unit", RECORD)),  # an earlier version had no other
         task_metric=config["metric"],
         start=start,
         rounds=tuple(rounds),

@@ -31,6 +31,7 @@ from fedprivacy.values.series import (
     thinned,
 )
 from fedprivacy.values.spent import ClientStanding
+from fedprivacy.values.unit import RECORD
 
 if TYPE_CHECKING:
     from fedprivacy.runs.records.store import StoredRun
@@ -99,6 +100,7 @@ class RunHistory:
         task_metric: name of the metric that the task shows first.
         start: the state before the first round.
         rounds: finished rounds in order.
+        unit: the unit of privacy, as `str(Unit)` writes it.
     """
 
     settings: Mapping[str, Any]
@@ -107,6 +109,7 @@ class RunHistory:
     task_metric: str
     start: RoundResult
     rounds: tuple[RoundResult, ...]
+    unit: str = str(RECORD)
 
     @property
     def last(self) -> RoundResult:
@@ -155,6 +158,7 @@ class RunHistory:
             relation=self.relation.value,
             metric=self.metric,
             largest_noise_multiplier=max(noises),
+            unit=self.unit,
         )
         return facts if facts.name else replace(facts, name=facts.task)
 

@@ -174,7 +174,7 @@ PLANTS = {
     "more steps than the most are accepted": checked_with(most_steps=10**9),
     "an unsigned grant is accepted": patched(NodeSettings, "_signed", lambda *_: True),
     "a grant of any server is accepted": patched(NodeSettings, "check_grant", NOTHING),
-    "a grant for other neighbours is accepted": patched(LocalClient, "check_relation", NOTHING),
+    "a grant for other neighbours is accepted": patched(LocalClient, "check_promise", NOTHING),
     "anybody may ask who the client is": patched(NodeSettings, "check_enrolment", NOTHING),
     "a grant is trained again each time": together(
         patched(LocalClient, "released_before", NOTHING),
@@ -220,7 +220,7 @@ ASKED = {
         Answerable, "check", lambda self, asked: CHECKED(replace(self, columns=frozenset({"*"})), asked)
     ),
     "a grant for training asks, too": patched(QuestionGrant, "purpose", signing.GRANT),
-    "questions are answered for other neighbours": patched(LocalClient, "check_relation", NOTHING),
+    "questions are answered for other neighbours": patched(LocalClient, "check_promise", NOTHING),
 }
 
 

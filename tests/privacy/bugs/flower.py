@@ -432,12 +432,28 @@ BUGS = (
     Bug(
         meaning="a size is disclosed, and protected afterwards",
         place="fedprivacy.flower.client.local:LocalClient.public_facts",
-        old="self.guard.promise(relation_of(self.task))",
+        old="hold(relation_of(self.task))",
         new="pass",
         breaks=guarantees.ACCOUNT,
         tests=(
             "tests/flower/test_node.py::test_a_size_that_was_disclosed_is_protected_by_no_later_task_of_the_same_guard",
         ),
+    ),
+    Bug(
+        meaning="charges by row are told to a server whose ledger counts persons",
+        place="fedprivacy.flower.client.local:LocalClient.public_facts",
+        old="self.guard.promise if self.task.shard_sizes_public else self.guard.check",
+        new="self.guard.promise if self.task.shard_sizes_public else str",
+        breaks=guarantees.ACCOUNT,
+        tests=("tests/flower/test_node.py::test_an_account_of_one_unit_answers_no_task_of_another[by row first]",),
+    ),
+    Bug(
+        meaning="a server says what the unit of privacy is",
+        place="fedprivacy.flower.client.local:LocalClient.check_promise",
+        old="grant.unit != unit",
+        new="False",
+        breaks=guarantees.BOUNDS,
+        tests=("tests/flower/test_node.py::test_only_the_unit_of_the_client_s_own_task_is_granted[by person]",),
     ),
     Bug(
         meaning="a guard is another file in each working directory",

@@ -190,13 +190,29 @@ BUGS = (
     ),
     Bug(
         meaning="a size is protected, and disclosed afterwards",
-        place="fedprivacy.guard.guard:Guard._check_relation",
-        old="before not in (None, relation)",
+        place="fedprivacy.guard.guard:Guard._check_promise",
+        old="tally.relation not in (None, relation)",
         new="False",
         breaks=guarantees.ACCOUNT,
         tests=(
             "tests/flower/test_node.py::test_a_size_that_was_protected_is_disclosed_by_no_later_task_of_the_same_guard",
         ),
+    ),
+    Bug(
+        meaning="a guard does not compare units of privacy",
+        place="fedprivacy.guard.guard:Guard._check_promise",
+        old="tally.unit != self._unit",
+        new="False",
+        breaks=guarantees.ACCOUNT,
+        tests=("tests/guard/test_guard.py::test_an_account_keeps_its_unit_of_privacy[to persons]",),
+    ),
+    Bug(
+        meaning="charges by person are entered as charges by record",
+        place="fedprivacy.guard.guard:Guard.charge",
+        old="self._unit != RECORD",
+        new="False",
+        breaks=guarantees.ACCOUNT,
+        tests=("tests/guard/test_guard.py::test_an_account_keeps_its_unit_of_privacy[to rows]",),
     ),
     Bug(
         meaning="a guard's file may have two names",
@@ -259,7 +275,7 @@ BUGS = (
         place="fedprivacy.guard.guard:Guard.charge",
         old="""
             with self._kept.transaction() as write:
-                self._check_relation(event.relation)
+                self._check_promise(event.relation)
                 ...
         """,
         new="""

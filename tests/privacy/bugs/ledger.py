@@ -125,6 +125,22 @@ BUGS = (
         tests=("tests/ledger/test_verify.py::test_a_receipt_of_another_round_or_run_proves_no_charge[sqlite-round]",),
     ),
     Bug(
+        meaning="a run by person is charged to what was charged by row",
+        place="fedprivacy.ledger.store:Ledger.open_run",
+        old="runs.c.unit != str(unit)",
+        new="runs.c.unit != runs.c.unit",
+        breaks=guarantees.LEDGER_FIRST,
+        tests=("tests/ledger/test_store.py::test_another_unit_of_the_same_records_is_refused[sqlite-to persons]",),
+    ),
+    Bug(
+        meaning="a receipt for another unit of privacy proves a charge",
+        place="fedprivacy.ledger.verify:_check_receipt",
+        old="unit_in(said) != run.unit",
+        new="False",
+        breaks=guarantees.RECEIPTS,
+        tests=("tests/ledger/test_verify.py::test_a_run_whose_unit_was_written_anew_contradicts_its_receipts[sqlite]",),
+    ),
+    Bug(
         meaning="a receipt of another run proves a charge",
         place="fedprivacy.ledger.verify:_check_receipt",
         old="key[1:] != Attempt.named_in(said)",

@@ -144,7 +144,7 @@ class _Found:
         usual = self.audited.grant
         event = PoissonSampledGaussian(1.0, _SIGMA, usual.relation)
         asked = QuestionGrant(
-            **spending(Attempt(f"{QUESTIONS}audit", 1), usual.client_id, 1, event, clipping_norm=1.0),
+            **spending(Attempt(f"{QUESTIONS}audit", 1), usual.client_id, 1, event, unit=usual.unit, clipping_norm=1.0),
             questions=Questionnaire(tuple(questions), tuple(shares)).as_text(),
             earlier_runs=0,
             charged="",

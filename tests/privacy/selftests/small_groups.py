@@ -109,6 +109,7 @@ class _Deployed:
             sampling_rate=1.0,
             noise_multiplier=_NOISE / _ASKED**0.5,
             relation=NeighbouringRelation.ADD_OR_REMOVE_ONE,
+            unit="record",
             clipping_norm=1.0,
             questions=Questionnaire((count,) * _ASKED).as_text(),
             earlier_runs=0,

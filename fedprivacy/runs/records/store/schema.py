@@ -63,6 +63,7 @@ recorded_runs = Table(
     Column("relation", String, nullable=False),
     Column("metric", String, nullable=False, comment="the one that is shown first"),
     Column("largest_noise_multiplier", Float, nullable=False, server_default="0"),
+    Column("unit", String, nullable=False, server_default="record", comment="of privacy"),
     Column("status", String, nullable=False, comment="see RunStatus"),
     Column("stage", String, nullable=False, comment="what it is doing; empty: nothing any more"),
     Column("stage_round", Integer, nullable=False),

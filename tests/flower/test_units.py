@@ -1,0 +1,127 @@
+"""A dataset has one unit of privacy for ever, and all that states an epsilon of it names the unit."""
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import fedprivacy as fp
+from fedprivacy.commands.app import app
+from fedprivacy.commands.certificate_page import certificate_html, spent_words
+from fedprivacy.commands.client_table import client_table
+from fedprivacy.guard import UnitChangedError
+from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger.certificate import certify
+from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.store import RunStore
+from fedprivacy.trackers.tracker import guarantee
+from tests.dashboard.shown import asking
+from tests.flower.visits import Visits
+from tests.house import ROOT
+
+BY_PERSON, BY_ROW = Visits(), Visits(unit=fp.Unit(), most_rows=None)
+WORDS = "patient (at most 4 rows)"
+
+
+def run(tmp_path, task, name, **settings):
+    return fp.simulate(
+        task, out=tmp_path / name, seed=1, progress=False, ledger=f"sqlite:///{tmp_path / 'ledger.db'}", **settings
+    )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("first", "then", "units"),
+    [
+        (BY_ROW, BY_PERSON, r"the unit of privacy 'record', and this run's is 'patient \(at most 4 rows\)'"),
+        (BY_PERSON, BY_ROW, r"the unit of privacy 'patient \(at most 4 rows\)', and this run's is 'record'"),
+    ],
+    ids=["by row first", "by person first"],
+)
+def test_a_run_by_another_unit_is_refused_on_the_ledger_of_the_first(tmp_path, first, then, units):
+    run(tmp_path, first, "first", spend=0.5)
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    before = ledger.accounts(ledger.dataset_ids())
+    with pytest.raises(LedgerError, match=f"{units}.*use another ledger, or another dataset name"):
+        run(tmp_path, then, "then", spend=0.5)
+    assert ledger.accounts(ledger.dataset_ids()) == before
+    assert run(tmp_path, first, "again", spend=0.5).rounds
+
+
+@pytest.mark.exhaustive
+def test_a_shard_s_own_account_is_by_row_or_by_person(tmp_path):
+    settings = {"epsilon": 3.0, "delta": 1e-3, "steps": 2, "sampling_rate": 0.3, "account": tmp_path / "account.log"}
+    by_person, by_row = (task.shard(fp.ShardSource(partition_id=0, num_partitions=3)) for task in (BY_PERSON, BY_ROW))
+
+    def train(shard):
+        return fp.train(BY_PERSON.model(), BY_PERSON.loss, shard, batch_size=18, progress=False, **settings)
+
+    train(by_person)
+    with pytest.raises(UnitChangedError, match=r"'person \(at most 4 rows\)', and the task's is 'record'"):
+        train(by_row)
+    settings["account"] = tmp_path / "other.log"
+    train(by_row)
+    with pytest.raises(UnitChangedError, match=r"'record', and the task's is 'person \(at most 4 rows\)'"):
+        train(by_person)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run by person, and its ledger."""
+    folder = tmp_path_factory.mktemp("units")
+    return run(folder, BY_PERSON, "run"), f"sqlite:///{folder / 'ledger.db'}"
+
+
+def test_a_run_s_folder_report_and_store_name_its_unit(done):
+    finished, url = done
+    assert json.loads((finished.folder / "config.json").read_text())["unit"] == WORDS
+    assert read_history(finished.folder).unit == WORDS
+    page = finished.report.read_text()
+    assert f"zero-out relation, unit {WORDS}, seen by the server" in page
+    assert f'<tr><th scope="row">unit of privacy</th><td>{WORDS}</td></tr>' in page
+    assert f"the task's unit of privacy, {WORDS}: all rows that the shard holds of one" in page
+    console = Console(file=StringIO(), width=200)
+    console.print(client_table(read_history(finished.folder)))
+    assert f"zero-out relation, unit {WORDS}. Epsilon is" in console.file.getvalue()
+    (recorded,) = RunStore(url).runs()
+    assert recorded.facts.unit == WORDS
+    assert guarantee(recorded.facts)["unit"] == WORDS
+    ask = asking(url)
+    (listed,) = ask.get("/api/v1/runs").json()["runs"]
+    shown = ask.get(f"/api/v1/runs/{listed['run_id']}").json()
+    assert shown["unit"] == listed["unit"] == WORDS
+    assert f"what one {WORDS} of a client says" in shown["guarantee"]
+    assert f'unit="{WORDS}"' in ask.get("/metrics").text
+
+
+def test_a_run_of_an_earlier_version_had_records(done):
+    folder = done[0].folder
+    config = json.loads((folder / "config.json").read_text())
+    del config["unit"]
+    (folder.parent / "old").mkdir()
+    for file in folder.iterdir():
+        (folder.parent / "old" / file.name).write_bytes(file.read_bytes())
+    (folder.parent / "old" / "config.json").write_text(json.dumps(config))
+    assert read_history(folder.parent / "old").unit == "record"
+
+
+@pytest.mark.exhaustive
+def test_a_plan_names_the_unit_only_where_it_is_no_record():
+    assert fp.plan(BY_PERSON).unit == WORDS
+    task = ["--task", f"{ROOT / 'tests' / 'flower' / 'visits.py'}:Visits"]
+    shown = CliRunner().invoke(app, ["plan", *task]).output
+    assert f"at delta 0.001 (budget epsilon 3), unit {WORDS}:" in " ".join(shown.split())
+    assert f"after 3 rounds, unit {WORDS}" in " ".join(
+        CliRunner().invoke(app, ["plan", *task, "--quiet"]).output.split()
+    )
+    assert json.loads(CliRunner().invoke(app, ["plan", *task, "--json"]).output)["unit"] == WORDS
+    assert ", unit" not in CliRunner().invoke(app, ["plan", "--quiet"]).output
+
+
+def test_a_certificate_names_the_unit_of_the_runs_that_charged(done):
+    for certificate in certify(Ledger(done[1]), (), "00" * 32):
+        assert certificate.unit == WORDS
+        assert spent_words(certificate).endswith(f"at delta 1e-3, unit {WORDS}")
+        assert f"{WORDS}: all rows that the data owner holds of one" in certificate_html(certificate, "a.json")
