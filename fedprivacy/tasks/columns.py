@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.cells import Beginnings, Cell, Levels, number, one_by_one, read_each, says_nothing, text
+from fedprivacy.tasks.cells import (
+    Beginnings,
+    Cell,
+    Levels,
+    TableError,
+    number,
+    one_by_one,
+    read_each,
+    says_nothing,
+    text,
+)
 
 READINGS = 32
 """Maximum number of columns that a table keeps as codes or emptiness: a question reads one again for each group."""
-
-
-class TableError(ValueError):
-    """A table does not exist, lacks a column or cannot be split as asked; the message contains no cell."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,13 +90,15 @@ class Table:
     def codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
         """Return the place of every cell among public levels, shape [records], read-only; -1 where it is none of them.
 
-        A cell matches the first level that is the same text, without surrounding blanks, or the same number.
+        A cell matches the level that is its exact text, without surrounding blanks; a level that is given as a number
+        also matches every cell with that number.
 
         Raises:
-            TableError: there is no such column.
+            TableError: there is no such column, or a cell could match two of the levels.
         """
-        if all(type(level) is str for level in levels):  # 1, 1.0 and True are equal, but not the same level
-            return self._kept((column, tuple(levels)), lambda: self._codes(column, levels))
+        known = [(type(level), level) for level in levels]  # 1, 1.0 and True are equal, but not the same level
+        if all(kind in (str, int, float, bool) for kind, _ in known):
+            return self._kept((column, *known), lambda: self._codes(column, levels))
         return self._codes(column, levels)
 
     def _codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
@@ -99,7 +107,7 @@ class Table:
             return known.codes(cells)
         if cells.dtype.kind == "b":
             return np.where(cells, known.code(True), known.code(False))
-        return known.codes_of_numbers(_as_numbers(cells))
+        return known.codes_of_array(_as_numbers(cells) if cells.dtype.kind == "f" else cells)
 
     def texts(self, column: str) -> list[str]:
         """Return the text of every cell, without surrounding blanks; "" where it is empty. One text for each record.

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedprivacy.tasks.bundled import DirichletSplit
-from fedprivacy.tasks.cells import Cell, Levels, is_empty, number, one_by_one
-from fedprivacy.tasks.columns import Table, TableError
+from fedprivacy.tasks.cells import Cell, Levels, TableError, is_empty, number, one_by_one
+from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import Shard, ShardSource
 
 Cells = list[Mapping[str, Cell] | None]
