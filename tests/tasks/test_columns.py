@@ -136,7 +136,7 @@ def test_a_level_is_the_same_text_or_if_it_is_given_as_a_number_the_same_number(
         ([1, "01"], "levels 1 and '01' are the same"),
         (["1.0", 1], "levels 1 and '1.0' are the same"),
         ([1, 1.0], "levels 1 and 1.0 are the same"),
-        (["f", ""], "level '' stands for nothing; give a text or a number"),
+        (["f", ""], "level '' stands for nothing, or is missing; give another, or none"),
         ([None], "level None stands for nothing"),
         ([math.nan], "level nan stands for nothing"),
         ([HUGE], "level of type int stands for nothing"),
