@@ -10,8 +10,9 @@ finds runs again, `open_run` opens what it recorded, `compare` puts runs side by
 `recommend` chooses settings, `reproduce` runs one of the `reproductions` over seeds, or an experiment of one's own,
 `audit_training` tells whether the code deserves its epsilon; a `Callback`, such as `EarlyStopping`, hears of every
 round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource`, `Unit` and `Score`, and `tasks` has the
-built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a
-`Table`, which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`;
+built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number`, `Category` and `Date`,
+`read_table` as a `Table`, which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet`
+and `Evenly`;
 `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation, and
 `PrivateGradients` is for a loop of one's own; `epsilon` and `noise_multiplier` calculate.
 
@@ -56,11 +57,12 @@ if TYPE_CHECKING:
     from fedprivacy.tasks import ShardSource as ShardSource
     from fedprivacy.tasks import Task as Task
     from fedprivacy.tasks.columns import Table as Table
-    from fedprivacy.tasks.tables import ByColumn as ByColumn
-    from fedprivacy.tasks.tables import ByDirichlet as ByDirichlet
-    from fedprivacy.tasks.tables import Category as Category
-    from fedprivacy.tasks.tables import Evenly as Evenly
-    from fedprivacy.tasks.tables import Number as Number
+    from fedprivacy.tasks.features import Category as Category
+    from fedprivacy.tasks.features import Date as Date
+    from fedprivacy.tasks.features import Number as Number
+    from fedprivacy.tasks.splits import ByColumn as ByColumn
+    from fedprivacy.tasks.splits import ByDirichlet as ByDirichlet
+    from fedprivacy.tasks.splits import Evenly as Evenly
     from fedprivacy.tasks.tables import load_table as load_table
     from fedprivacy.tasks.tables import read_table as read_table
     from fedprivacy.values.budget import PrivacyBudget as PrivacyBudget
@@ -100,11 +102,12 @@ _HOMES = {
     "load_table": "tasks.tables",
     "read_table": "tasks.tables",
     "Table": "tasks.columns",
-    "Number": "tasks.tables",
-    "Category": "tasks.tables",
-    "ByColumn": "tasks.tables",
-    "ByDirichlet": "tasks.tables",
-    "Evenly": "tasks.tables",
+    "Number": "tasks.features",
+    "Category": "tasks.features",
+    "Date": "tasks.features",
+    "ByColumn": "tasks.splits",
+    "ByDirichlet": "tasks.splits",
+    "Evenly": "tasks.splits",
     "Unit": "values.unit",
     "PrivacyBudget": "values.budget",
     "NeighbouringRelation": "values.events",

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.questions.arguments import QuestionError, as_number, as_tuple, check_name, is_writable, settle
-from fedprivacy.tasks.cells import number
+from fedprivacy.tasks.cells import Levels, TableError
 from fedprivacy.tasks.columns import Table
 
 Level = str | int | float | bool
-"""Name of a category; public. A number is kept as its text, which matches the same cells."""
+"""Name of a category; public. A text matches a cell with exactly this text, a number every cell with this number."""
 
 MOST_LEVELS = 10_000
 LONGEST_LEVEL = 256
@@ -139,27 +139,25 @@ def as_levels(column: str, levels: object) -> tuple[Level, ...]:
     if not 1 <= len(given) <= MOST_LEVELS:
         raise QuestionError(f"{column} has {len(given)} levels; name 1 to {MOST_LEVELS}.")
     named = tuple(_as_level(column, level) for level in given)
-    seen: set[object] = set()
-    for level in named:
-        names = {str(level)} | {value for value in [number(level)] if not math.isnan(value)}
-        if seen & names:
-            raise QuestionError(f"two levels of {column} are the same; name each once.")
-        seen |= names
+    try:
+        Levels(named)
+    except TableError as error:
+        raise QuestionError(f"two levels of {column} are the same: {error}") from error
     return named
 
 
 def _as_level(column: str, level: object) -> Level:
-    """Return a level in its canonical form: a text without surrounding blanks, also for a number; True and False stay.
+    """Return a level in its canonical form: a text without surrounding blanks, also for True and False; a number.
 
     An empty cell matches no level: neither a blank text nor NaN can be a level.
     """
     plain = level.item() if isinstance(level, np.generic) else level
     if isinstance(plain, bool):
-        return plain
+        return str(plain)
     if isinstance(plain, int | float):
         if not abs(plain) < (math.inf if isinstance(plain, float) else 10**LONGEST_LEVEL):
             raise QuestionError(f"a level of {column} is no finite number, or one of too many digits; give a text.")
-        plain = str(int(plain) if plain == int(plain) and abs(plain) < 2**53 else plain)
+        return int(plain) if plain == int(plain) and abs(plain) < 2**53 else plain
     if not isinstance(plain, str):
         raise QuestionError(f"a level of {column} is a {type(plain).__name__}; give texts or finite numbers.")
     text = plain.strip()

@@ -15,7 +15,8 @@ from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.question import Question, Totals
 from fedprivacy.questions.questionnaire import ROUNDED_UP, Questionnaire
-from fedprivacy.tasks.columns import Table, TableError
+from fedprivacy.tasks.cells import TableError
+from fedprivacy.tasks.columns import Table
 from fedprivacy.values.events import PoissonSampledGaussian
 
 

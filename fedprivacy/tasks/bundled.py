@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from torch import nn
 
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import Shard, ShardSource, Task, holding_nan
+
+log = logging.getLogger("fedprivacy.tasks")
 
 PUBLIC_SHARE = 0.2
 PUBLIC_SEED = 0
@@ -43,25 +46,37 @@ class DirichletSplit:
 
     def rows(self, labels: NDArray[np.int64], num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of every client's records, one array for each of `num_partitions` clients, by their
-        classes.
+        classes; clients without any are warned of.
 
         Raises:
             ValueError: the records cannot be split into that many parts.
         """
+        return [rows.copy() for rows in self._drawn(labels.tobytes(), labels.dtype.str, num_partitions)]
+
+    @lru_cache(maxsize=4)  # noqa: B019 - by the split's values: each client of a simulation asks for the same draw
+    def _drawn(self, labels: bytes, kind: str, num_partitions: int) -> list[NDArray[np.int64]]:
         # Imported here: a deployed client reads its folder and should not wait seconds for these in every round.
         from datasets import Dataset
         from flwr_datasets.partitioner import DirichletPartitioner
 
+        classes = np.frombuffer(labels, kind)
         partitioner = DirichletPartitioner(
             num_partitions=num_partitions,
             partition_by="label",
             alpha=self.alpha,
-            min_partition_size=min(self.smallest_shard, len(labels) // (4 * num_partitions)),
+            min_partition_size=min(self.smallest_shard, len(classes) // (4 * num_partitions)),
             self_balancing=False,
             seed=self.seed,
         )
-        partitioner.dataset = Dataset.from_dict({"row": np.arange(len(labels)), "label": labels})
-        return [np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64) for part in range(num_partitions)]
+        partitioner.dataset = Dataset.from_dict({"row": np.arange(len(classes)), "label": classes})
+        parts = [np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64) for part in range(num_partitions)]
+        if empty := sum(not len(rows) for rows in parts):
+            log.warning(
+                "%d of %d clients have no record: %d records are split with Dirichlet alpha %g; choose a larger alpha, "
+                "or fewer clients.",
+                *(empty, num_partitions, len(classes), self.alpha),
+            )
+        return parts
 
     def describe(self, num_partitions: int) -> str:
         """Return the split's name, which differs whenever the split does."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Number
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,12 +17,13 @@ from numpy.typing import NDArray
 
 Read = TypeVar("Read")
 
+
+class TableError(ValueError):
+    """A table does not exist, lacks a column or cannot be split as asked; the message contains no cell."""
+
+
 Cell = Any
 """Content of a table's cell: text in CSV, possibly a number in Parquet; None or "": nothing."""
-
-
-_PLAIN = (str, int)
-"""Types whose equal cells have the same meaning; derived types are not included."""
 
 
 def one_by_one(places: Iterable[Any], read: Callable[[Any], Cell]) -> list[Cell]:
@@ -52,47 +55,123 @@ def text(cell: Cell) -> str:
         return ""
 
 
-def is_empty(cell: Cell) -> bool:
-    """Return whether a cell holds nothing: None, or a blank text."""
-    return cell is None or (isinstance(cell, str) and not text(cell))
-
-
-def says_nothing(cell: Cell) -> bool:
-    """Return whether a cell has no text, or is NaN."""
-    return not text(cell) or (issubclass(type(cell), float | np.floating) and math.isnan(cell))
-
-
 def number(cell: Cell) -> float:
-    """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float."""
+    """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float.
+
+    "1_0" is none: only Python's own programs write numbers so, and codes are written so, too.
+    """
     try:
-        return float(cell)
+        return math.nan if "_" in str(cell) else float(cell)
     except Exception:
         return math.nan
 
 
-class Levels:
-    """Public levels, with the lookup of a cell: the first level that is the same text, stripped, or the same number.
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """Notation of the cells of a table; public, and the same for every row and every client.
 
-    >>> Levels(["f", "m"]).place(" m "), Levels([0, 1]).place("1.0"), Levels([0, 1]).place("")
-    (1, 1, None)
+    >>> hospital = Notation(decimal=",", fold_case=True, missing=("?", "NA"))
+    >>> hospital.number("70,5"), hospital.text(" na "), hospital.is_empty("?")
+    (70.5, '', True)
+
+    Attributes:
+        decimal: "." or ",", the sign before the decimals of a number that is written as text. A number with the other
+            sign is none: it could be one of thousands.
+        fold_case: whether "Yes" and "yes" are the same level.
+        missing: texts of cells that count as empty, such as "?"; a blank cell always does.
+
+    Raises:
+        TableError: `decimal` is another sign, or `missing` is no list of texts.
     """
 
-    def __init__(self, levels: Sequence[object]) -> None:
+    decimal: str = "."
+    fold_case: bool = False
+    missing: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.decimal not in (".", ","):
+            raise TableError(f"decimal is {self.decimal!r}; give '.' or ','.")
+        if isinstance(self.missing, str) or not all(isinstance(mark, str) for mark in self.missing):
+            raise TableError(f"missing is {self.missing!r}; give a list of texts, for example ('?', 'NA').")
+        marks = (self.folded(mark.strip()) for mark in self.missing)
+        object.__setattr__(self, "missing", tuple(dict.fromkeys(mark for mark in marks if mark)))
+
+    def folded(self, words: str) -> str:
+        """Return a text as it is compared."""
+        return str.casefold(words) if self.fold_case else words
+
+    def text(self, cell: Cell) -> str:
+        """Return the text of a cell, stripped; "" if it is empty or has no text."""
+        words = text(cell)
+        return "" if self.missing and self.folded(words) in self.missing else words
+
+    def is_empty(self, cell: Cell) -> bool:
+        """Return whether a cell holds nothing: None, a blank text, or one of `missing`."""
+        return cell is None or (not self.text(cell) and (isinstance(cell, str) or bool(text(cell))))
+
+    def says_nothing(self, cell: Cell) -> bool:
+        """Return whether a cell has no text, or is NaN."""
+        return not self.text(cell) or (issubclass(type(cell), float | np.floating) and math.isnan(cell))
+
+    def number(self, cell: Cell) -> float:
+        """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float."""
+        if self.missing and not self.text(cell):
+            return math.nan
+        if self.decimal == "," and isinstance(cell, str):
+            words = text(cell)
+            return math.nan if "." in words else number(words.replace(",", "."))
+        return number(cell)
+
+
+PLAIN = Notation()
+"""Notation of a table of which nothing is declared."""
+
+
+class Levels:
+    """Public levels, with the lookup of a cell.
+
+    A cell matches the level that is its exact text, without surrounding blanks: "1", "01" and "1.0" are three levels. A
+    level that was given as a number also matches every cell with that number.
+
+    Args:
+        levels: public levels.
+        notation: how the cells are written.
+        prefix: number of a cell's first characters that are compared; None: all.
+
+    >>> Levels(["f", "m"]).place(" m "), Levels(["1", "01"]).place("01"), Levels([0, 1]).place("1.0")
+    (1, 1, 1)
+
+    Raises:
+        TableError: a cell could match two of the levels, or can match none of them.
+    """
+
+    def __init__(self, levels: Sequence[object], notation: Notation = PLAIN, prefix: int | None = None) -> None:
+        self._notation, self._prefix = notation, prefix
         self._texts: dict[str, int] = {}
         self._numbers: dict[float, int] = {}
-        for place, level in enumerate(levels):
-            self._texts.setdefault(text(level), place)
-            for value in (number(level), number(text(level))):  # these differ for a float32
-                if not math.isnan(value):
-                    self._numbers.setdefault(value, place)
+        self._values: list[float] = []
+        for place, level in sorted(enumerate(levels), key=lambda pair: not _is_number(pair[1])):
+            if (same := self.place(level)) is not None:
+                raise TableError(f"levels {levels[same]!r} and {level!r} are the same; name each once.")
+            words = self._words(level)
+            if not words or (_is_number(level) and math.isnan(number(level))):
+                raise TableError(f"level {_shown(level)} stands for nothing, or is missing; give another, or none.")
+            values = [value for value in (number(level), number(words)) if not math.isnan(value)]  # a float32 has two
+            self._texts[words] = place
+            self._values.extend(values)
+            if _is_number(level):
+                self._numbers.update(dict.fromkeys(values, place))
 
     def place(self, cell: Cell) -> int | None:
         """Return the place of a cell among the levels; None: it is none of them."""
-        words = text(cell)
+        words = self._words(cell)
         if not words:
             return None
-        found = (self._texts.get(words), self._numbers.get(number(cell)))
-        return min((place for place in found if place is not None), default=None)
+        found = self._texts.get(words)
+        return self._numbers.get(self._notation.number(cell)) if found is None and self._numbers else found
+
+    def _words(self, cell: Cell) -> str:
+        return self._notation.folded(self._notation.text(cell)[: self._prefix])
 
     def code(self, cell: Cell) -> int:
         """Return the place of a cell among the levels; -1: it is none of them."""
@@ -103,14 +182,30 @@ class Levels:
         """Return the code of each cell, shape [cells]."""
         return np.array(read_each(cells, self.code), np.int64)
 
-    def codes_of_numbers(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the code of each number. Equal numbers have one text, so texts add nothing; NaN has a text."""
-        nowhere = np.where(np.isnan(values), self.code(math.nan), -1)
-        if not self._numbers:
-            return nowhere
-        numbers, places = (np.array(column) for column in zip(*sorted(self._numbers.items()), strict=True))
-        nearest = np.searchsorted(numbers, values).clip(max=len(numbers) - 1)
-        return np.where(numbers[nearest] == values, places[nearest], nowhere)
+    def codes_of_array(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the code of each number, shape [cells]: float64 or whole numbers; of equal ones, one is read."""
+        maybe = np.isin(numbers.astype(np.float64), self._values) | np.isnan(numbers)
+        different, which = np.unique(_bits(numbers[maybe]), return_inverse=True)
+        codes = np.full(len(numbers), -1)
+        codes[maybe] = self.codes(different.view(numbers.dtype).tolist())[which]
+        return codes
+
+
+def _is_number(level: object) -> bool:
+    """Return whether a level was given as a number; True and False are given as texts."""
+    return isinstance(level, Number) and not isinstance(level, bool)
+
+
+def _shown(level: object) -> str:
+    try:
+        return repr(level)
+    except Exception:  # a whole number of too many digits
+        return f"of type {type(level).__name__}"
+
+
+def _bits(numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers with floats as their bits: 0.0 and -0.0 are equal, and have two texts."""
+    return numbers.view(np.int64) if numbers.dtype.kind == "f" else numbers
 
 
 class Beginnings:

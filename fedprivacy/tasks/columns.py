@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.cells import Beginnings, Cell, Levels, number, one_by_one, read_each, says_nothing, text
+from fedprivacy.tasks.cells import (
+    Beginnings,
+    Cell,
+    Levels,
+    Notation,
+    TableError,
+    one_by_one,
+    read_each,
+)
 
 READINGS = 32
 """Maximum number of columns that a table keeps as codes or emptiness: a question reads one again for each group."""
-
-
-class TableError(ValueError):
-    """A table does not exist, lacks a column or cannot be split as asked; the message contains no cell."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,12 +42,18 @@ class Table:
     Attributes:
         columns: cells of every record, by the column's name, which is public. An array of numbers stays one; the cells
             of any other column are kept as Python objects (`tolist()`), a masked one as None.
+        decimal, fold_case, missing: how the cells are written, as for `load_table`; public. Prefixes are compared
+            exactly.
 
     Raises:
         TableError: there is no column, they differ in length, a name is no text, or a column is no list of cells.
     """
 
     columns: Mapping[str, Sequence[Cell] | NDArray[Any]]
+    decimal: str = "."
+    fold_case: bool = False
+    missing: Sequence[str] = ()
+    _notation: Notation = field(init=False)
     _numbers: dict[str, NDArray[np.float64]] = field(init=False, default_factory=dict)
     _readings: dict[Hashable, NDArray[Any]] = field(init=False, default_factory=dict)
     _texts: dict[str, tuple[list[str], NDArray[np.int64]]] = field(init=False, default_factory=dict)
@@ -58,6 +68,7 @@ class Table:
         if len({len(column) for column in kept.values()}) > 1:
             raise TableError("the table's columns differ in length; give each one cell for every record.")
         object.__setattr__(self, "columns", kept)
+        object.__setattr__(self, "_notation", Notation(self.decimal, self.fold_case, tuple(self.missing)))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -75,8 +86,8 @@ class Table:
             TableError: there is no such column.
         """
         if column not in self._numbers:
-            values = _as_numbers(self._cells(column))
-            values[~np.isfinite(values)] = np.nan
+            values = _as_numbers(self._cells(column), self._notation.number)
+            values[~np.isfinite(values) | self._marked(column)] = np.nan
             values.flags.writeable = False
             self._numbers[column] = values
         return self._numbers[column]
@@ -84,22 +95,20 @@ class Table:
     def codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
         """Return the place of every cell among public levels, shape [records], read-only; -1 where it is none of them.
 
-        A cell matches the first level that is the same text, without surrounding blanks, or the same number.
+        A cell matches the level that is its exact text, without surrounding blanks; a level that is given as a number
+        also matches every cell with that number.
 
         Raises:
-            TableError: there is no such column.
+            TableError: there is no such column, or a cell could match two of the levels.
         """
-        if all(type(level) is str for level in levels):  # 1, 1.0 and True are equal, but not the same level
-            return self._kept((column, tuple(levels)), lambda: self._codes(column, levels))
+        known = [(type(level), level) for level in levels]  # 1, 1.0 and True are equal, but not the same level
+        if all(kind in (str, int, float, bool) for kind, _ in known):
+            return self._kept((column, *known), lambda: self._codes(column, levels))
         return self._codes(column, levels)
 
     def _codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
-        cells, known = self._cells(column), Levels(levels)
-        if not isinstance(cells, np.ndarray):
-            return known.codes(cells)
-        if cells.dtype.kind == "b":
-            return np.where(cells, known.code(True), known.code(False))
-        return known.codes_of_numbers(_as_numbers(cells))
+        cells, known = self._cells(column), Levels(levels, self._notation)
+        return _codes_of_array(cells, known) if isinstance(cells, np.ndarray) else known.codes(cells)
 
     def texts(self, column: str) -> list[str]:
         """Return the text of every cell, without surrounding blanks; "" where it is empty. One text for each record.
@@ -110,7 +119,7 @@ class Table:
             TableError: there is no such column.
         """
         cells = self._cells(column)
-        return [text(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells)]
+        return [self._notation.text(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells)]
 
     def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str] = ()) -> NDArray[np.int64]:
         """Return the place of every cell's text among public prefixes and public whole texts, shape [records],
@@ -154,8 +163,15 @@ class Table:
     def _empty(self, column: str) -> NDArray[np.bool_]:
         cells = self._cells(column)
         if isinstance(cells, np.ndarray):
-            return np.asarray(np.isnan(cells))
-        return np.array(read_each(cells, says_nothing), np.bool_)
+            return np.asarray(np.isnan(cells) | self._marked(column))
+        return np.array(read_each(cells, self._notation.says_nothing), np.bool_)
+
+    def _marked(self, column: str) -> NDArray[np.bool_]:
+        """Return which numbers of an array stand for nothing; of other cells that is seen when each is read."""
+        cells = self._cells(column)
+        if not isinstance(cells, np.ndarray):
+            return np.zeros(len(self), np.bool_)
+        return _codes_of_array(cells, Levels(self._notation.missing)) >= 0
 
     def _kept(self, key: Hashable, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return a column as it was read before, or read it now; the oldest column kept makes room."""
@@ -191,7 +207,14 @@ def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | 
         return tuple(one_by_one(range(len(column)), lambda place: column[place].item()))
 
 
-def _as_numbers(cells: Sequence[Cell] | NDArray[Any]) -> NDArray[np.float64]:
+def _codes_of_array(cells: NDArray[Any], known: Levels) -> NDArray[np.int64]:
+    """Return the code of every cell of an array of numbers."""
+    if cells.dtype.kind == "b":
+        return np.where(cells, known.code(True), known.code(False))
+    return known.codes_of_array(_as_numbers(cells, float) if cells.dtype.kind == "f" else cells)
+
+
+def _as_numbers(cells: Sequence[Cell] | NDArray[Any], number: Callable[[Cell], float]) -> NDArray[np.float64]:
     """Return the number in every cell, including infinite ones."""
     if isinstance(cells, np.ndarray):
         with np.errstate(all="ignore"):  # infinite where a float of more bits is too large

@@ -7,189 +7,48 @@ row, and an unreadable cell an empty one. Levels, centres and scales are given, 
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.bundled import DirichletSplit
-from fedprivacy.tasks.cells import Cell, Levels, is_empty, number, one_by_one
-from fedprivacy.tasks.columns import Table, TableError
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, read_each
+from fedprivacy.tasks.columns import Table
+from fedprivacy.tasks.features import Category, Feature, Number
+from fedprivacy.tasks.sheet import Sheet, CellTally, looks_like_a_person, tell
+from fedprivacy.tasks.splits import Split, Splittable
+from fedprivacy.tasks.table_files import TablePart, TableFile
 from fedprivacy.tasks.task import Shard, ShardSource
+from fedprivacy.tasks.unreadable import LOST
 
-Cells = list[Mapping[str, Cell] | None]
-"""Cells of every row, by column; None: the row has too many or too few cells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A column of numbers: (value - centre) / scale, both public constants, clipped at `limit` on both sides.
-
-    >>> import fedprivacy as fp
-    >>> fp.Number(centre=60, scale=15, limit=3).inputs("90")
-    [2.0]
-
-    Attributes:
-        centre, scale, limit: see above.
-        missing: value of an empty cell, before scaling; None: the row cannot be read.
-    """
-
-    centre: float = 0.0
-    scale: float = 1.0
-    limit: float = math.inf
-    missing: float | None = None
-
-    def inputs(self, cell: Cell) -> list[float]:
-        """Return one number; NaN where the cell holds none."""
-        value = self.missing if self.missing is not None and is_empty(cell) else number(cell)
-        scaled = (value - self.centre) / self.scale
-        return [min(max(scaled, -self.limit), self.limit) if math.isfinite(scaled) else math.nan]
-
-
-@dataclass(frozen=True)
-class Category:
-    """A column of categories, one-hot in the order of the given levels.
-
-    >>> import fedprivacy as fp
-    >>> fp.Category(["f", "m"]).inputs("m")
-    [0.0, 1.0]
-
-    Attributes:
-        levels: public levels.
-        missing: level of an empty cell; None: the row cannot be read, as with a level that is not given.
-    """
-
-    levels: Sequence[object]
-    missing: object = None
-
-    def inputs(self, cell: Cell) -> list[float]:
-        """Return a 1 and zeros; NaN where the cell holds none of the levels."""
-        found = self._known.place(self.missing if self.missing is not None and is_empty(cell) else cell)
-        return [math.nan if found is None else float(found == place) for place in range(len(self.levels))]
-
-    @cached_property
-    def _known(self) -> Levels:
-        return Levels(self.levels)
-
-
-class Split(Protocol):
-    """Rule by which a simulation gives each client its part of one table."""
-
-    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each part.
-
-        Args:
-            cells: the rows.
-            targets: target of every row; empty if a table is read without naming them.
-            num_partitions: number of parts.
-        """
-        ...
-
-    def describe(self, num_partitions: int) -> str:
-        """Return the split's name, for `Task.partition`: it differs whenever the split does."""
-        ...
-
-
-@dataclass(frozen=True)
-class ByColumn:
-    """Split with a client for each given value of a column, such as hospitals; other rows belong to nobody.
-
-    >>> import fedprivacy as fp
-    >>> fp.ByColumn("hospital", ["a", "b"]).describe(2)
-    'by hospital: a, b'
-    """
-
-    column: str
-    levels: Sequence[object]
-
-    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each level's rows.
-
-        Raises:
-            TableError: there are not as many levels as parts.
-        """
-        if num_partitions != len(self.levels):
-            raise TableError(
-                f"{self.column} splits the table into {len(self.levels)} parts, and there are {num_partitions} "
-                f"clients; set clients to {len(self.levels)}."
-            )
-        found = Levels(self.levels).codes([row.get(self.column) if row else None for row in cells])
-        return [np.flatnonzero(found == part) for part in range(num_partitions)]
-
-    def describe(self, num_partitions: int) -> str:
-        """Return the split's name."""
-        return f"by {self.column}: {', '.join(map(str, self.levels))}"
-
-
-@dataclass(frozen=True, slots=True)
-class Evenly:
-    """Split into parts of equal size, drawn at random (IID).
-
-    >>> import fedprivacy as fp
-    >>> fp.Evenly(seed=1).describe(4)
-    '4 even parts, seed 1'
-    """
-
-    seed: int = 0
-
-    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each part."""
-        return np.array_split(np.random.default_rng(self.seed).permutation(len(cells)), num_partitions)
-
-    def describe(self, num_partitions: int) -> str:
-        """Return the split's name."""
-        return f"{num_partitions} even parts, seed {self.seed}"
-
-
-@dataclass(frozen=True, slots=True)
-class ByDirichlet:
-    """Split into parts with different mixes of classes; see `fedprivacy.tasks.bundled.DirichletSplit`.
-
-    >>> import fedprivacy as fp
-    >>> fp.ByDirichlet(alpha=0.5).describe(4)
-    '4 parts, Dirichlet alpha 0.5, seed 0'
-    """
-
-    alpha: float
-    seed: int = 0
-    smallest_shard: int = 1
-
-    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Return the row numbers of each part.
-
-        Raises:
-            TableError: the targets were not named.
-        """
-        if len(targets) < len(cells):
-            raise TableError("ByDirichlet splits by the target; name target and classes as for the shard.")
-        return self._split().rows(targets, num_partitions)
-
-    def describe(self, num_partitions: int) -> str:
-        """Return the split's name."""
-        return self._split().describe(num_partitions)
-
-    def _split(self) -> DirichletSplit:
-        return DirichletSplit(self.alpha, self.smallest_shard, self.seed)
+_SETTLED = 2.0
+"""Seconds after its last change from which on a file is known by its time and size."""
 
 
 def load_table(
     path: str | Path,
     *,
     target: str,
-    features: Sequence[str] | Mapping[str, Number | Category] | None = None,
+    features: Sequence[str] | Mapping[str, Feature] | None = None,
     classes: Sequence[object] | None = None,
     only: Mapping[str, object] | None = None,
     split: Split | None = None,
     source: ShardSource | None = None,
+    person: str | None = None,
+    rows_per_person: int | None = None,
+    decimal: str = ".",
+    fold_case: bool = False,
+    missing: Sequence[str] = (),
+    delimiter: str = ",",
+    encoding: str = "utf-8",
 ) -> Shard:
-    """Read a CSV (UTF-8, with a header, a record a line) or Parquet file as a shard.
+    """Read a CSV (with a header, a record a line) or Parquet file as a shard.
 
     >>> import fedprivacy as fp
     >>> from pathlib import Path
@@ -201,39 +60,67 @@ def load_table(
             [-1.,  0.,  1.],
             [nan, nan, nan]])
 
+    What cannot be read is counted in a local sheet (`fedprivacy.tasks.sheet`), for the owner's log or terminal alone.
+
     Formal guarantee: see this module.
 
     Args:
-        path: file whose name ends with .csv or .parquet.
+        path: file whose name ends with .csv, .csv.gz or .parquet.
         target: column to predict.
-        features: columns of the inputs, in this order: numbers as they are, or a reader for each. None: every other
-            column, as numbers.
+        features: columns of the inputs, in this order: numbers as they are, or a reader for each: a Number, a Category
+            or a Date. None: every other column, as numbers.
         classes: values of the target, which become 0, 1, ...; None: it is a number. The target of an unreadable row
             is 0.
         only: values by column that select rows, for example a public test set. The number of selected rows depends on
             their content: with public shard sizes, name nothing that a private row could change.
         split: split of a simulation, which gives each client its part of the rows; None: all rows.
         source: the argument of `Task.shard`, which names the part.
+        person: column that tells whose each row is, by its exact text; a record is then a person. A row whose cell is
+            empty or cannot be read is a person of its own, because it must not make reading fail: the guarantee holds
+            for that row by itself. None: each row is a record.
+        rows_per_person: m, the most rows of a person that count, public: the first m that can be read.
+        decimal: sign before the decimals of a number: "." or ",".
+        fold_case: whether "Yes" and "yes" are the same level, class or part of the split.
+        missing: texts of cells that count as empty, such as ("?", "NA"); a blank cell always does.
+        delimiter, encoding: those of a CSV file. `decimal` to `encoding` are public, and the same at every client.
 
     Raises:
         TableError: there is no such file or column, it is of another kind, or it cannot be split as asked.
     """
-    columns, rows = _rows(Path(path))
+    if (person is None) is not (rows_per_person is None):
+        raise TableError(f"person is {person!r} and rows_per_person {rows_per_person!r}; give both, or neither.")
+    file = TableFile.of(Path(path), delimiter, encoding)
     if not isinstance(features, Mapping):
-        features = {name: Number() for name in features or columns if features or name != target}
-    _check_columns(path, columns, (target, *features, *(only or ())))
-    cells = _selected(rows, only)
-    labels = _labels(cells, target, classes)
-    targets = _targets(labels, classes)
-    width = sum(len(feature.inputs(None)) for feature in features.values())
-    inputs = np.full((len(cells), width), np.nan, np.float32)
-    for place, (row, label) in enumerate(zip(cells, labels, strict=True)):
-        if row is not None and label is not None:
-            inputs[place] = _inputs(row, features)
-    mine = _part(cells, targets, split, source)
-    if mine is not None:
-        inputs, targets = inputs[mine], targets[mine]
-    return Shard(torch.from_numpy(inputs), torch.from_numpy(targets))  # null where nothing could be read
+        others = [name for name in file.columns if name not in (target, person)]
+        features = {name: Number() for name in (others if features is None else features)}
+    for name, feature in features.items():
+        if not hasattr(feature, "inputs"):
+            kind = type(feature).__name__
+            raise TableError(
+                f"the reader of '{name}' is a {kind}; give fp.Number, fp.Category or fp.Date. Free text has none: read "
+                "it by read_table, for a model of texts."
+            )
+    splits = split if source is not None and source.partition_id is not None else None
+    reading = _Reading(
+        file=file,
+        notation=Notation(decimal, fold_case, tuple(missing)),
+        features=dict(features),
+        target=target,
+        classes=None if classes is None else tuple(classes),
+        only=dict(only or {}),
+        person=person,
+        split_by=() if splits is None else splits.reads,
+    )
+    rows = _last_read(reading) if splits else reading.rows()
+    tell(rows.sheet, whole=source is not None and source.folder is not None)
+    inputs, targets, persons = torch.from_numpy(rows.inputs), torch.from_numpy(rows.targets), rows.persons
+    if splits is not None and source is not None:
+        mine = splits.rows(rows.splittable(reading.notation), source.num_partitions or 1)[source.partition_id or 0]
+        inputs, targets = inputs[mine], targets[mine]  # copies
+        persons = [persons[place] for place in mine] if persons else persons
+    if person is None:
+        return Shard(inputs, targets)  # null where nothing could be read
+    return Shard(inputs, targets, persons=persons, most_rows=rows_per_person)
 
 
 def read_table(
@@ -244,8 +131,14 @@ def read_table(
     source: ShardSource | None = None,
     target: str | None = None,
     classes: Sequence[object] | None = None,
+    person: str | None = None,
+    decimal: str = ".",
+    fold_case: bool = False,
+    missing: Sequence[str] = (),
+    delimiter: str = ",",
+    encoding: str = "utf-8",
 ) -> Table:
-    """Read a CSV (UTF-8, with a header, a record a line) or Parquet file by column, for questions.
+    """Read a CSV (with a header, a record a line) or Parquet file by column, for questions.
 
     >>> import fedprivacy as fp
     >>> from pathlib import Path
@@ -258,108 +151,204 @@ def read_table(
     read: without `only`, the number of records depends on the number of rows alone.
 
     Args:
-        path: file whose name ends with .csv or .parquet.
+        path: file whose name ends with .csv, .csv.gz or .parquet.
         only: values by column that select rows. The number of selected rows depends on their content.
         split: split of a simulation, the same as the shard's: each client gets the same rows of the file.
         source: the argument of `Task.table`, which names the part.
-        target, classes: those of the shard, if the split uses them, as `ByDirichlet` does; otherwise not needed.
+        target, classes, person: those of the shard, if the split uses them, as `ByDirichlet` does target and classes;
+            otherwise not needed.
+        decimal, fold_case, missing, delimiter, encoding: as for `load_table`.
 
     Raises:
         TableError: there is no such file or column, it is of another kind, or it cannot be split as asked.
     """
-    columns, rows = _rows(Path(path))
-    _check_columns(path, columns, (*([] if target is None else [target]), *(only or ())))
-    cells = _selected(rows, only)
-    targets = np.empty(0) if target is None else _targets(_labels(cells, target, classes), classes)
-    mine = _part(cells, targets, split, source)
-    if mine is not None:
-        cells = [cells[place] for place in mine]
-    return Table({name: [row.get(name) if row else None for row in cells] for name in columns})
+    file = TableFile.of(Path(path), delimiter, encoding)
+    splits = split if source is not None and source.partition_id is not None else None
+    reading = _Reading(
+        file=file,
+        notation=Notation(decimal, fold_case, tuple(missing)),
+        target=target,
+        classes=None if classes is None else tuple(classes),
+        only=dict(only or {}),
+        person=person,
+        split_by=tuple(file.columns),
+    )
+    rows = reading.rows()
+    cells = rows.cells
+    if splits is not None and source is not None:
+        mine = splits.rows(rows.splittable(reading.notation), source.num_partitions or 1)[source.partition_id or 0]
+        cells = {name: [column[place] for place in mine] for name, column in cells.items()}
+    return Table(cells, decimal, fold_case, missing)
 
 
-def _check_columns(path: str | Path, columns: Sequence[str], needed: Iterable[str]) -> None:
-    for name in needed:
-        if name not in columns:
-            raise TableError(f"'{path}' has no column '{name}'; it has {', '.join(columns)}.")
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a table, before a split.
+
+    Attributes:
+        inputs, targets: shape [rows, ...]; inputs are NaN where a row cannot be read. Targets are empty if not named.
+        persons: whose each row is: a text, or the number of a row that is nobody else's; empty if not asked.
+        cells: cells of the columns that the split reads, or of all.
+        sheet: what the owner should know.
+    """
+
+    inputs: NDArray[np.float32]
+    targets: NDArray[Any]
+    persons: list[Hashable]
+    cells: Mapping[str, list[Cell]]
+    sheet: Sheet
+
+    def splittable(self, notation: Notation) -> Splittable:
+        """Return the rows as a split sees them."""
+        numbers: dict[Hashable, int] = {}
+        persons = [numbers.setdefault(name, len(numbers)) for name in self.persons] or range(self.sheet.rows)
+        return Splittable(self.cells, self.targets, np.array(persons, np.int64), notation)
 
 
-def _selected(cells: Cells, only: Mapping[str, object] | None) -> Cells:
-    """Select the rows with these values in these columns."""
-    for column, value in (only or {}).items():
-        known = Levels([value])
-        cells = [row for row in cells if row and known.place(row.get(column)) is not None]
-    return cells
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The way to read a file: all of it is public."""
+
+    file: TableFile
+    notation: Notation
+    target: str | None
+    classes: tuple[object, ...] | None
+    only: Mapping[str, object]
+    person: str | None
+    split_by: tuple[str, ...]
+    features: Mapping[str, Feature] = field(default_factory=dict)
+
+    def rows(self) -> _Rows:
+        """Read the file, part by part.
+
+        Raises:
+            TableError: a column is not there, or two classes are the same.
+        """
+        named = [name for name in (self.target, self.person) if name is not None]
+        columns = list(dict.fromkeys([*named, *self.features, *self.only, *self.split_by]))
+        self.file.check(columns)
+        collected = _Collected(self)
+        for part in self.file.parts(columns):
+            collected.add(part)
+        return collected.rows()
+
+    def identifiers(self) -> tuple[str, ...]:
+        """Return the columns that look like a person's identifier among the first rows, if no person is declared."""
+        first = next(self.file.parts(list(dict.fromkeys(self.file.columns))), None) if self.person is None else None
+        return tuple(name for name, cells in first.cells.items() if looks_like_a_person(cells)) if first else ()
 
 
-def _part(
-    cells: Cells, targets: NDArray[Any], split: Split | None, source: ShardSource | None
-) -> NDArray[np.int64] | None:
-    """Return the numbers of the rows that a simulated client has; None: it has all of them."""
-    if split is None or source is None or source.partition_id is None:
-        return None
-    return split.rows(cells, targets, source.num_partitions or 1)[source.partition_id]
+class _Class(Category):
+    """Reader of a target: its only input is the place of its class."""
+
+    def inputs(self, cell: Cell, notation: Notation = PLAIN) -> list[float]:
+        """Return the place of the class; NaN: it is none."""
+        place = self.place(cell, notation)
+        return [math.nan if place is None else float(place)]
 
 
-def _inputs(row: Mapping[str, Cell], features: Mapping[str, Number | Category]) -> NDArray[np.float32] | float:
-    """Return the inputs of a readable row; NaN if one of them cannot be read."""
-    with np.errstate(over="ignore"):  # the value is then infinite
-        values = np.array([x for name, each in features.items() for x in each.inputs(row.get(name))], np.float32)
-    return values if np.isfinite(values).all() else math.nan
+class _Collected:
+    """The rows read so far."""
+
+    def __init__(self, reading: _Reading) -> None:
+        self._reading, self._tally = reading, CellTally()
+        self._chosen = [(name, Levels([value], reading.notation)) for name, value in reading.only.items()]
+        self._label: Feature = Number() if reading.classes is None else _Class(reading.classes)
+        self._inputs: list[NDArray[np.float32]] = []
+        self._labels: list[NDArray[np.float64]] = []
+        self._persons: list[Hashable] = []
+        self._cells: dict[str, list[Cell]] = {name: [] for name in reading.split_by}
+        self._texts: dict[str, str] = {}
+        self._count = 0
+
+    def add(self, part: TablePart) -> None:
+        """Read some more rows."""
+        reading, chosen = self._reading, self._select(part)
+        cells = (
+            {name: [column[row] for row in chosen] for name, column in part.cells.items()}
+            if reading.only
+            else part.cells
+        )
+        faults = {place: part.faults[row] for place, row in enumerate(chosen) if row in part.faults}
+        for fault in faults.values():
+            self._tally.add("", fault)
+        columns = [self._read(name, feature, cells[name], faults) for name, feature in reading.features.items()]
+        inputs = np.concatenate([np.empty((len(chosen), 0), np.float32), *columns], 1)
+        if reading.target is not None:
+            labels = self._read(reading.target, self._label, cells[reading.target], faults)
+            unknown = np.isnan(labels).any(1)
+            inputs[unknown] = np.nan
+            self._labels.append(np.where(unknown, 0, labels[:, 0]))
+        inputs[np.isnan(inputs).any(1)] = np.nan
+        self._inputs.append(inputs)
+        if reading.person is not None:
+            self._persons += [self._whose(cell, self._count + row) for row, cell in enumerate(cells[reading.person])]
+        for name, kept in self._cells.items():
+            kept += [self._texts.setdefault(cell, cell) if type(cell) is str else cell for cell in cells[name]]
+        self._count += len(chosen)
+
+    def rows(self) -> _Rows:
+        """Return all rows, with the sheet of what could not be read."""
+        reading = self._reading
+        width = sum(len(feature.inputs(None, reading.notation)) for feature in reading.features.values())
+        inputs = np.concatenate([np.empty((0, width), np.float32), *self._inputs])
+        self._inputs.clear()
+        kind = np.float32 if reading.classes is None else np.int64
+        targets = np.concatenate([np.empty(0), *self._labels]).astype(kind)
+        return _Rows(inputs, targets, self._persons, self._cells, self._sheet(inputs, targets))
+
+    def _sheet(self, inputs: NDArray[np.float32], targets: NDArray[Any]) -> Sheet:
+        classes, readable = self._reading.classes or (), ~np.isnan(inputs).any(1)
+        counts = np.bincount(targets[readable], minlength=len(classes)) if classes and len(targets) else ()
+        return Sheet(
+            file=self._reading.file.path.name,
+            rows=self._count,
+            readable=int(readable.sum()),
+            persons=None if self._reading.person is None else len(set(self._persons)),
+            classes=dict(zip(map(str, classes), map(int, counts), strict=False)),
+            unreadable=self._tally.unreadable(),
+            identifiers=self._reading.identifiers(),
+        )
+
+    def _select(self, part: TablePart) -> Sequence[int]:
+        """Return the numbers of the rows that are asked for."""
+        chosen = np.ones(len(next(iter(part.cells.values()))), np.bool_)
+        for name, known in self._chosen:
+            chosen &= known.codes(part.cells[name]) == 0
+        return [int(row) for row in np.flatnonzero(chosen)] if self._chosen else range(len(chosen))
+
+    def _read(
+        self, name: str, feature: Feature, cells: Sequence[Cell], faults: Mapping[int, object]
+    ) -> NDArray[np.float32]:
+        """Read a column, shape [rows, inputs]; NaN in all of a cell's inputs where it cannot be read."""
+        notation = self._reading.notation
+        read: Callable[[Cell], list[float]] = lambda cell: feature.inputs(cell, notation)  # noqa: E731
+        with np.errstate(over="ignore"):  # the value is then infinite
+            values = np.array(read_each(cells, read), np.float64).astype(np.float32)
+        values = values.reshape(len(cells), -1)
+        unreadable = ~np.isfinite(values).all(1)
+        values[unreadable] = np.nan
+        lost = [cells[place] for place in map(int, np.flatnonzero(unreadable)) if place not in faults]
+        for cell, fault in zip(lost, read_each(lost, lambda cell: feature.fault(cell, notation)), strict=True):
+            self._tally.add(name, fault, cell)
+        return values
+
+    def _whose(self, cell: Cell, row: int) -> Hashable:
+        """Return a row's person; its own number where that is not said, or was lost with the encoding."""
+        words = self._reading.notation.text(cell)
+        return words if words and LOST not in words else row
 
 
-def _labels(cells: Cells, target: str, classes: Sequence[object] | None) -> list[float | None]:
-    """Read the target of each row; None: it has none."""
-    read = _finite if classes is None else Levels(classes).place
-    return [read(row.get(target)) if row else None for row in cells]
+_READ: list[tuple[Hashable, _Rows]] = []
+"""The last table that was split, and how it was read: every client of a simulation asks for its part of it."""
 
 
-def _finite(cell: Cell) -> float | None:
-    value = number(cell)
-    return value if abs(value) <= np.finfo(np.float32).max else None
-
-
-def _targets(labels: Sequence[float | None], classes: Sequence[object] | None) -> NDArray[Any]:
-    """Return the labels as an array, 0 where a row has none."""
-    return np.array([0 if label is None else label for label in labels], np.float32 if classes is None else np.int64)
-
-
-def _rows(path: Path) -> tuple[list[str], Cells]:
-    """Read a file: its columns, and its rows by column."""
-    if not path.is_file():
-        raise TableError(f"there is no table '{path}'; name a .csv or .parquet file.")
-    if path.suffix == ".csv":
-        return _csv(path)
-    if path.suffix == ".parquet":
-        return _parquet(path)
-    raise TableError(f"'{path}' is no table that can be read; name a .csv or .parquet file.")
-
-
-def _parquet(path: Path) -> tuple[list[str], Cells]:
-    """Read cell by cell: a date that Python does not have, or an invalid text, must not make the others fail."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise TableError(f"'{path}' needs pyarrow; 'pip install pyarrow', or save it as .csv.") from error
-    table = parquet.read_table(path)
-    columns = [one_by_one(column, lambda cell: cell.as_py()) for column in table.columns]
-    return table.column_names, [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _csv(path: Path) -> tuple[list[str], Cells]:
-    """Read line by line: a quote that is never closed must not swallow the records after it."""
-    first, *lines = path.read_bytes().lstrip().removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
-    header = _parsed(first)
-    if not header:
-        raise TableError(f"'{path}' has no header; its first line must name the columns.")
-    columns = [name.strip() for name in header]
-    only_one = len(columns) == 1  # a blank line is then a record with an empty cell
-    rows = (_parsed(line) for line in lines if only_one or line.strip())
-    whole = (row if row and len(row) == len(columns) else None for row in rows)
-    return columns, [dict(zip(columns, row, strict=True)) if row else None for row in whole]
-
-
-def _parsed(line: bytes) -> list[str] | None:
-    try:
-        return next(csv.reader([line.rstrip(b"\r").decode(errors="replace")]))
-    except csv.Error:
-        return None
+def _last_read(reading: _Reading) -> _Rows:
+    """Read a file, unless the same was read before and the file has not changed since."""
+    found = reading.file.path.stat()
+    key = repr(reading), found.st_mtime_ns, found.st_size, found.st_ino
+    if time.time() - found.st_mtime < _SETTLED:  # it might change again within the resolution of its time
+        return reading.rows()
+    if not any(key == read for read, _ in _READ):
+        _READ[:] = [(key, reading.rows())]
+    return _READ[0][1]

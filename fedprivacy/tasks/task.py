@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy.tasks.augmentation import Augmentation
-from fedprivacy.tasks.columns import Table, TableError
+from fedprivacy.tasks.cells import TableError
+from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.persons import rows_of_persons
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import bare_name

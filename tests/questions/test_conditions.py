@@ -42,9 +42,19 @@ def test_rows_are_read_from_the_whole_table_and_only_theirs():
     assert rows.codes("sex", ("f", "m")).tolist() == [1, 0, -1] and rows.empty("age").tolist() == [False, True, False]
 
 
-def test_a_level_is_kept_as_the_text_that_names_the_same_cells():
-    given = ["f", " m ", 3, 4.0, -0.0, 0.5, 1e22, np.int64(7), np.float64(8), np.str_("n"), True]
-    assert as_levels("a", given) == ("f", "m", "3", "4", "0", "0.5", "1e+22", "7", "8", "n", True)
+def test_a_level_stays_a_text_or_a_number():
+    given = ["f", " m ", 3, 4.0, -0.0, 0.5, 1e22, np.int64(7), np.float64(8), np.str_("n"), True, "08"]
+    kept = as_levels("a", given[:-1])
+    assert kept == ("f", "m", 3, 4, 0, 0.5, 1e22, 7, 8, "n", "True")
+    assert [type(level) for level in kept[3:5]] == [int, int]
+    with pytest.raises(QuestionError, match="levels 8 and '08' are the same; name each once"):
+        as_levels("a", given)
+
+
+def test_a_condition_and_a_group_compare_the_exact_text():
+    table = fp.Table({"site": ["1", "01", "1_0", "1e2", "10", "100", 1, 1.0]})
+    for levels, counts in ((("1", "01", "10", "1e2", "100"), [2, 1, 1, 1, 1]), ((1, 10, 100), [4, 1, 2])):
+        assert [len(rows) for rows in groups_of(table, [], OneOf("site", levels))] == counts
 
 
 CELLS = st.sampled_from([0, 1, 7, 0.5, -0.0, 1e22, 2**53 + 1, 2**60, "0", "7.0", "0.50", True, False, "True", None])
@@ -71,7 +81,7 @@ def test_the_kept_level_is_that_of_the_same_cells(cells, level):
         (["a"] * (MOST_LEVELS + 1), f"has {MOST_LEVELS + 1} levels"),
         (["f", " f "], "two levels of a are the same"),
         ([1, "1.0"], "two levels of a are the same"),
-        ([1, True], "two levels of a are the same"),
+        (["01", 1], "two levels of a are the same"),
         ([0.0, -0.0], "two levels of a are the same"),
         (["", "f"], "stands for nothing"),
         (["  "], "stands for nothing"),

@@ -30,7 +30,7 @@ FORMS = {
     "count where sex=f,m age=40:60 by ward=a,b": [
         ask.count(where={"sex": ["f", "m"], "age": (40, 60)}, by={"ward": ["a", "b"]})
     ],
-    "count by ward=1,2 where age=40:60": [ask.count(where={"age": (40, 60)}, by={"ward": [1, 2]})],
+    "count by ward=1,2 where age=40:60": [ask.count(where={"age": (40, 60)}, by={"ward": ["1", "2"]})],
     "mean 'age at death' 0 120 where \"marital status\"='living apart,f'": [
         ask.mean("age at death", 0, 120, where={"marital status": ["living apart", "f"]})
     ],

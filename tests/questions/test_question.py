@@ -14,7 +14,7 @@ from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import OneOf, Within
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Count
-from fedprivacy.tasks.columns import TableError
+from fedprivacy.tasks.cells import TableError
 from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, table_of
 
 EVERY = every_question()

@@ -24,7 +24,7 @@ from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combined, deviation
-from fedprivacy.tasks.columns import TableError
+from fedprivacy.tasks.cells import TableError
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions.kinds import CORNERS, all_questions, table_of
 

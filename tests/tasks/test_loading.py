@@ -7,7 +7,7 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.tasks import TaskError, load_task
-from fedprivacy.tasks.columns import TableError
+from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.loader import is_task, offers_table, table_of, word_of
 from tests.flower.blobs import Blobs
 

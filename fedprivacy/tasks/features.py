@@ -1,0 +1,194 @@
+"""Readers of a table's columns: a cell becomes inputs of the model by public constants and by nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cached_property
+from typing import Protocol
+
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, text
+from fedprivacy.tasks.unreadable import Fault, no_date, no_level, no_number
+
+_DAYS = {"days": 1.0, "months": 365.2425 / 12, "years": 365.2425}
+"""Days of each unit: those of a mean month and year."""
+
+
+class Feature(Protocol):
+    """Reader of one column."""
+
+    def inputs(self, cell: Cell, notation: Notation = PLAIN) -> list[float]:
+        """Return the inputs that a cell becomes, as many for every cell; NaN where it cannot be read."""
+        ...
+
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell cannot be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers: (value - centre) / scale, both public constants, clipped at `limit` on both sides.
+
+    >>> import fedprivacy as fp
+    >>> fp.Number(centre=60, scale=15, limit=3).inputs("90")
+    [2.0]
+    >>> fp.Number(centre=60, scale=15, indicate_missing=True).inputs("")
+    [0.0, 1.0]
+
+    Attributes:
+        centre, scale, limit: see above.
+        missing: value of an empty cell, before scaling; None: the row cannot be read.
+        indicate_missing: add an input that is 1 for an empty cell and 0 otherwise; an empty cell's value is then the
+            centre, unless `missing` gives another.
+    """
+
+    centre: float = 0.0
+    scale: float = 1.0
+    limit: float = math.inf
+    missing: float | None = None
+    indicate_missing: bool = False
+
+    def inputs(self, cell: Cell, notation: Notation = PLAIN) -> list[float]:
+        """Return one number, or two; NaN where the cell holds none."""
+        empty = notation.is_empty(cell)
+        value = self._of_nothing if empty else self._value(cell, notation)
+        scaled = (value - self.centre) / self.scale
+        number = min(max(scaled, -self.limit), self.limit) if math.isfinite(scaled) else math.nan
+        return [number, float(empty)] if self.indicate_missing else [number]
+
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell cannot be read."""
+        return no_number(cell, notation)
+
+    @property
+    def _of_nothing(self) -> float:
+        if self.missing is None:
+            return self.centre if self.indicate_missing else math.nan
+        return self.missing
+
+    def _value(self, cell: Cell, notation: Notation) -> float:
+        return notation.number(cell)
+
+
+@dataclass(frozen=True)
+class Date(Number):
+    """A column of dates: the time from a public day on, scaled as a number is. A time of day does not count.
+
+    >>> import fedprivacy as fp
+    >>> fp.Date(since="2000-01-01").inputs("2000-02-01"), fp.Date(since="1950-01-01", unit="years").inputs("1990-01-01")
+    ([31.0], [40.0])
+
+    Attributes:
+        since: a day, as "2000-01-01".
+        unit: "days", "months" or "years"; the latter two of mean length, 30.44 and 365.24 days.
+        form: how a date is written, in the signs of Python's `strptime`, such as "%d.%m.%Y"; None: as "2000-12-31",
+            with or without a time of day.
+
+    Raises:
+        TableError: `since` is no day, or there is no such unit.
+    """
+
+    since: str = field(kw_only=True)
+    unit: str = field(default="days", kw_only=True)
+    form: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.unit not in _DAYS:
+            raise TableError(f"unit is {self.unit!r}; give one of {', '.join(_DAYS)}.")
+        if math.isnan(_day(self.since, None)):
+            raise TableError(f"since is {self.since!r}; give a day, for example '2000-01-01'.")
+
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell cannot be read."""
+        return no_date(cell, self.form, notation)
+
+    def _value(self, cell: Cell, notation: Notation) -> float:
+        return (_day(cell, self.form) - _day(self.since, None)) / _DAYS[self.unit]
+
+
+def _day(cell: Cell, form: str | None) -> float:
+    """Return the number of a day; NaN: the cell is none."""
+    try:
+        if isinstance(cell, date):
+            return cell.toordinal()
+        words = text(cell)
+        read = datetime.fromisoformat(words) if form is None else datetime.strptime(words, form)  # noqa: DTZ007
+        return read.toordinal()
+    except Exception:
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of categories, one-hot in the order of the given levels.
+
+    A cell is the level that is its exact text; a level that is given as a number also matches that number, however it
+    is written.
+
+    >>> import fedprivacy as fp
+    >>> fp.Category(["f", "m"]).inputs("m"), fp.Category([1, 2]).inputs("1.0"), fp.Category(["10", "010"]).inputs("010")
+    ([0.0, 1.0], [1.0, 0.0], [0.0, 1.0])
+    >>> fp.Category(["E10", "E11"], prefix=3).inputs("E11.9")
+    [0.0, 1.0]
+
+    Attributes:
+        levels: public levels.
+        missing: level of an empty cell; None: the row cannot be read, as with a level that is not given.
+        other: add an input that is 1 for a cell that is not empty and none of the levels, and 0 otherwise; without it
+            the row cannot be read.
+        prefix: number of a cell's first characters that are compared, as for codes of the ICD; None: all.
+        indicate_missing: add an input that is 1 for an empty cell and 0 otherwise; an empty cell is then none of the
+            levels, unless `missing` names one.
+
+    Raises:
+        TableError: a cell could match two levels, or can match none of one; or `missing` is no level.
+    """
+
+    levels: Sequence[object]
+    missing: object = None
+    prefix: int | None = None
+    indicate_missing: bool = False
+    other: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.levels, str | bytes) or not hasattr(self.levels, "__iter__"):
+            raise TableError(f"levels are {self.levels!r}; give a list of texts or numbers.")
+        object.__setattr__(self, "levels", tuple(self.levels))
+        if self.prefix is not None:
+            self._check_prefix(self.prefix)
+        if self.missing is not None and self.place(self.missing) is None:
+            raise TableError(f"missing is {self.missing!r}, which is none of the levels; name it among them.")
+
+    def inputs(self, cell: Cell, notation: Notation = PLAIN) -> list[float]:
+        """Return a 1 and zeros; NaN where the cell holds none of the levels."""
+        empty = notation.is_empty(cell)
+        found = self.place(self.missing if empty else cell, notation)
+        others = [float(found is None and not empty)] * self.other
+        indicated = [float(empty)] * self.indicate_missing
+        if found is None and not (self.indicate_missing if empty else self.other):
+            return [math.nan] * (len(self.levels) + self.other + self.indicate_missing)
+        return [float(found == place) for place in range(len(self.levels))] + others + indicated
+
+    def place(self, cell: Cell, notation: Notation = PLAIN) -> int | None:
+        """Return the place of a cell among the levels; None: it is none of them."""
+        if notation not in self._known:
+            self._known[notation] = Levels(self.levels, notation, self.prefix)
+        return self._known[notation].place(cell)
+
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell cannot be read."""
+        return no_level(cell, self.levels, notation, self.prefix)
+
+    @cached_property
+    def _known(self) -> dict[Notation, Levels]:
+        return {PLAIN: Levels(self.levels, PLAIN, self.prefix)}
+
+    def _check_prefix(self, prefix: int) -> None:
+        if isinstance(prefix, bool) or not isinstance(prefix, int) or prefix < 1:
+            raise TableError(f"prefix is {prefix!r}; give a number of characters.")
+        for level in self.levels:
+            if not isinstance(level, str) or len(level.strip()) > prefix:
+                raise TableError(f"level {level!r} is no text of at most {prefix} characters, and prefix is {prefix}.")

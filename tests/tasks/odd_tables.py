@@ -1,0 +1,119 @@
+"""Odd tables as hospitals export them, each with the right inputs, or with the line or error that says why."""
+
+# ruff: noqa: E501 - a case is a line
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import fedprivacy as fp
+
+N = None  # a null row
+
+
+@dataclass(frozen=True, kw_only=True)
+class OddTable:
+    """A table whose target is `ill`, no or yes, and what is right.
+
+    Attributes:
+        cells: of the column `it`, each in a row of its own, which is ill; or the whole file.
+        reader: of that column.
+        options: other arguments of `load_table`.
+        right: inputs of each row, None for a null row.
+        line: words of the local sheet.
+        error: words of the error.
+    """
+
+    cells: list[str] | bytes
+    reader: Any = fp.Number
+    options: dict[str, Any] = field(default_factory=dict)
+    right: list[list[float] | None] | None = None
+    line: str = ""
+    error: str = ""
+
+    @property
+    def file(self) -> bytes:
+        if isinstance(self.cells, bytes):
+            return self.cells
+        return "\n".join(["it,ill", *self.cells, ""]).encode()
+
+
+def numbers(*cells, **more):
+    return OddTable(cells=[f"{cell},yes" for cell in cells], **more)
+
+
+def levels(*cells, of, right=None, line="", error="", **options):
+    reader = options.pop("reader", None) or (lambda: fp.Category(of))
+    return OddTable(
+        cells=[f"{cell},yes" for cell in cells], reader=reader, options=options, right=right, line=line, error=error
+    )
+
+
+COMMA = {"decimal": ","}
+QUESTION = {"missing": ("?", "NA")}
+ICD = ["E10", "E11"]
+
+ODD_TABLES = {
+    # --- numbers ---
+    "a decimal comma": numbers('"70,5"', '"9,0"', right=[N, N], line="it: 2 cells, a number with a decimal comma, like '99,9', '9,9' → decimal=\",\""),
+    "a declared decimal comma": numbers('"70,5"', "70", '"-,5"', options=COMMA, right=[[70.5], [70], [-0.5]]),
+    "a point beside a declared comma": numbers("70.5", options=COMMA, right=[N], line='decimal point, like \'99.9\' → decimal="."'),
+    "signs between thousands": numbers('"1,234.5"', "1 234", right=[N, N], line="a number with signs between thousands, like '9,999.9', '9 999'"),
+    "thousands beside a declared comma": numbers('"1.234,5"', options=COMMA, right=[N], line="between thousands"),
+    "a unit": numbers("70 kg", "71", right=[N, [71]], line="a number with a sign or a unit, like '99 xx' → write the number alone"),
+    "a detection limit": numbers("<0.5", right=[N], line="a number with a sign or a unit, like '<9.9'"),
+    "a question mark": numbers("?", "70", right=[N, [70]], line="a mark for nothing, like '?' → missing=('?',)"),
+    "a declared question mark": numbers("?", "70", "NA", reader=fp.Number(missing=60), options=QUESTION, right=[[60], [70], [60]]),
+    "nothing": numbers("", "70", right=[N, [70]], line="it: 1 cell, empty → fp.Number(..., missing=60) or indicate_missing=True"),
+    "nothing, indicated": numbers("", "70", reader=fp.Number(60, 10, indicate_missing=True), right=[[0, 1], [1, 0]]),
+    "nothing, indicated, with a value": numbers("", reader=fp.Number(60, 10, missing=80, indicate_missing=True), right=[[2, 1]]),
+    "-9 for nothing": numbers("-9", "70", reader=fp.Number(missing=60), options={"missing": ("-9",)}, right=[[60], [70]]),
+    "an underscore": numbers("1_0", right=[N], line="no number, like '9_9'"),
+    "a power of ten": numbers("1e2", right=[[100]]),
+    "a number that is too large": numbers("1e39", "1e400", right=[N, N], line="a number that is too large"),
+    "infinity": numbers("inf", "-Infinity", right=[N, N], line="it: 2 cells, a number that is too large"),
+    "NaN": numbers("NaN", right=[N], line="a mark for nothing"),
+    "free text": numbers("the patient was admitted at night with a headache", right=[N], line="free text, like 'xxx xxxxxxx xxx xxxx' → no reader"),
+    # --- categories ---
+    "levels that differ in zeros": levels("1", "01", "001", of=["1", "01", "001"], right=[[1, 0, 0], [0, 1, 0], [0, 0, 1]]),
+    "drug codes": levels("010", "10", "E10", of=["10", "010", "E10"], right=[[0, 1, 0], [1, 0, 0], [0, 0, 1]]),
+    "codes like numbers": levels("1e2", "100", "1_0", of=["100", "1e2", "1_0"], right=[[0, 1, 0], [1, 0, 0], [0, 0, 1]]),
+    "numbers as levels": levels("1", "1.0", "02", of=[1, 2], right=[[1, 0], [1, 0], [0, 1]]),
+    "texts as levels of numbers": levels("1.0", "1", of=["1", "2"], right=[N, [1, 0]], line="the number of a level, written otherwise, like '9.9' → give the levels as numbers"),
+    "a level given twice": levels("f", of=["f", "m", " f"], error="levels 'f' and ' f' are the same; name each once"),
+    "a level twice as a number": levels("1", of=[1, "01"], error="levels 1 and '01' are the same; name each once"),
+    "an empty level": levels("f", of=["f", ""], error="level '' stands for nothing"),
+    "a level that is declared missing": levels("?", of=["f", "?"], missing=("?",), error="level '\\?' stands for nothing, or is missing"),
+    "other letters": levels("F", "f", of=["f", "m"], right=[N, [1, 0]], line="a level in other letters, like 'X' → fold_case=True"),
+    "other letters, folded": levels("F", "f", of=["f", "m"], fold_case=True, right=[[1, 0], [1, 0]]),
+    "levels that folding makes one": levels("F", of=["f", "F"], fold_case=True, error="levels 'f' and 'F' are the same"),
+    "an unknown level": levels("x", "m", of=["f", "m"], right=[N, [0, 1]], line="it: 1 cell, none of the levels, like 'x' → fp.Category(..., other=True)"),
+    "an unknown level as one more": levels("x", "m", "", of=0, reader=lambda: fp.Category(["f", "m"], other=True), right=[[0, 0, 1], [0, 1, 0], N]),
+    "a missing level, indicated": levels("", "m", of=0, reader=lambda: fp.Category(["f", "m"], indicate_missing=True), right=[[0, 0, 1], [0, 1, 0]]),
+    "codes of the ICD": levels("E10.9", "E11", "e11.2", of=0, reader=lambda: fp.Category(ICD, prefix=3), right=[[1, 0], [0, 1], N], line="a level in other letters, like 'x99.9'"),
+    "a prefix shorter than a level": levels("E10", of=0, reader=lambda: fp.Category(["E10.9"], prefix=3), error="level 'E10.9' is no text of at most 3 characters"),
+    "a class in other letters": OddTable(cells=["70,Yes", "70,yes"], right=[N, [70]], line="ill: 1 cell, a level in other letters, like 'Xxx' → fold_case=True"),
+    # --- dates ---
+    "dates": numbers("2000-02-01", "2000-02-01 13:05", "1999-12-31", reader=fp.Date(since="2000-01-01"), right=[[31], [31], [-1]]),
+    "an age": numbers("1990-01-01", reader=fp.Date(since="1950-01-01", unit="years"), right=[[40]]),
+    "dates with points": numbers("31.12.2020", right=[N], reader=fp.Date(since="2000-01-01"), line="no date like 2020-12-31, like '99.99.9999' → fp.Date(..., form=\"%d.%m.%Y\")"),
+    "dates with points, declared": numbers("02.01.2000", reader=fp.Date(since="2000-01-01", form="%d.%m.%Y"), right=[[1]]),
+    "a day that is none": numbers("2020-02-30", reader=fp.Date(since="2000-01-01"), right=[N], line="no date like"),
+    # --- files ---
+    "semicolons": OddTable(cells=b"it;ill\n70;yes\n", error="has the one column 'it;ill'; give delimiter=';'"),
+    "semicolons, declared, with a comma": OddTable(cells=b"it;ill\n70,5;yes\n", options={"delimiter": ";", **COMMA}, right=[[70.5]]),
+    "tabs": OddTable(cells=b"it\till\n70\tyes\n\tno\n", options={"delimiter": "\t"}, right=[[70], N]),
+    "a byte-order mark": OddTable(cells="\ufeffit,ill\r\n70,yes\r\n".encode(), right=[[70]]),
+    "latin-1": OddTable(cells="it,ill\nmännlich,yes\nm,no\n".encode("latin-1"), reader=lambda: fp.Category(["männlich", "m"]), right=[N, [0, 1]], line='bytes that are not in the file\'s encoding, like \'x�xxxxxx\' → encoding="latin-1"'),
+    "latin-1, declared": OddTable(cells="it,ill\nmännlich,yes\n".encode("latin-1"), reader=lambda: fp.Category(["männlich"]), options={"encoding": "latin-1"}, right=[[1]]),
+    "UTF-16": OddTable(cells="it,ill\n70,yes\n".encode("utf-16"), error="is UTF-16; save it as UTF-8"),
+    "an unknown encoding": OddTable(cells=b"it,ill\n", options={"encoding": "utf-16"}, error="encoding is 'utf-16'; give 'utf-8', 'latin-1'"),
+    "a line break in quotes": OddTable(cells=b'it,ill\n70,yes\n"E\n10",yes\n71,no\n', right=[[70], N, N, [71]], line="1 row, a line whose quotes are not closed → a record is a line"),
+    "a text with commas in quotes": OddTable(cells=b'note,it,ill\n"well, at home",70,yes\n', reader=fp.Number(), right=[[70]]),
+    "a row with a cell too many": OddTable(cells=b"it,ill\n70,yes,1\n71,no\n", right=[N, [71]], line="1 row, a row with more or fewer cells than columns"),
+    "blank lines": OddTable(cells=b"\n\nit,ill\n\n70,yes\n \n", right=[[70]]),
+    "line ends of an old Mac": OddTable(cells=b"it,ill\r70,yes\r", error="has no header; its first line must name the columns, and end as the others do"),
+    "a column twice": OddTable(cells=b"it,it,ill\n70,71,yes\n", error="has 2 columns 'it'; give each its own name"),
+    "a spreadsheet": OddTable(cells=b"PK\x03\x04...", error="is a spreadsheet or an archive; save the sheet as CSV"),
+    "Parquet by another name": OddTable(cells=b"PAR1...", error="holds Parquet; name it .parquet"),
+    "no reader": OddTable(cells=b"it,ill\n", reader="text", error="the reader of 'it' is a str; give fp.Number, fp.Category or fp.Date. Free text has none"),
+}  # fmt: skip

@@ -1,0 +1,198 @@
+"""Tables as hospitals have them: the right shard, or a message that names column, kind of cell and remedy."""
+
+import gzip
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedprivacy as fp
+from fedprivacy.tasks.cells import TableError
+from fedprivacy.tasks.sheet import collected
+from tests.tasks.odd_tables import ODD_TABLES
+
+READMISSION = Path(__file__).parents[3] / "shared" / "data" / "readmission.csv.gz"
+
+
+def load(file, odd):
+    reader = odd.reader() if callable(odd.reader) else odd.reader
+    return fp.load_table(file, target="ill", classes=["no", "yes"], features={"it": reader}, **odd.options)
+
+
+@pytest.mark.parametrize("name", ODD_TABLES)
+def test_an_odd_table_is_read_right_or_said_to_be_odd(name, tmp_path):
+    odd, file = ODD_TABLES[name], tmp_path / "people.csv"
+    file.write_bytes(odd.file)
+    if odd.error:
+        with pytest.raises(TableError, match=odd.error):
+            load(file, odd)
+        return
+    with collected() as sheets:
+        shard = load(file, odd)
+    assert shard.null.tolist() == [row is None for row in odd.right]
+    readable = torch.tensor([row for row in odd.right if row is not None], dtype=torch.float32)
+    assert torch.allclose(shard.present().inputs, readable.reshape(-1, shard.inputs.shape[1]), atol=0.01)
+    (sheet,) = sheets
+    assert odd.line in "\n".join(sheet.lines) and (sheet.unreadable == ()) == (sheet.in_short == []) == (
+        None not in odd.right
+    )
+    assert sheet.hopeless == all(row is None for row in odd.right)
+    for place, line in enumerate(odd.cells if isinstance(odd.cells, list) else []):  # a row is read as it is alone
+        file.write_text(f"it,ill\n{line}\n")
+        assert torch.equal(load(file, odd).inputs[0].nan_to_num(-99), shard.inputs[place].nan_to_num(-99))
+
+
+def test_the_sheet_counts_rows_classes_and_cells_and_masks_its_examples(tmp_path):
+    file = tmp_path / "people.csv"
+    rows = [f"{n},Meier {n},{'yes' if n % 3 else 'no'}" for n in range(9)]
+    file.write_text("\n".join(["it,who,ill", *rows, '"1,5",Huber,yes', "?,Huber,no", "5,Huber,Yes", "5,6"]))
+    with collected() as sheets:
+        fp.load_table(file, target="ill", classes=["no", "yes"], features=["it"])
+    (sheet,) = sheets
+    assert (sheet.rows, sheet.readable, sheet.classes) == (13, 9, {"no": 3, "yes": 6})
+    assert [(each.column, each.cells, each.examples) for each in sheet.unreadable if each.column] == [
+        ("it", 1, ("9,9",)),
+        ("it", 1, ("?",)),
+        ("ill", 1, ("Xxx",)),
+    ]
+    assert len(sheet.in_short) == 2 and "4 of 13 rows of people.csv cannot be read" in sheet.in_short[0]
+    assert "Meier" not in str(sheet) and "Huber" not in str(sheet)
+
+
+# --- persons ---
+
+
+def test_a_record_is_a_person_with_at_most_so_many_rows(tmp_path):
+    file = tmp_path / "visits.csv"
+    file.write_text("who,it,ill\n01,1,no\n1,2,yes\n01,3,yes\n,4,no\n01,5,no\n,6,yes\n1,x,no\n7,x,yes\n")
+    how = {"target": "ill", "classes": ["no", "yes"], "features": ["it"]}
+    with collected() as sheets:
+        shard = fp.load_table(file, person="who", rows_per_person=2, **how)
+    assert shard.inputs[:, :, 0].tolist()[:3] == [[1, 3], [2, 0], [4, 0]] and shard.rows == 2
+    assert shard.null.tolist() == [False] * 4 + [True]  # 01, 1, nobody, nobody, 7
+    assert sheets[0].persons == 5 and not sheets[0].identifiers
+    with pytest.raises(TableError, match="person is 'who' and rows_per_person None; give both, or neither"):
+        fp.load_table(file, person="who", **how)
+    with pytest.raises(TableError, match="has no column 'patient'; it has who, it, ill"):
+        fp.load_table(file, person="patient", rows_per_person=2, **how)
+
+
+@pytest.mark.parametrize("split", [fp.Evenly(3), fp.ByDirichlet(0.8, 3)], ids=str)
+def test_a_split_keeps_a_person_s_rows_together(split, tmp_path):
+    rng, file = np.random.default_rng(0), tmp_path / "visits.csv"
+    owners = rng.integers(0, 60, 200)
+    file.write_text("\n".join(["who,it,ill", *(f"p{who},{who},{'yes' if who % 2 else 'no'}" for who in owners)]))
+    named = {"target": "ill", "classes": ["no", "yes"]}
+    found, seen = [], 0
+    for part in range(4):
+        how = {**named, "split": split, "source": fp.ShardSource(partition_id=part, num_partitions=4), "person": "who"}
+        shard = fp.load_table(file, features=["it"], rows_per_person=200, **how)
+        found.append({int(who) for who in shard.inputs[:, 0, 0]})
+        assert len(found[-1]) == len(shard)
+        rows = fp.read_table(file, **how)
+        assert {int(who) for who in rows.numbers("it")} == found[-1]
+        seen += len(rows)
+    assert sum(map(len, found)) == len(set.union(*found)) == len(set(owners.tolist())) and seen == 200
+
+
+def test_at_two_hospitals_a_person_is_at_two_clients(tmp_path):
+    file = tmp_path / "visits.csv"
+    file.write_text("who,site,it,ill\np,1,1,no\nq,01,2,yes\np,01,3,yes\np,1,4,no\n")
+    how = {"target": "ill", "classes": ["no", "yes"], "features": ["it"], "person": "who", "rows_per_person": 2}
+    split, sources = (
+        fp.ByColumn("site", ["1", "01"]),
+        [fp.ShardSource(partition_id=n, num_partitions=2) for n in (0, 1)],
+    )
+    shards = [fp.load_table(file, split=split, source=source, **how).inputs[:, :, 0].tolist() for source in sources]
+    assert shards == [[[1, 4]], [[2, 0], [3, 0]]]
+
+
+def test_a_column_that_looks_like_a_person_is_pointed_out(tmp_path):
+    rng, file = np.random.default_rng(0), tmp_path / "visits.csv"
+    columns = {
+        "patient": [f"A{who:05}" for who in rng.integers(0, 150, 280)],
+        "visit": [f"V{n:05}" for n in range(280)],  # unique: no person's
+        "age": rng.integers(18, 95, 280),
+        "weight": rng.normal(70, 10, 280).round(1),
+        "day": [f"2020-01-{day:02}" for day in rng.integers(1, 32, 280)],
+        "ill": rng.integers(0, 2, 280),
+    }
+    file.write_text(
+        "\n".join([",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))])
+    )
+    with collected() as sheets:
+        fp.load_table(file, target="ill", classes=[0, 1], features=["age"])
+    assert sheets[0].identifiers == ("patient",) and "patient looks like a person's identifier" in sheets[0].lines[-1]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not READMISSION.exists(), reason="the records are not here")
+def test_encounters_of_readmission_are_patients():
+    features = {
+        "age": fp.Category([f"[{least}-{least + 10})" for least in range(0, 100, 10)]),
+        "race": fp.Category(["Caucasian", "AfricanAmerican"], indicate_missing=True, other=True),
+        "diag_1": fp.Category(["250", "414", "428"], prefix=3, indicate_missing=True, other=True),
+        "time_in_hospital": fp.Number(4, 3),
+    }
+    how = {"target": "readmitted", "classes": ["NO", ">30", "<30"], "features": features, "missing": ("?",)}
+    with collected() as sheets:
+        rows = fp.load_table(READMISSION, **how)
+        persons = fp.load_table(READMISSION, person="patient_nbr", rows_per_person=8, **how)
+    assert (len(rows), len(persons), persons.inputs.shape) == (101_766, 71_518, (71_518, 8, 20))
+    assert not rows.null.any() and not persons.null.any() and sheets[0].in_short == []
+    assert sheets[0].identifiers == ("patient_nbr",) and sheets[1].persons == 71_518
+
+
+# --- files ---
+
+
+def test_a_compressed_file_reads_like_itself(tmp_path):
+    text = "".join(f"{n},{n % 2}\n" for n in range(100))
+    (tmp_path / "a.csv").write_text(f"it,ill\n{text}")
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(f"it,ill\n{text}".encode()))
+    plain, packed = (fp.load_table(tmp_path / name, target="ill", classes=[0, 1]) for name in ("a.csv", "a.csv.gz"))
+    assert torch.equal(plain.inputs, packed.inputs) and torch.equal(plain.targets, packed.targets) and len(plain) == 100
+
+
+@pytest.mark.exhaustive
+def test_a_file_of_many_parts_is_read_like_its_rows(tmp_path):
+    file, count = tmp_path / "many.csv", 100_000
+    lines = [f"{n % 97},{'x' if n % 1000 == 7 else n % 2},p{n // 3}\n" for n in range(count)]
+    file.write_text("it,ill,who\n" + "".join(lines))
+    how = {"target": "ill", "classes": [0, 1], "features": ["it"]}
+    with collected() as sheets:
+        shard = fp.load_table(file, **how)
+    assert shard.inputs[:, 0].nan_to_num(-1).tolist() == [-1 if n % 1000 == 7 else n % 97 for n in range(count)]
+    assert (sheets[0].rows, sheets[0].unreadable[0].cells) == (count, 100)
+    assert len(fp.load_table(file, person="who", rows_per_person=3, **how)) == -(-count // 3)
+
+
+def test_a_table_for_questions_is_read_by_the_same_declarations(tmp_path):
+    file = tmp_path / "people.csv"
+    file.write_text('it;sex\n70,5;F\n?;f\n"1_0";M\n1.5;x\n')
+    table = fp.read_table(file, delimiter=";", decimal=",", fold_case=True, missing=("?", "x"))
+    assert np.array_equal(table.numbers("it"), [70.5, np.nan, np.nan, np.nan], equal_nan=True)
+    assert table.codes("sex", ["f", "m"]).tolist() == [0, 0, 1, -1] and table.empty("sex").tolist()[-1]
+    assert table.empty("it").tolist() == [False, True, False, False] and table.texts("it")[1] == ""
+    for column in (np.array([70, -9]), np.array([70.0, -9.0]), [70, -9.0]):
+        marked = fp.Table({"it": column}, missing=("-9", "-9.0"))
+        assert marked.empty("it").tolist() == np.isnan(marked.numbers("it")).tolist() == [False, True]
+    with pytest.raises(TableError, match=re.escape("levels 'f' and 'F' are the same")):
+        table.codes("sex", ["f", "F"])
+
+
+def test_a_dirichlet_split_is_drawn_once_and_says_who_gets_nothing(tmp_path, caplog):
+    file = tmp_path / "people.csv"
+    file.write_text("it,ill\n" + "".join(f"{n},{n % 3}\n" for n in range(120)))
+    how = {"target": "ill", "classes": [0, 1, 2], "split": fp.ByDirichlet(0.01, seed=5)}
+    sizes = [
+        len(fp.load_table(file, source=fp.ShardSource(partition_id=part, num_partitions=100), **how))
+        for part in range(100)
+    ]
+    assert sum(sizes) == 120 and sizes.count(0) > 50
+    (said,) = [record.getMessage() for record in caplog.records if "have no record" in record.getMessage()]
+    assert said.startswith(
+        f"{sizes.count(0)} of 100 clients have no record: 120 records are split with Dirichlet alpha 0.01"
+    )
