@@ -29,10 +29,14 @@ class RunData:
 
 @dataclass(frozen=True, slots=True)
 class FigureOptions:
-    """Options of a figure: names of the clients to show, and a metric other than the task's first."""
+    """Options of a figure: names of the clients to show, and a metric other than the task's first.
+
+    `below`: labels of lines stand below the plot, for narrow screens, instead of beside it.
+    """
 
     clients: Sequence[str] = ()
     metric: str | None = None
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ NAMED_FIGURES = {
     "epsilon": NamedFigure(
         "Privacy loss by round",
         "Tick clients in the table below to draw them here.",
-        lambda run, options, width: epsilon_figure(run.series(options.clients), width),
+        lambda run, options, width: epsilon_figure(run.series(options.clients), width, below=options.below),
         lambda run, options: observations.epsilon_rows(run.series(options.clients)),
         by_round=False,
     ),

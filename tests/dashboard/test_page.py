@@ -14,7 +14,7 @@ from fedprivacy.runs.records.store import RunRecording, RunStore
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.spent import ClientState
-from tests.dashboard.browser import opened, shown
+from tests.dashboard.browser import LEGIBLE, opened, shown, text_sizes
 from tests.dashboard.shown import TOKEN, record, serving
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.written import ROOT
@@ -206,7 +206,7 @@ def test_the_page_has_the_words_of_states_that_all_others_have():
 def test_a_budget_that_is_spent_as_planned_is_a_success_in_green(browser, tmp_path, scheme, green):
     accounts = [[spent("a", float(n), steps_left=3 - n), spent("b", 1.0, steps_left=0 if n else 1)] for n in range(4)]
     results = [finished(number, each) for number, each in enumerate(accounts)]
-    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts(rounds=3), results, RunStatus.FINISHED)
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts(rounds=3), results, RunStatus.FINISHED, charged=0)
     with serving(tmp_path) as address, opened(browser, color_scheme=scheme) as page:
         page.goto(address)
         expect(page.locator("#tiles")).to_contain_text("clients have spent their budget, 1 before the last round")
@@ -303,6 +303,51 @@ def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
         assert not serious, json.dumps(serious, indent=1)[:4000]
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, "the page scrolls sideways"
+
+
+@pytest.mark.exhaustive
+def test_figures_on_a_phone_are_legible(browser, address):
+    with opened(browser, viewport={"width": 390, "height": 844}) as page:
+        page.goto(address)
+        choose(page, "done")
+        expect(page.locator("svg.marks:visible")).to_have_count(5)
+        assert min(text_sizes(page)) >= LEGIBLE
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_everything_is_drawn_for_a_print_though_nobody_scrolled(browser, address):
+    with opened(browser, viewport={"width": 1280, "height": 300}) as page:
+        page.goto(address)
+        choose(page, "done")
+        expect(page.locator("svg.marks:visible")).to_have_count(5)
+        expect(drawing(page)).to_have_count(0)
+        assert page.evaluate("scrollY") == 0
+
+
+@pytest.mark.exhaustive
+def test_a_print_begins_to_draw_what_is_old(browser, tmp_path):
+    """What is out of sight of a run that goes on is old until somebody comes near, or prints."""
+    url = f"sqlite:///{tmp_path / 'live' / 'ledger.db'}"
+    records = growing([f"client-{n}" for n in range(5)], 9)
+    record(url, facts("live", rounds=9), records[:4], charged=0)
+    with serving(tmp_path) as address, opened(browser, "409", viewport={"width": 900, "height": 300}) as page:
+        page.goto(address)
+        titles = page.locator("#charts svg.marks")
+        expect(titles).to_have_count(4)
+        recording = RunRecording(url, facts("live", rounds=9))
+        for one in records[:9]:
+            recording.add(one)
+        recording.flush()
+        expect(titles.first).to_contain_text("After 8 rounds")
+        assert "After 3 rounds" in titles.nth(2).text_content()
+        page.pdf()
+        expect(titles.nth(2)).to_contain_text("After 8 rounds")
+        recording.close()
+
+
+def drawing(page):
+    """Figures that would be on paper, and are not drawn yet."""
+    return page.get_by_text("Drawing…").filter(visible=True)
 
 
 @pytest.mark.exhaustive
