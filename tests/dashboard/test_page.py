@@ -227,14 +227,27 @@ def test_what_if_answers_for_another_noise_multiplier(done):
 
 
 @pytest.mark.exhaustive
-def test_runs_are_compared_side_by_side(done):
+def test_runs_are_compared_side_by_side_by_any_metric(browser, done):
     done.locator("#compare-picker button").first.click()
     done.get_by_role("option", name=re.compile("troubled")).first.click()
     done.keyboard.press("Escape")
     table = done.locator("#comparison-table tbody tr")
     expect(table).to_have_count(2)
     done.locator("#comparison-figures").scroll_into_view_if_needed()
-    expect(done.locator("#comparison-figures svg.marks, #comparison-figures canvas")).to_have_count(3)
+    figures = done.locator("#comparison-figures svg.marks")
+    expect(figures).to_have_count(3)
+    expect(figures.nth(1)).to_contain_text("accuracy 70.0 % to")
+    metric = done.get_by_role("combobox", name="Metric", exact=True)
+    expect(metric.locator("option:checked")).to_have_text("accuracy, the task's own")
+    metric.select_option("loss")
+    for figure in figures.all()[:2]:
+        expect(figure).to_contain_text("1 run: loss 1.25")
+        expect(figure).to_contain_text("left out: done (no loss)")
+    expect(table.last).to_contain_text("1.25")
+    with opened(browser) as page:  # a link shows the same
+        page.goto(done.url)
+        expect(page.get_by_role("combobox", name="Metric", exact=True)).to_have_value("loss")
+        expect(page.locator("#comparison-figures svg.marks").nth(1)).to_contain_text("loss 1.25")
 
 
 @pytest.mark.exhaustive
