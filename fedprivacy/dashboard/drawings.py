@@ -6,7 +6,7 @@ import csv
 import enum
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,13 +111,18 @@ _DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items(
 """Figures of a run by name: those that it has everywhere, and those that only its database can draw."""
 
 
-def _existing(name: str) -> str:
-    if name not in _DRAWINGS:
-        raise ValueError(f"there is no figure '{name}'; choose from {', '.join(_DRAWINGS)}")
-    return name
+def one_of(names: Collection[str]) -> AfterValidator:
+    """Make a check that a figure has one of these names."""
+
+    def existing(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"there is no figure '{name}'; choose from {', '.join(names)}")
+        return name
+
+    return AfterValidator(existing)
 
 
-FigureName = Annotated[str, AfterValidator(_existing), WithJsonSchema({"type": "string", "enum": list(_DRAWINGS)})]
+FigureName = Annotated[str, one_of(_DRAWINGS), WithJsonSchema({"type": "string", "enum": list(_DRAWINGS)})]
 
 
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)

@@ -95,6 +95,14 @@ class Runs(BaseModel):
     problems: list[str] = Field(description="why some databases could not be read")
 
 
+class FigureBody(BaseModel):
+    """A figure that a run, or many together, can have."""
+
+    name: str
+    title: str
+    about: str
+
+
 class ExperimentBody(BaseModel):
     """A run among others: what it was given, and the newest value of everything that it measured."""
 
@@ -123,6 +131,7 @@ class Experiments(BaseModel):
     differing: list[str] = Field(description="settings in which the selected runs differ")
     metrics: list[str] = Field(description="everything that one of them has measured")
     main: list[str] = Field(description="of these, those that are no client's extreme")
+    figures: list[FigureBody] = Field(description="figures that all of them can have")
 
 
 class Worst(BaseModel):
@@ -133,14 +142,6 @@ class Worst(BaseModel):
     epsilon_text: str
     budget: float | None
     budget_text: str
-
-
-class FigureBody(BaseModel):
-    """A figure that a run has."""
-
-    name: str
-    title: str
-    about: str
 
 
 class RunBody(RunSummary):
