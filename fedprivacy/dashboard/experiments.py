@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
@@ -12,7 +13,8 @@ from fedprivacy.dashboard import models
 from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, one_of, themed
 from fedprivacy.dashboard.lookup import NOTHING_YET, Runs, Words
 from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
-from fedprivacy.runs.records.listing import RunFilter, differing_settings, ordered, row_of
+from fedprivacy.runs.records.listing import RunFilter, ordered, row_of
+from fedprivacy.runs.settings.execution import NAMING, PLACES, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, metric_text
@@ -46,7 +48,7 @@ Selected = Annotated[list[dict[str, Any]], Depends(selected)]
 
 def options(rows: Selected, x: Name, y: Name, colour: Words = "") -> RunsOptions:
     """Return the options of a figure of the selected runs."""
-    return RunsOptions(x, y, colour, differing_settings(rows))
+    return RunsOptions(x, y, colour, _differing(rows))
 
 
 Options = Annotated[RunsOptions, Depends(options)]
@@ -62,7 +64,7 @@ def table(
     return models.Experiments(
         total=len(rows),
         runs=[_body(row) for row in rows[offset : offset + limit]],
-        differing=differing_settings(rows),
+        differing=_differing(rows),
         metrics=metrics,
         main=main_metrics(metrics),
         figures=[models.FigureBody(name=n, title=each.title, about=each.about) for n, each in RUNS_FIGURES.items()],
@@ -83,6 +85,10 @@ def figure(
     with drawing():
         chart = RUNS_FIGURES[name].draw(rows[:_MOST], options, width)
     return themed(chart, theme)
+
+
+def _differing(rows: Iterable[dict[str, Any]]) -> list[str]:
+    return differing_settings([row["settings"] for row in rows], ignored=(*NAMING, *PLACES))
 
 
 def _body(row: dict[str, Any]) -> models.ExperimentBody:

@@ -92,7 +92,7 @@ class Runs(BaseModel):
 
     total: int
     runs: list[RunSummary]
-    problems: list[str] = Field(description="why some databases could not be read")
+    problems: list[str] = Field(description="why some databases and folders of runs could not be read")
 
 
 class FigureBody(BaseModel):

@@ -20,7 +20,7 @@ from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import for_every_screen, page
 from fedprivacy.runs.records.run import Run, open_run
-from fedprivacy.runs.settings.execution import NAMING
+from fedprivacy.runs.settings.execution import NAMING, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names, measured_on
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.runs import Rows
@@ -100,12 +100,7 @@ class Comparison:
     def differing(self) -> dict[str, list[str]]:
         """The settings in which the runs differ, each with every run's value; where results go is none of them."""
         settings = [run.settings for run in self.runs]
-        keys = [key for key in settings[0] if key not in ("out", "resume")]
-        return {
-            key: [_setting_text(key, one) for one in settings]
-            for key in keys
-            if any(one.get(key) != settings[0].get(key) for one in settings)
-        }
+        return {key: [_setting_text(key, one) for one in settings] for key in differing_settings(settings)}
 
     @property
     def cautions(self) -> list[str]:
