@@ -46,7 +46,7 @@ class Together:
             owners = [client["client_id"] for client in run.clients] if row == "alone" else [None]  # None: of all
             accuracies = [fp.tasks.Cancer().evaluate(run.model(client_id=owner))["accuracy"] for owner in owners]
             accuracy, spent = sum(accuracies) / len(owners), max(client["epsilon"] for client in run.clients)
-            yield row, fp.reproductions.Measured(accuracy, spent)
+            yield row, fp.reproductions.Measured(accuracy, spent, run.metrics)
 
 
 if __name__ == "__main__":

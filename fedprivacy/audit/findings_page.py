@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedprivacy.audit.findings import Findings
-from fedprivacy.figures import audit_figure, to_svg
+from fedprivacy.figures import audit_figure
+from fedprivacy.figures.style import WIDTH
 from fedprivacy.runs.records.folder import RunFolderError, writing
-from fedprivacy.runs.records.html_page import page
+from fedprivacy.runs.records.html_page import for_every_screen, page
 
 PAGE = "audit.html"
 
@@ -38,7 +39,9 @@ def write_page(findings: Findings, at: float, folder: Path) -> Path:
     Raises:
         RunFolderError: it cannot be written.
     """
-    drawing = to_svg(audit_figure(findings.results(at), findings.subject)) if findings.lower_bounds else ""
+    drawing, results = "", findings.results(at)
+    if results:
+        drawing = for_every_screen(lambda width, below: audit_figure(results, findings.subject, width), WIDTH)
     when = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
     text = page("audit.html.jinja", "audit", findings=findings, when=when, drawing=drawing)
     with writing(folder):

@@ -42,6 +42,13 @@ def reproduce(
             min=1, help="How many seeds at a time, each in a process. Default: one for each core.", show_default=False
         ),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Metric of the table and the figures, any that the runs measured. Default: each row's own.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a paper's experiment over several seeds, and compare what came out with what was published.
@@ -54,7 +61,13 @@ def reproduce(
 
     with ends_in_order(), plain_errors(ReproductionError, OSError, code=2), _said_if_stopped():
         results = reproduced(
-            name, seeds=seeds, data=data, out=out, jobs=jobs or os.cpu_count() or 1, progress=not as_json
+            name,
+            seeds=seeds,
+            data=data,
+            out=out,
+            jobs=jobs or os.cpu_count() or 1,
+            metric=metric,
+            progress=not as_json,
         )
     if as_json:
         print_json(results.summary() | {"out": str(results.out)})
@@ -93,12 +106,21 @@ def _table(results: ReproductionResults) -> Table:
 
 
 def _measured(results: ReproductionResults) -> str:
-    """The kinds of figures, each with the rows that hold it, and whose they are."""
+    """The kinds of figures, each with the rows that hold it, whose they are, and what else was measured."""
+    from fedprivacy.values.metrics import main_metrics
+
     names: dict[str, list[str]] = {}
-    for row in results.reproduction.rows:
-        names.setdefault(row.what, []).append(row.name)
+    for found in results.rows:
+        names.setdefault(found.row.what, []).append(found.row.name)
     about = results.reproduction
-    figures = (f"{escape(what)}: [dim]{escape('; '.join(rows))}[/]" for what, rows in names.items())
+    figures = [f"{escape(what)}: [dim]{escape('; '.join(rows))}[/]" for what, rows in names.items()]
+    if any(found.row not in about.rows for found in results.rows):
+        figures.append("Goals and the paper's figures are of the rows' own metrics, shown without --metric.")
+    if results.left_out:
+        figures.append(f"Not measured: [dim]{escape('; '.join(results.left_out))}[/]")
+    shown = {found.row.metric for found in results.rows}
+    if others := [name for name in main_metrics(results.metrics) if name not in shown]:
+        figures.append(f"Also measured: {escape(', '.join(others))}; --metric shows another.")
     return "\n".join([*figures, f"\n{escape(about.source)}. Delta {about.delta:g}."])
 
 

@@ -51,7 +51,7 @@ def runs(
         pairs = _pairs(setting or ())
         rows = list_runs(*store or (), task=task, tag=tag, status=status, settings=pairs, sort=sort)
     if as_json:
-        print_json({"total": len(rows), "runs": list(rows[:most])})
+        print_json({"total": len(rows), "runs": list(rows[:most]), "problems": rows.problems})
         return
     if not rows:
         OUT.print("No such run. 'fedprivacy simulate' makes one; --store names another folder.", highlight=False)

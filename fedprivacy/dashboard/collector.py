@@ -53,7 +53,7 @@ class RunCollector:
     def collect(self) -> Iterable[Metric]:
         """Yield every metric of every reported run."""
         listing = self._catalogue.listing()
-        page, told = _Page(len(listing.problems)), list(told_of(listing.runs))
+        page, told = _Page(len(listing.databases)), list(told_of(listing.runs))
         self._known = known = {run.facts.run_id: self._clients(run) for run in told}
         for run in told:
             page.add(run, known[run.facts.run_id])

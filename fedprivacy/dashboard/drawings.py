@@ -6,7 +6,7 @@ import csv
 import enum
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +50,7 @@ class Theme(enum.StrEnum):
 
 
 Width = Annotated[int, Query(ge=200, le=2000, description="width of the plot between its axes, in px")]
+Below = Annotated[bool, Query(description="labels of lines below the plot, for narrow screens, not beside it")]
 RunIds = Annotated[list[Words], Query(min_length=2, max_length=8)]
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
 
@@ -61,11 +62,12 @@ class Wish:
     clients: Annotated[list[ClientName], Query(default_factory=list, max_length=MOST_CHOSEN)]
     metric: Words = ""
     client_id: ClientName = ""
+    below: Below = False
 
     @property
     def options(self) -> FigureOptions:
         """Options of a figure that has a name everywhere."""
-        return FigureOptions(self.clients, self.metric or None)
+        return FigureOptions(self.clients, self.metric or None, self.below)
 
 
 Wanted = Annotated[Wish, Depends(Wish)]
@@ -109,13 +111,18 @@ _DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items(
 """Figures of a run by name: those that it has everywhere, and those that only its database can draw."""
 
 
-def _existing(name: str) -> str:
-    if name not in _DRAWINGS:
-        raise ValueError(f"there is no figure '{name}'; choose from {', '.join(_DRAWINGS)}")
-    return name
+def one_of(names: Collection[str]) -> AfterValidator:
+    """Make a check that a figure has one of these names."""
+
+    def existing(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"there is no figure '{name}'; choose from {', '.join(names)}")
+        return name
+
+    return AfterValidator(existing)
 
 
-FigureName = Annotated[str, AfterValidator(_existing), WithJsonSchema({"type": "string", "enum": list(_DRAWINGS)})]
+FigureName = Annotated[str, one_of(_DRAWINGS), WithJsonSchema({"type": "string", "enum": list(_DRAWINGS)})]
 
 
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
@@ -151,28 +158,35 @@ def comparison(
     *,
     metric: Words = "",
     width: Width = 440,
+    below: Below = False,
     theme: Theme = Theme.LIGHT,
 ) -> dict[str, Any]:
     """Get several runs in one figure as Vega-Lite."""
     (draw, _), several = _COMPARED[name], _several(catalogue, runs)
     with drawing():
-        chart = draw(several, metric or None, width)
+        chart = draw(several, metric or None, width, below)
     return themed(chart, theme)
 
 
 _COMPARED: dict[
     ComparisonName,
     tuple[
-        Callable[[Sequence[RunSeries], str | None, int], alt.LayerChart],
+        Callable[[Sequence[RunSeries], str | None, int, bool], alt.LayerChart],
         Callable[[Sequence[RunSeries], str | None], Rows],
     ],
 ] = {
-    ComparisonName.METRIC: (figures.compared_metric_figure, observations.compared_metric_rows),
+    ComparisonName.METRIC: (
+        lambda runs, metric, width, below: figures.compared_metric_figure(runs, metric, width, below=below),
+        observations.compared_metric_rows,
+    ),
     ComparisonName.EPSILON: (
-        lambda runs, _, width: figures.compared_epsilon_figure(runs, width),
+        lambda runs, _, width, below: figures.compared_epsilon_figure(runs, width, below=below),
         lambda runs, _: observations.compared_epsilon_rows(runs),
     ),
-    ComparisonName.TRADEOFF: (figures.compared_tradeoff_figure, observations.compared_tradeoff_rows),
+    ComparisonName.TRADEOFF: (
+        lambda runs, metric, width, below: figures.compared_tradeoff_figure(runs, metric, width, below=below),
+        observations.compared_tradeoff_rows,
+    ),
 }
 
 

@@ -1,17 +1,20 @@
-"""Many runs beside one another: their settings and metrics as a table, and a point for each in a figure."""
+"""Many runs beside one another: their settings and metrics as a table and in figures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
+from pydantic import WithJsonSchema
 
 from fedprivacy._support.settings import ConfigError
 from fedprivacy.dashboard import models
-from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, themed
+from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, one_of, themed
 from fedprivacy.dashboard.lookup import NOTHING_YET, Runs, Words
-from fedprivacy.figures.experiments import experiment_figure, experiment_rows
-from fedprivacy.runs.records.listing import RunFilter, differing_settings, ordered, row_of
+from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
+from fedprivacy.runs.records.listing import RunFilter, ordered, row_of
+from fedprivacy.runs.settings.execution import NAMING, PLACES, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, metric_text
@@ -43,6 +46,15 @@ def selected(
 Selected = Annotated[list[dict[str, Any]], Depends(selected)]
 
 
+def options(rows: Selected, x: Name, y: Name, colour: Words = "") -> RunsOptions:
+    """Return the options of a figure of the selected runs."""
+    return RunsOptions(x, y, colour, _differing(rows))
+
+
+Options = Annotated[RunsOptions, Depends(options)]
+FigureName = Annotated[str, one_of(RUNS_FIGURES), WithJsonSchema({"type": "string", "enum": list(RUNS_FIGURES)})]
+
+
 @experiments.get("/experiments", responses=NOTHING_YET)
 def table(
     rows: Selected, limit: Annotated[int, Query(ge=1, le=500)] = 50, offset: Annotated[int, Query(ge=0, le=10**7)] = 0
@@ -52,26 +64,31 @@ def table(
     return models.Experiments(
         total=len(rows),
         runs=[_body(row) for row in rows[offset : offset + limit]],
-        differing=differing_settings(rows),
+        differing=_differing(rows),
         metrics=metrics,
         main=main_metrics(metrics),
+        figures=[models.FigureBody(name=n, title=each.title, about=each.about) for n, each in RUNS_FIGURES.items()],
     )
 
 
-@experiments.get("/experiments/figure.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
-def numbers(rows: Selected, *, x: Name, y: Name, colour: Words = "") -> Response:
-    """Get the numbers behind that figure as CSV."""
-    return csv_of(experiment_rows(rows, x, y, colour), "runs")
+@experiments.get("/experiments/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
+def numbers(rows: Selected, name: FigureName, options: Options) -> Response:
+    """Get the numbers behind a figure of many runs as CSV."""
+    return csv_of(RUNS_FIGURES[name].rows(rows, options), f"runs-{name}")
 
 
-@experiments.get("/experiments/figure", responses=NOTHING_YET)
+@experiments.get("/experiments/figures/{name}", responses=NOTHING_YET)
 def figure(
-    rows: Selected, *, x: Name, y: Name, colour: Words = "", width: Width = 440, theme: Theme = Theme.LIGHT
+    rows: Selected, name: FigureName, options: Options, width: Width = 440, theme: Theme = Theme.LIGHT
 ) -> dict[str, Any]:
-    """Draw a metric of each run against a setting or another metric, as Vega-Lite."""
+    """Get a figure of many runs as Vega-Lite, its data inside."""
     with drawing():
-        chart = experiment_figure(rows[:_MOST], x, y, colour, width)
+        chart = RUNS_FIGURES[name].draw(rows[:_MOST], options, width)
     return themed(chart, theme)
+
+
+def _differing(rows: Iterable[dict[str, Any]]) -> list[str]:
+    return differing_settings([row["settings"] for row in rows], ignored=(*NAMING, *PLACES))
 
 
 def _body(row: dict[str, Any]) -> models.ExperimentBody:

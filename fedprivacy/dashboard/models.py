@@ -93,7 +93,15 @@ class Runs(BaseModel):
 
     total: int
     runs: list[RunSummary]
-    problems: list[str] = Field(description="why some databases could not be read")
+    problems: list[str] = Field(description="why some databases and folders of runs could not be read")
+
+
+class FigureBody(BaseModel):
+    """A figure that a run, or many together, can have."""
+
+    name: str
+    title: str
+    about: str
 
 
 class ExperimentBody(BaseModel):
@@ -124,6 +132,7 @@ class Experiments(BaseModel):
     differing: list[str] = Field(description="settings in which the selected runs differ")
     metrics: list[str] = Field(description="everything that one of them has measured")
     main: list[str] = Field(description="of these, those that are no client's extreme")
+    figures: list[FigureBody] = Field(description="figures that all of them can have")
 
 
 class Worst(BaseModel):
@@ -134,14 +143,6 @@ class Worst(BaseModel):
     epsilon_text: str
     budget: float | None
     budget_text: str
-
-
-class FigureBody(BaseModel):
-    """A figure that a run has."""
-
-    name: str
-    title: str
-    about: str
 
 
 class RunBody(RunSummary):

@@ -32,6 +32,9 @@ MOST_LABELS = int(HEIGHT / LABEL_GAP)
 LEADER, BESIDE_LABEL = (7, 20), 24
 """Beginning and end of the line that leads to a label, and beginning of the label, in px right of the plot."""
 
+UNDER_AXIS = 58
+"""Distance of the first label from the plot, in px, where labels stand below its horizontal axis."""
+
 LABEL_ROOM, AXIS_ROOM = 200, 60
 """Room for labels and axis beside a plot, in px (a little less than the longest labels), and for the axis alone."""
 
@@ -71,11 +74,25 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class PlotFrame:
-    """Parts that the layers of a panel share: horizontal channel, vertical scale, and the plot's width in px."""
+    """Parts that the layers of a panel share: horizontal channel, vertical scale, and the plot's width in px.
+
+    `below`: labels stand below the horizontal axis, for narrow screens, instead of beside the plot.
+    """
 
     x: alt.X
     scale: Scale
     width: int
+    below: bool = False
+
+    @property
+    def room(self) -> int:
+        """Width of the plot with its axis and labels, in px."""
+        return self.width + (AXIS_ROOM if self.below else LABEL_ROOM)
+
+    @property
+    def labels_begin(self) -> int:
+        """Distance of the labels from the left edge of the plot, in px."""
+        return 0 if self.below else self.width + BESIDE_LABEL
 
     def y(self, field: str) -> alt.Y:
         """Return the vertical channel of a field."""
@@ -128,22 +145,29 @@ class Label:
 def placed(labels: Sequence[Label], frame: PlotFrame) -> Rows:
     """Place the labels that have a finite value and room, those that the user asked for first; one row each.
 
-    `place` is the height on the vertical axis, as near to `value` as the others allow.
+    `place` is the height on the vertical axis, as near to `value` as the others allow. Labels below the plot form a
+    list, the largest value first.
     """
     finite = [label for label in labels if math.isfinite(label.value)]
     first = sorted(range(len(finite)), key=lambda place: not finite[place].emphasised)
     kept = [finite[place] for place in sorted(first[:MOST_LABELS])]
     gap = frame.scale.length(LABEL_GAP)
+    if frame.below:
+        top = frame.scale.low - frame.scale.length(UNDER_AXIS)
+        listed = enumerate(sorted(kept, key=lambda label: -label.value))
+        return [asdict(label) | {"place": top - gap * line} for line, label in listed]
     low, high = frame.scale.low + gap / 2, frame.scale.high - gap / 2
     places = spread_apart([label.value for label in kept], gap, low, high)
     return [asdict(label) | {"place": place} for label, place in zip(kept, places, strict=True)]
 
 
-def leaders(rows: Rows, frame: PlotFrame) -> alt.Chart:
-    """Draw thin lines from the ends of named lines to their labels."""
+def leaders(rows: Rows, frame: PlotFrame) -> list[alt.Chart]:
+    """Draw thin lines from the ends of named lines to their labels beside the plot."""
+    if frame.below:
+        return []
     begin, end = (alt.value(frame.width + px) for px in LEADER)
     lines: alt.Chart = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
-    return lines.encode(frame.y("value"), x=begin, x2=end, y2="place")
+    return [lines.encode(frame.y("value"), x=begin, x2=end, y2="place")]
 
 
 def named_beside(rows: Rows, frame: PlotFrame, colours: alt.Scale, shapes: alt.Scale) -> list[alt.Chart]:
@@ -153,9 +177,9 @@ def named_beside(rows: Rows, frame: PlotFrame, colours: alt.Scale, shapes: alt.S
         alt.Color("kind:N", legend=None, scale=colours), alt.Shape("kind:N", legend=None, scale=shapes)
     )
     return [
-        leaders(rows, frame),
-        marks.encode(x=alt.value(frame.width + BESIDE_LABEL + 5)),
-        beside.mark_text().encode(x=alt.value(frame.width + BESIDE_LABEL + 16), text="text:N"),
+        *leaders(rows, frame),
+        marks.encode(x=alt.value(frame.labels_begin + 5)),
+        beside.mark_text().encode(x=alt.value(frame.labels_begin + 16), text="text:N"),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Label, PlotFrame, Scale, named_beside, placed
+from fedprivacy.figures.axes import HEADROOM, Label, PlotFrame, Scale, named_beside, placed
 from fedprivacy.figures.comparison import DASHES, SHAPES
 from fedprivacy.figures.reproduction import DrawnRow
 from fedprivacy.figures.style import INK, RUNS, WIDTH, chart_of, layered, styled, titled
@@ -56,7 +56,7 @@ def budgets_figure(title: str, quantity: str, rows: Sequence[DrawnRow], width: i
         [f"dotted: {NO_PRIVACY}"] if ends else [],
         ["level mark: a goal"] if any(row.goal is not None and row.budget is not None for row in drawn) else [],
     ]
-    about = titled(title, [clause for clause in clauses if clause], width + LABEL_ROOM)
+    about = titled(title, [clause for clause in clauses if clause], frame.room)
     return styled(layered(_layers(points, names, frame), about, width))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import altair as alt
 
 from fedprivacy.figures.axes import (
-    LABEL_ROOM,
     Label,
     PlotFrame,
     loss_scale,
@@ -42,37 +41,40 @@ SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "triangle
 """Shapes of the ends of runs, in their order."""
 
 
-def compared_metric_figure(runs: Sequence[RunSeries], metric: str | None = None, width: int = WIDTH) -> alt.LayerChart:
+def compared_metric_figure(
+    runs: Sequence[RunSeries], metric: str | None = None, width: int = WIDTH, *, below: bool = False
+) -> alt.LayerChart:
     """Draw a metric after every round, for each run that measured it.
 
     Args:
         runs: 2 to 8 runs.
         metric: name of the metric; None: the first run's.
         width: width of the plot between its axes, in px.
+        below: whether the runs' names stand below the plot, for narrow screens, instead of beside it.
 
     Raises:
         ValueError: there are fewer or more runs, or none has a finished round.
     """
     found = contest(runs, metric, measured=True)
     rows = [row for row in compared_metric_rows(runs, metric) if row["value"] is not None]
-    frame = PlotFrame(_rounds(found), metric_scale(found.metric, [row["value"] for row in rows]), width)
+    frame = PlotFrame(_rounds(found), metric_scale(found.metric, [row["value"] for row in rows]), width, below)
     about = [measured_on(found.metric), "after each round"]
-    return _figure(_drawn(rows, frame, "value", found), found, _metric_reached(found, rows), about, width)
+    return _figure(_drawn(rows, frame, "value", found), found, _metric_reached(found, rows), about, frame)
 
 
-def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
+def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH, *, below: bool = False) -> alt.LayerChart:
     """Draw the largest epsilon of a client after every round, of each run; see `compared_metric_figure`."""
     found = contest(runs, private=True)
     rows = [row for row in compared_epsilon_rows(runs) if row["epsilon"] is not None]
     budgets = _budgets(found)
-    frame = PlotFrame(_rounds(found), loss_scale([*(row["epsilon"] for row in rows), *budgets]), width)
+    frame = PlotFrame(_rounds(found), loss_scale([*(row["epsilon"] for row in rows), *budgets]), width, below)
     lines = [rules_across(budgets, frame), *_drawn(rows, frame, "epsilon", found)]
     layers = [*lines, *names_across(budgets, frame)]
-    return _figure(layers, found, f"largest privacy loss {_loss_reached(found)}", _losses(found), width)
+    return _figure(layers, found, f"largest privacy loss {_loss_reached(found)}", _losses(found), frame)
 
 
 def compared_tradeoff_figure(
-    runs: Sequence[RunSeries], metric: str | None = None, width: int = WIDTH
+    runs: Sequence[RunSeries], metric: str | None = None, width: int = WIDTH, *, below: bool = False
 ) -> alt.LayerChart:
     """Draw a metric against the largest epsilon of a client; arguments as `compared_metric_figure`."""
     found = contest(runs, metric, measured=True, private=True)
@@ -80,17 +82,19 @@ def compared_tradeoff_figure(
     budgets = _budgets(found)
     losses = loss_scale([*(row["epsilon"] for row in rows), *budgets])
     values = metric_scale(found.metric, [row["value"] for row in rows])
-    frame = PlotFrame(losses.x("epsilon").title(LOSS_TITLE), values, width)
+    frame = PlotFrame(losses.x("epsilon").title(LOSS_TITLE), values, width, below)
     reached = f"{_metric_reached(found, rows)} for {_loss_reached(found)}"
     x = losses.x("budget")
     layers = [rules_upright(budgets, x), *_drawn(rows, frame, "value", found), *names_upright(budgets, x, at_top=False)]
-    return _figure(layers, found, reached, _losses(found), width)
+    return _figure(layers, found, reached, _losses(found), frame)
 
 
-def _figure(layers: list[alt.Chart], found: Contest, reached: str, about: Sequence[str], width: int) -> alt.LayerChart:
+def _figure(
+    layers: list[alt.Chart], found: Contest, reached: str, about: Sequence[str], frame: PlotFrame
+) -> alt.LayerChart:
     title = f"{count_text(len(found.runs), 'run')}: {reached}"
     clauses = [about, *([["left out: " + ", ".join(found.left_out)]] if found.left_out else [])]
-    return styled(layered(layers, titled(title, clauses, width + LABEL_ROOM), width))
+    return styled(layered(layers, titled(title, clauses, frame.room), frame.width))
 
 
 def _rounds(found: Contest) -> alt.X:

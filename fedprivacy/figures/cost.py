@@ -19,8 +19,9 @@ from fedprivacy.values.wording import count_text, epsilon_text
 MOST_ROWS = 60
 """Maximum number of clients in a figure; of more, the first."""
 
-ROW, ROOM = 16, 100
-"""Height of a client's row, in which a name fits, and room of the names beside the plot, in px."""
+ROW, ROOM, CLASS = 16, 100, 70
+"""Height of a client's row, in which a name fits, room of the names beside the plot, and width of a class of growths in
+the legend, in px."""
 
 
 def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
@@ -44,7 +45,7 @@ def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.Layer
     names = chart_of([{"row": place, "name": shortened(name)} for place, name in enumerate(clients)])
     layers = [
         _boxes([cell for cell in cells if not cell["growth"] > 0.0], cost, width).encode(color=alt.value(GRID)),
-        _boxes([cell for cell in cells if cell["growth"] > 0.0], cost, width).encode(_colour(cost)),
+        _boxes([cell for cell in cells if cell["growth"] > 0.0], cost, width).encode(_colour(cost, width)),
         names.mark_text(align="right", fontSize=12).encode(_row(cost), x=alt.value(-8), text="name:N"),
     ]
     return styled(layered(layers, _title(cost, cells, facts, width), width, ROW * len(clients)))
@@ -95,10 +96,11 @@ def _rounds(cost: CostMap) -> alt.X:
     return alt.X("begin:Q").title("round").scale(domain=[first - 0.5, last + 0.5], nice=False).axis(axis)
 
 
-def _colour(cost: CostMap) -> alt.Color:
+def _colour(cost: CostMap, width: int) -> alt.Color:
     longest = max(last - first + 1 for first, last in zip(cost.first, cost.last, strict=True))
     title = "growth of ε per round" if longest == 1 else f"growth of ε per column of up to {longest} rounds"
-    legend = alt.Legend(title=title, orient="bottom", direction="horizontal", symbolType="square", titleLimit=400)
+    columns = (width + ROOM) // CLASS
+    legend = alt.Legend(title=title, orient="bottom", columns=columns, symbolType="square", titleLimit=width + ROOM)
     return alt.Color("class:N").scale(domain=_classes(_bounds(cost)), range=list(COSTS)).legend(legend)
 
 

@@ -1,14 +1,16 @@
-"""Figures of one run by their names, for its page, its notebook and its files of numbers."""
+"""Figures of one run, and of many, by their names: for pages, notebooks and files of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import altair as alt
 
 from fedprivacy.figures import observations
 from fedprivacy.figures.cost import cost_figure
+from fedprivacy.figures.experiments import experiment_figure, experiment_rows, parallel_figure, parallel_rows
 from fedprivacy.figures.run import epsilon_figure, metric_figure, tradeoff_figure
 from fedprivacy.figures.style import Rows
 from fedprivacy.values.series import CostMap, RunFacts, RunSeries
@@ -29,10 +31,14 @@ class RunData:
 
 @dataclass(frozen=True, slots=True)
 class FigureOptions:
-    """Options of a figure: names of the clients to show, and a metric other than the task's first."""
+    """Options of a figure: names of the clients to show, and a metric other than the task's first.
+
+    `below`: labels of lines stand below the plot, for narrow screens, instead of beside it.
+    """
 
     clients: Sequence[str] = ()
     metric: str | None = None
+    below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ NAMED_FIGURES = {
     "epsilon": NamedFigure(
         "Privacy loss by round",
         "Tick clients in the table below to draw them here.",
-        lambda run, options, width: epsilon_figure(run.series(options.clients), width),
+        lambda run, options, width: epsilon_figure(run.series(options.clients), width, below=options.below),
         lambda run, options: observations.epsilon_rows(run.series(options.clients)),
         by_round=False,
     ),
@@ -90,3 +96,56 @@ NAMED_FIGURES = {
     ),
 }
 """Figures by name. A new one needs an entry here and nothing else: page, notebook and CSV find it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunsOptions:
+    """Options of a figure of many runs.
+
+    Attributes:
+        x: the setting or metric on the horizontal axis, or on the first.
+        y: the metric.
+        colour: the setting or metric that colours the marks; empty: the figure's own choice.
+        settings: the settings in which the runs differ.
+    """
+
+    x: str
+    y: str
+    colour: str = ""
+    settings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunsFigure:
+    """A figure of many runs.
+
+    Attributes:
+        title: of its card on the page.
+        about: one sentence that says how to read it.
+        draw: makes the chart from rows of `fedprivacy.list_runs`, with a plot of a width in px.
+        rows: makes the table of its numbers.
+    """
+
+    title: str
+    about: str
+    draw: Callable[[Sequence[Mapping[str, Any]], RunsOptions, int], alt.LayerChart]
+    rows: Callable[[Sequence[Mapping[str, Any]], RunsOptions], Rows]
+
+
+RUNS_FIGURES = {
+    "points": RunsFigure(
+        "One point for each run",
+        "The newest value of the metric against the setting.",
+        lambda runs, options, width: experiment_figure(runs, options.x, options.y, options.colour, width),
+        lambda runs, options: experiment_rows(runs, options.x, options.y, options.colour),
+    ),
+    "parallel": RunsFigure(
+        "One line for each run",
+        "From the setting, through the others in which the runs differ, to the newest value of the metric.",
+        lambda runs, options, width: parallel_figure(
+            runs, (options.x, *options.settings), options.y, options.colour, width
+        ),
+        lambda runs, options: parallel_rows(runs, (options.x, *options.settings), options.y, options.colour),
+    ),
+}
+"""Figures of many runs by name. A new one needs an entry here and nothing else: page and CSV find it."""

@@ -12,10 +12,8 @@ import altair as alt
 from fedprivacy.figures import observations
 from fedprivacy.figures.axes import (
     AXIS_ROOM,
-    BESIDE_LABEL,
     DASHES,
     HEADROOM,
-    LABEL_ROOM,
     Label,
     PlotFrame,
     Scale,
@@ -80,16 +78,23 @@ def metric_figure(series: RunSeries, metric: str | None = None, width: int = WID
     return styled(_metric_panel(series, metric, width))
 
 
-def epsilon_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
+def epsilon_figure(series: RunSeries, width: int = WIDTH, *, below: bool = False) -> alt.LayerChart:
     """Draw every client's epsilon after every round, against its budget.
 
     Clients with the same curve share a line that states their number. More than `MOST_CURVES` different curves become a
     fan: the range of all clients, their middle half, and the lines of those that spent most, least and the median.
-    Clients that the user chose lie on top, in black. Arguments and errors are those of `metric_figure`; a baseline is
-    refused by a ValueError, as it has no epsilon.
+    Clients that the user chose lie on top, in black.
+
+    Args:
+        series: the run.
+        width: width of the plot between its axes, in px.
+        below: whether the clients' labels stand below the plot, for narrow screens, instead of beside it.
+
+    Raises:
+        ValueError: the run has no finished round, or is a baseline, which has no epsilon.
     """
     check_private(series.facts)
-    return styled(_epsilon_panel(series, width))
+    return styled(_epsilon_panel(series, width, below=below))
 
 
 def run_figure(series: RunSeries) -> alt.HConcatChart:
@@ -199,11 +204,11 @@ def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.Laye
     return layered([line, end.mark_point(color=SPENDING), label], title, width)
 
 
-def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
+def _epsilon_panel(series: RunSeries, width: int, *, below: bool = False) -> alt.LayerChart:
     drawn = observations.drawn(series)
     lines = chain.from_iterable(curve.epsilons for curve in (*drawn, *series.chosen))
     spreads = chain.from_iterable(asdict(point.epsilons).values() for point in series.points)
-    frame = PlotFrame(rounds_axis(series.last.round), loss_scale([*lines, *spreads, *series.budgets]), width)
+    frame = PlotFrame(rounds_axis(series.last.round), loss_scale([*lines, *spreads, *series.budgets]), width, below)
     named = _edges(series) if series.curves is None else [_label(curve, series) for curve in series.curves]
     layers = [
         rules_across(series.budgets, frame),
@@ -218,7 +223,7 @@ def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
     what = [*seen("ε of each client", series.facts.delta), *COMPOSED]
     shapes = (f"{_ENDS[state]}s: {state}" for state in _ended(series))
     subtitle = [what] if series.curves is not None else [what, [_FAN, *shapes]]
-    return layered(layers, titled(_epsilon_title(series), subtitle, width + LABEL_ROOM), width)
+    return layered(layers, titled(_epsilon_title(series), subtitle, frame.room), width)
 
 
 def _epsilon_title(series: RunSeries) -> str:
@@ -302,10 +307,10 @@ def _label(curve: Curve, series: RunSeries, prefix: str = "") -> Label:
 
 def _texts(rows: Rows, frame: PlotFrame) -> list[alt.Chart]:
     """Draw labels, in bold for those that the user chose."""
-    return [leaders(rows, frame)] + [
+    return leaders(rows, frame) + [
         chart_of([row for row in rows if row["emphasised"] == bold])
         .mark_text(fontWeight="bold" if bold else "normal")
-        .encode(frame.y("place"), _colour("kind"), x=alt.value(frame.width + BESIDE_LABEL), text="text:N")
+        .encode(frame.y("place"), _colour("kind"), x=alt.value(frame.labels_begin), text="text:N")
         for bold in (False, True)
     ]
 

@@ -71,8 +71,8 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
         means.mark_area(opacity=0.18).encode(frame.y("low"), y2="high"),
         means.mark_line().encode(frame.y("mean"), dash),
         means.mark_point().encode(frame.y("mean")),
-        leaders(labels, frame),
-        chart_of(labels).mark_text().encode(frame.y("place"), x=alt.value(frame.width + 24), text="text:N"),
+        *leaders(labels, frame),
+        chart_of(labels).mark_text().encode(frame.y("place"), x=alt.value(frame.labels_begin), text="text:N"),
     ]
     return styled(layered(layers, _title(shown, metric, width), width))
 

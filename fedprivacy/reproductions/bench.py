@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import time
@@ -120,7 +121,8 @@ def measure(
     began = time.monotonic()
     for name, measured in reproduction.measure(seed, Workplace(data, runs, tell)):
         now = time.monotonic()
-        rows[name] = Timed(float(measured.value), measured.epsilon, now - began)
+        metrics = {metric: value for metric, value in measured.metrics.items() if math.isfinite(value)}
+        rows[name] = Timed(float(measured.value), measured.epsilon, now - began, metrics)
         began = now
         advance(len(rows))
     if list(rows) != (announced := [row.name for row in reproduction.rows]):

@@ -155,7 +155,7 @@ class DigitsReproduction:
         """One for each epsilon."""
         what = "accuracy on 360 test records"
         return tuple(
-            Row(_name(epsilon), what, goal=setting.goal, line="ten hospitals", budget=epsilon)
+            Row(_name(epsilon), what, goal=setting.goal, line="ten hospitals", budget=epsilon, metric="accuracy")
             for epsilon, setting in SETTINGS.items()
         )
 
@@ -178,7 +178,7 @@ class DigitsReproduction:
                 progress=False,
             )
             spent = max(client["epsilon"] for client in run.clients)
-            yield _name(epsilon), Measured(run.metrics["accuracy"], spent)
+            yield _name(epsilon), Measured(run.metrics["accuracy"], spent, run.metrics)
 
 
 @cache

@@ -6,7 +6,7 @@ A reproduction is any object with the attributes of `Reproduction`; a class of o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,7 @@ class Row:
         at_least: whether more is better (accuracy, C-index), so that the goal is a lower bound; of an error, it is not.
         line: of the figure over budgets, the line that this is a point of: such as the way of training. "": of none.
         budget: epsilon at which the line has that point; None: without privacy.
+        metric: the figure's name among the metrics of its run; "": it is none of them.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Row:
     at_least: bool = True
     line: str = ""
     budget: float | None = None
+    metric: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,12 @@ class Measured:
         value: the figure.
         epsilon: the largest privacy loss of a client that it cost, in nats, at the reproduction's delta, by the PLD
             accountant; None: without privacy.
+        metrics: everything that the run measured (`run.metrics`), for a table of another metric.
     """
 
     value: float
     epsilon: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

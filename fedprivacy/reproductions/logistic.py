@@ -178,7 +178,7 @@ class LogisticReproduction:
                     **SETTINGS,
                 )
                 gap = loss_of(run.model(), alpha, beta).item() - least_loss(alpha, beta)
-                yield _row(name, alpha, beta), Measured(math.log10(gap), run.history.last.max_epsilon)
+                yield _row(name, alpha, beta), Measured(math.log10(gap), run.history.last.max_epsilon, run.metrics)
 
 
 def _row(name: str, alpha: float, beta: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def reproduce(
     data: str | PathLike[str] | None = None,
     out: str | PathLike[str] | None = None,
     jobs: int = 1,
+    metric: str | None = None,
     progress: bool = True,
 ) -> ReproductionResults:
     """Run a paper's experiment, or one of your own, over several seeds; what is finished is kept, and not run again.
@@ -44,6 +46,8 @@ def reproduce(
         out: the folder for results and figures; None: "runs/reproduce-NAME".
         jobs: how many seeds at a time. More than one are processes of their own, for which a script needs the guard
             `if __name__ == "__main__":`.
+        metric: the name of a metric that the rows' runs measured, for table and figures; None: each row's own, of which
+            alone goals and published figures are. Another one later runs nothing again.
         progress: whether a bar shows the rows, in the terminal or the notebook.
 
     Returns:
@@ -51,7 +55,7 @@ def reproduce(
 
     Raises:
         ReproductionError: there is none of that name, files are missing, what is kept in `out` is of other settings,
-            or an object, which other processes do not have, is to be run in several.
+            an object, which other processes do not have, is to be run in several, or no row measured the metric.
         KeyboardInterrupt: somebody ended it; finished seeds are kept.
     """
     chosen = _chosen(reproduction, jobs)
@@ -61,6 +65,9 @@ def reproduce(
     numbers = range(chosen.seeds if seeds is None else seeds)
     folder = Path(out or Path(RUNS) / f"reproduce-{chosen.name}")
     found = finished(chosen, numbers, folder)
+    shown = partial(ReproductionResults, chosen, out=folder, metric=metric or "")
+    if found:
+        shown(found)  # refuses an unknown metric before the others are measured
     if left := [seed for seed in numbers if seed not in {result.seed for result in found}]:
         files = data_folder(chosen, None if data is None else Path(data))
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +75,7 @@ def reproduce(
         with bar_on(console_of(shown=progress), "figure") as bar:
             measured = SeedsLeft(chosen, left, files, folder, bar)
             found += measured.one_by_one() if several == 1 else measured.together(_source(reproduction), several)
-    results = ReproductionResults(chosen, sorted(found, key=lambda result: result.seed), folder)
+    results = shown(sorted(found, key=lambda result: result.seed))
     results.save()
     return results
 

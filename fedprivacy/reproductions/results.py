@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,9 @@ from fedprivacy.figures.notebook import Figure
 from fedprivacy.figures.reproduction import DrawnRow, reproduction_figure
 from fedprivacy.figures.style import for_both_themes
 from fedprivacy.reproductions.experiment import Reproduction, ReproductionError, Row
+from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.runs import Rows
+from fedprivacy.values.wording import less_is_better, metric_name
 
 RESULTS, FIGURE, BUDGETS = "results.json", "figure.svg", "budgets.svg"
 
@@ -39,11 +41,17 @@ class Timed:
         value: the figure.
         epsilon: the largest privacy loss that it cost, in nats; None: without privacy.
         seconds: since the row before it.
+        metrics: everything that its run measured, where that is finite; of results of older versions, nothing.
     """
 
     value: float
     epsilon: float | None
     seconds: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def of(self, row: Row, metric: str) -> float | None:
+        """Return a metric of the row; "": the row's own; None: it was not measured."""
+        return self.value if metric in ("", row.metric) else self.metrics.get(metric)
 
 
 @dataclass(frozen=True)
@@ -155,16 +163,42 @@ class ReproductionResults:
         reproduction: that was run.
         seeds: the result of each, at least one.
         out: the folder in which they are kept.
+        metric: the metric that is shown; "": each row's own. Goals and published figures are of the rows' own.
+
+    Raises:
+        ReproductionError: no row has measured the metric with every seed.
     """
 
     reproduction: Reproduction
     seeds: Sequence[SeedResult]
     out: Path
+    metric: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            known = ", ".join(self.metrics) or "none: its rows name no metric"
+            raise ReproductionError(
+                f"metric is '{self.metric}', which no row of '{self.reproduction.name}' has measured with every seed; "
+                f"the metrics are {known}."
+            )
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of everything that a row has measured, the rows' own first."""
+        rows = self.reproduction.rows
+        measured = (name for seed in self.seeds for timed in seed.rows.values() for name in timed.metrics)
+        return list(dict.fromkeys((*(row.metric for row in rows if row.metric), *measured)))
 
     @cached_property
     def rows(self) -> tuple[RowResult, ...]:
-        """The results of the rows, in the reproduction's order."""
-        return tuple(self._row(row) for row in self.reproduction.rows)
+        """The results of the rows that have measured the metric, in the reproduction's order."""
+        return tuple(found for row in self.reproduction.rows if (found := self._row(row)))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names of the rows that have not measured the metric with every seed."""
+        shown = {found.row.name for found in self.rows}
+        return [row.name for row in self.reproduction.rows if row.name not in shown]
 
     @property
     def met(self) -> bool:
@@ -180,9 +214,9 @@ class ReproductionResults:
     def table(self) -> Rows:
         """A row for each figure.
 
-        `name`, `what`, `goal`, `published`, `at_least`, `line` and `budget` as in `Row`; `values` of the seeds, their
-        `mean` and its `standard_error`, None of one seed; the largest `epsilon`, None without privacy; the `verdict`;
-        `seconds` of one seed.
+        `name`, `what`, `goal`, `published`, `at_least`, `line`, `budget` and `metric` as in `Row`; `values` of the
+        seeds, their `mean` and its `standard_error`, None of one seed; the largest `epsilon`, None without privacy; the
+        `verdict`; `seconds` of one seed.
         """
         return Rows(
             {
@@ -203,8 +237,8 @@ class ReproductionResults:
         about, drawn = self.reproduction, [row.drawn for row in self.rows]
         figures = {FIGURE: Figure(reproduction_figure(about.title, drawn))}
         if has_lines(drawn):
-            metric = about.rows[0].what.partition(",")[0]
-            figures[BUDGETS] = Figure(budgets_figure(about.title, metric, drawn))
+            quantity = self.rows[0].row.what.partition(",")[0]
+            figures[BUDGETS] = Figure(budgets_figure(about.title, quantity, drawn))
         return figures
 
     def summary(self) -> dict[str, Any]:
@@ -216,6 +250,9 @@ class ReproductionResults:
             "source": about.source,
             "delta": about.delta,
             "settings": settings_of(about),
+            "metric": self.metric or None,
+            "metrics": self.metrics,
+            "left_out": self.left_out,
             "seeds": [seed.seed for seed in self.seeds],
             "rows": list(self.table),
             "met": self.met,
@@ -233,11 +270,18 @@ class ReproductionResults:
         for name, figure in self.figures.items():
             write_durably(self.out / name, for_both_themes(to_svg(figure.chart)).encode())
 
-    def _row(self, row: Row) -> RowResult:
+    def _row(self, row: Row) -> RowResult | None:
         found = [seed.rows[row.name] for seed in self.seeds]
+        values = [value for timed in found if (value := timed.of(row, self.metric)) is not None]
+        if len(values) < len(found):
+            return None
+        if self.metric not in ("", row.metric):
+            what = f"{metric_name(self.metric)}, {measured_on(self.metric)}"
+            up = not less_is_better(self.metric)
+            row = replace(row, what=what, goal=None, published=None, at_least=up, metric=self.metric)
         epsilons = [timed.epsilon for timed in found if timed.epsilon is not None]
         seconds = math.fsum(timed.seconds for timed in found) / len(found)
-        return RowResult(row, tuple(timed.value for timed in found), max(epsilons, default=None), seconds)
+        return RowResult(row, tuple(values), max(epsilons, default=None), seconds)
 
 
 def settings_of(reproduction: Reproduction) -> dict[str, Any]:

@@ -19,6 +19,14 @@ ARGUMENTS = (
 HANG = 60_000
 """Milliseconds after which something hangs."""
 
+LEGIBLE = 10
+"""Minimum size of a text of a figure, in px."""
+
+_TEXT_SIZES = """() => [...document.querySelectorAll("svg")]
+    .filter(svg => svg.checkVisibility() && svg.querySelector("text"))
+    .map(svg => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width *
+        Math.min(...[...svg.querySelectorAll("text")].map(text => parseFloat(getComputedStyle(text).fontSize))))"""
+
 
 def find_chromium():
     """The program, if the system has one."""
@@ -63,6 +71,11 @@ def shown(page):
     """The page, once a run's charts near the top are drawn."""
     page.locator("#charts svg.marks, #charts canvas.marks").first.wait_for()
     return page
+
+
+def text_sizes(page):
+    """The size of the smallest text of each figure that the page shows, in px."""
+    return page.evaluate(_TEXT_SIZES)
 
 
 def _words(said):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 from playwright.sync_api import expect
@@ -48,14 +49,14 @@ def test_the_table_has_every_run_s_metrics_and_the_settings_in_which_they_differ
 
 
 def test_the_figure_has_a_point_for_each_run_that_has_both(swept):
-    rows = list(csv.DictReader(io.StringIO(get(swept, "/figure.csv", x="learning-rate", y="accuracy").text)))
-    drawn = json.dumps(get(swept, "/figure", x="learning-rate", y="accuracy", colour="learning-rate").json())
+    rows = list(csv.DictReader(io.StringIO(get(swept, "/figures/points.csv", x="learning-rate", y="accuracy").text)))
+    drawn = json.dumps(get(swept, "/figures/points", x="learning-rate", y="accuracy", colour="learning-rate").json())
     assert {float(row["learning-rate"]) for row in rows} == set(RATES)
     for row in rows:
         assert row["run"] in drawn
         assert float(row["accuracy"]) == fp.open_run(swept / row["run"]).metrics["accuracy"]
     assert "3 runs: best accuracy" in drawn and '"log"' in drawn  # the rates span more than a factor of 20
-    nothing = asking(swept).get("/api/v1/experiments/figure", params={"x": "pull", "y": "accuracy"})
+    nothing = asking(swept).get("/api/v1/experiments/figures/points", params={"x": "pull", "y": "accuracy"})
     assert nothing.status_code == 409 and "no run has pull and accuracy yet" in nothing.json()["detail"]
 
 
@@ -66,7 +67,14 @@ def test_a_reader_finds_the_best_run_and_opens_it(browser, swept):
         page.get_by_text("All runs: settings and metrics").click()
         table = page.locator("#experiment-table")
         expect(table.get_by_role("row")).to_have_count(4)
-        expect(page.locator("#experiment-figure")).to_contain_text("One point for each run")
+        figure = page.locator("#experiment-figure")
+        expect(figure).to_contain_text("One point for each run")
+        page.get_by_role("combobox", name="Figure", exact=True).focus()
+        page.keyboard.press("ArrowDown")
+        expect(figure).to_contain_text("One line for each run")
+        drawn = figure.get_by_role("img", name=re.compile("One line for each run.*best accuracy.*in rate-0.5"))
+        expect(drawn).to_be_visible()
+        assert drawn.locator(".mark-line path").count() == len(RATES)
         page.locator("#experiment-search").fill("best")
         expect(table.get_by_role("row")).to_have_count(2)
         table.get_by_role("button", name="rate-0.5").click()

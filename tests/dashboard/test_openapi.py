@@ -63,7 +63,8 @@ def _bounded(schema):
         return all(_bounded(one) for one in schema["anyOf"])
     if schema.get("type") == "array":
         return "maxItems" in schema and _bounded(schema["items"])
-    return bool(schema.keys() & {"enum", "$ref", "maxLength", "maximum", "const"}) or schema.get("type") == "null"
+    limited = schema.keys() & {"enum", "$ref", "maxLength", "maximum", "const"}
+    return bool(limited) or schema.get("type") in ("null", "boolean")
 
 
 @pytest.mark.exhaustive

@@ -14,7 +14,7 @@ from fedprivacy.runs.records.store import RunRecording, RunStore
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.spent import ClientState
-from tests.dashboard.browser import opened, shown
+from tests.dashboard.browser import LEGIBLE, opened, shown, text_sizes
 from tests.dashboard.shown import TOKEN, record, serving
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.written import ROOT
@@ -206,7 +206,7 @@ def test_the_page_has_the_words_of_states_that_all_others_have():
 def test_a_budget_that_is_spent_as_planned_is_a_success_in_green(browser, tmp_path, scheme, green):
     accounts = [[spent("a", float(n), steps_left=3 - n), spent("b", 1.0, steps_left=0 if n else 1)] for n in range(4)]
     results = [finished(number, each) for number, each in enumerate(accounts)]
-    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts(rounds=3), results, RunStatus.FINISHED)
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts(rounds=3), results, RunStatus.FINISHED, charged=0)
     with serving(tmp_path) as address, opened(browser, color_scheme=scheme) as page:
         page.goto(address)
         expect(page.locator("#tiles")).to_contain_text("clients have spent their budget, 1 before the last round")
@@ -227,14 +227,27 @@ def test_what_if_answers_for_another_noise_multiplier(done):
 
 
 @pytest.mark.exhaustive
-def test_runs_are_compared_side_by_side(done):
+def test_runs_are_compared_side_by_side_by_any_metric(browser, done):
     done.locator("#compare-picker button").first.click()
     done.get_by_role("option", name=re.compile("troubled")).first.click()
     done.keyboard.press("Escape")
     table = done.locator("#comparison-table tbody tr")
     expect(table).to_have_count(2)
     done.locator("#comparison-figures").scroll_into_view_if_needed()
-    expect(done.locator("#comparison-figures svg.marks, #comparison-figures canvas")).to_have_count(3)
+    figures = done.locator("#comparison-figures svg.marks")
+    expect(figures).to_have_count(3)
+    expect(figures.nth(1)).to_contain_text("accuracy 70.0 % to")
+    metric = done.get_by_role("combobox", name="Metric", exact=True)
+    expect(metric.locator("option:checked")).to_have_text("accuracy, the task's own")
+    metric.select_option("loss")
+    for figure in figures.all()[:2]:
+        expect(figure).to_contain_text("1 run: loss 1.25")
+        expect(figure).to_contain_text("left out: done (no loss)")
+    expect(table.last).to_contain_text("1.25")
+    with opened(browser) as page:  # a link shows the same
+        page.goto(done.url)
+        expect(page.get_by_role("combobox", name="Metric", exact=True)).to_have_value("loss")
+        expect(page.locator("#comparison-figures svg.marks").nth(1)).to_contain_text("loss 1.25")
 
 
 @pytest.mark.exhaustive
@@ -303,6 +316,51 @@ def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
         assert not serious, json.dumps(serious, indent=1)[:4000]
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, "the page scrolls sideways"
+
+
+@pytest.mark.exhaustive
+def test_figures_on_a_phone_are_legible(browser, address):
+    with opened(browser, viewport={"width": 390, "height": 844}) as page:
+        page.goto(address)
+        choose(page, "done")
+        expect(page.locator("svg.marks:visible")).to_have_count(5)
+        assert min(text_sizes(page)) >= LEGIBLE
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_everything_is_drawn_for_a_print_though_nobody_scrolled(browser, address):
+    with opened(browser, viewport={"width": 1280, "height": 300}) as page:
+        page.goto(address)
+        choose(page, "done")
+        expect(page.locator("svg.marks:visible")).to_have_count(5)
+        expect(drawing(page)).to_have_count(0)
+        assert page.evaluate("scrollY") == 0
+
+
+@pytest.mark.exhaustive
+def test_a_print_begins_to_draw_what_is_old(browser, tmp_path):
+    """What is out of sight of a run that goes on is old until somebody comes near, or prints."""
+    url = f"sqlite:///{tmp_path / 'live' / 'ledger.db'}"
+    records = growing([f"client-{n}" for n in range(5)], 9)
+    record(url, facts("live", rounds=9), records[:4], charged=0)
+    with serving(tmp_path) as address, opened(browser, "409", viewport={"width": 900, "height": 300}) as page:
+        page.goto(address)
+        titles = page.locator("#charts svg.marks")
+        expect(titles).to_have_count(4)
+        recording = RunRecording(url, facts("live", rounds=9))
+        for one in records[:9]:
+            recording.add(one)
+        recording.flush()
+        expect(titles.first).to_contain_text("After 8 rounds")
+        assert "After 3 rounds" in titles.nth(2).text_content()
+        page.pdf()
+        expect(titles.nth(2)).to_contain_text("After 8 rounds")
+        recording.close()
+
+
+def drawing(page):
+    """Figures that would be on paper, and are not drawn yet."""
+    return page.get_by_text("Drawing…").filter(visible=True)
 
 
 @pytest.mark.exhaustive

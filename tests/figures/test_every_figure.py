@@ -23,6 +23,7 @@ from fedprivacy.figures import (
     to_svg,
     tradeoff_figure,
 )
+from fedprivacy.figures.experiments import experiment_figure, parallel_figure
 from fedprivacy.figures.style import DARK
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap
@@ -37,6 +38,10 @@ AUDITS = [AuditResult(1.7e9, "canaries", "a", lower, 0.95, 3.0, 1e-4, "PLD", "se
 FORECAST = [(1.0, 5), (SERIES.facts.noise_multiplier, 37), (4.0, 140)]
 GROWTH = CostMap(("a", "b"), (1, 2), (1, 2), np.array([[0.3, 0.1], [0.0, 0.4]]))
 RATES = np.linspace(0.0, 1.0, 11)
+RUNS = [
+    {"run": name, "metrics": {"accuracy": value}, "settings": {"learning-rate": 10 * value, "algorithm": name}}
+    for name, value in (("fedavg", 0.5), ("ditto", 0.75))
+]
 CURVES = [AttackCurve("found", RATES, np.sqrt(RATES), limit=np.minimum(1.0, 3.0 * RATES), limit_at=RATES)] * 2
 
 FIGURES = {
@@ -47,6 +52,8 @@ FIGURES = {
     "forecast": lambda: forecast_figure(FORECAST, SERIES.facts, "a"),
     "audits": lambda: audit_figure(AUDITS, "run digits"),
     "attacks": lambda: roc_figure(CURVES, "title", ["about"]),
+    "points of runs": lambda: experiment_figure(RUNS, "learning-rate", "accuracy", "algorithm"),
+    "parallel coordinates": lambda: parallel_figure(RUNS, ["learning-rate", "algorithm"], "accuracy"),
     "pictures": lambda: picture_figure([Picture("one", [[0.5]])], "title", ["about"]),
     **{figure.__name__: lambda figure=figure: figure(EIGHT) for figure in COMPARED},
 }
@@ -110,6 +117,8 @@ ONE_HAS_A_ROUND = r"none of the runs can be drawn yet: a \(no finished round\), 
         (lambda: forecast_figure([], SERIES.facts, "a"), "forecast is empty"),
         (lambda: audit_figure([], "run digits"), "no audit"),
         (lambda: picture_figure([], "title", ["about"]), "nothing to draw"),
+        (lambda: experiment_figure(RUNS, "pull", "accuracy"), "no run has pull and accuracy yet"),
+        (lambda: parallel_figure(RUNS, ["algorithm"], "auc"), "no run has auc yet"),
         (lambda: roc_figure([], "title", ["about"]), "give 1 to"),
     ],
 )

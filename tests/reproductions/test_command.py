@@ -100,6 +100,32 @@ def test_more_seeds_are_added_and_fewer_need_nothing(toss):
     assert coins.COINS.measured == [] and told["rows"][0]["standard_error"] is None
 
 
+def test_any_metric_of_the_runs_is_shown_without_measuring_again(toss, tmp_path):
+    printed = " ".join(toss().output.split())
+    assert "Also measured: loss; --metric shows another." in printed
+    printed = " ".join(toss("--metric", "loss").output.split())
+    assert coins.COINS.measured == []
+    assert "loss, global model on the server's public records: heads; error" in printed
+    assert "heads - - 1.9 0.058 3.00 recorded" in printed and "error - - 1 0 2.00 recorded" in printed
+    assert "Not measured: beside" in printed and "are of the rows' own metrics" in printed
+    told = json.loads((tmp_path / "runs" / "reproduce-coins" / "results.json").read_text())
+    assert (told["metric"], told["metrics"], told["left_out"]) == ("loss", ["accuracy", "loss"], ["beside"])
+    assert told["rows"][0]["values"] == [2.0, 1.9, 1.8] and not told["rows"][0]["at_least"]
+
+
+def test_a_row_s_own_metric_keeps_its_goal(toss):
+    told = json.loads(toss("--metric", "accuracy", "--json").stdout)
+    assert [(row["name"], row["goal"], row["verdict"]) for row in told["rows"]] == [("heads", 0.5, "met")]
+    assert told["left_out"] == ["error", "beside"]
+
+
+def test_a_metric_that_no_row_measured_is_refused_before_more_seeds_are_measured(toss):
+    toss("--seeds", 1)
+    refused = " ".join(toss("--metric", "auc", code=2).stderr.split())
+    assert "metric is 'auc', which no row of 'coins' has measured with every seed" in refused
+    assert "the metrics are accuracy, loss" in refused and coins.COINS.measured == []
+
+
 def test_results_of_other_settings_are_refused(toss):
     toss("--seeds", "1")
     refused = " ".join(toss("--seeds", "1", code=2, settings={"tosses": 11}).stderr.split())

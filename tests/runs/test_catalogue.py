@@ -104,6 +104,24 @@ def test_a_ledger_of_an_earlier_version_is_named_and_hides_no_other(tmp_path, mo
     assert "ledger upgrade" in problem and "old" in problem
 
 
+def test_a_folder_whose_run_cannot_be_listed_is_named(tmp_path, caplog):
+    record(at(tmp_path / "good" / "ledger.db"), facts("good"), [])
+    torn, lost, kept = (made(tmp_path / name) / "config.json" for name in ("torn", "lost", "kept"))
+    torn.write_text('{"settings": ')
+    lost.write_text(json.dumps({"run_id": "lost", "settings": {"ledger": at(tmp_path / "gone.db")}}))
+    kept.write_text(json.dumps({"run_id": "good", "settings": {"ledger": ""}}))  # its ledger is named otherwise
+    catalogue = Catalogue([str(tmp_path)])
+    listing = catalogue.listing()
+    assert names(catalogue) == ["good"] and listing.databases == []
+    first, second = sorted(listing.problems)
+    assert str(torn) in second and "cannot be read (JSONDecodeError" in second
+    assert first == f"'{lost.parent}' holds a run whose ledger is not here; name that ledger, too."
+    assert sorted(said.message for said in caplog.records) == [first, second]  # once
+    record(at(tmp_path / "gone.db"), facts("lost"), [])
+    torn.write_text(json.dumps({"settings": {"ledger": ""}}))
+    assert names(catalogue) == ["good", "lost"] and catalogue.listing().problems == []
+
+
 def test_a_place_without_a_run_is_refused(tmp_path):
     for source in (str(tmp_path / "none.db"), at(tmp_path / "none.db")):
         with pytest.raises(LedgerError, match="where there is none"):

@@ -4,6 +4,7 @@ import pytest
 
 from fedprivacy.runs.records.report import report_html
 from fedprivacy.runs.records.run import Run
+from tests.dashboard.browser import LEGIBLE, text_sizes
 from tests.runs.histories import alike, unlike
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -41,6 +42,20 @@ def test_no_text_of_the_report_s_figures_is_clipped_whatever_the_font(page, name
     assert FONT in html
     page.set_content(html.replace(FONT, font))
     assert page.locator("figure svg text").count() > 20
+    assert page.evaluate(CLIPPED) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize(("width", "media"), [(390, "screen"), (680, "print")], ids=["a phone", "A4 paper"])
+def test_a_report_s_figures_are_legible_without_scrolling_sideways(page, name, width, media):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.emulate_media(media=media)
+    page.set_content(report_html(HISTORIES[name]))
+    sizes = text_sizes(page)
+    assert len(sizes) == 2 and min(sizes) >= LEGIBLE
+    for figure in page.locator("figure, figure div").all():
+        assert figure.evaluate("box => box.scrollWidth <= Math.max(box.clientWidth, 1)")
     assert page.evaluate(CLIPPED) == []
 
 

@@ -14,6 +14,7 @@ const PNG_SCALE = 2;
 // The first one may be a little off: to draw it twice would take twice as long.
 const BESIDE = 110;
 const NARROWEST = 200;
+const PHONE = 430; // a figure that is narrower has its labels below the plot
 const LEAST = 0.85;
 const MOST = 1.08;
 
@@ -100,6 +101,9 @@ export class FigureCard {
 
   async #fitting(source) {
     const width = (this.#width = this.#parts.drawing.clientWidth);
+    if (width < PHONE) {
+      this.#beside = Math.min(this.#beside, BESIDE);
+    }
     const [figure, spec] = await this.#drawnAs(source);
     const fits = figure.width >= LEAST * width && figure.width <= MOST * width;
     const plot = width - this.#beside;
@@ -113,7 +117,8 @@ export class FigureCard {
 
   async #drawnAs({ path, query }) {
     const width = Math.max(NARROWEST, this.#width - this.#beside);
-    const spec = await getJson(path, { ...query, width, theme: shownTheme() });
+    const below = this.#width < PHONE ? "true" : "";
+    const spec = await getJson(path, { ...query, width, below, theme: shownTheme() });
     return [await drawn(spec), spec];
   }
 

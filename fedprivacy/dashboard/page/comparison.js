@@ -4,7 +4,7 @@ import { getJson, runPath } from "./api.js";
 import { FigureCard } from "./charts.js";
 import { Chooser } from "./chooser.js";
 import { byId, chip, el } from "./dom.js";
-import { allAt, go } from "./place.js";
+import { allAt, at, go } from "./place.js";
 import { foundRuns, statusMark } from "./runs.js";
 import { NAME, NUMBER, TEXT, table } from "./table.js";
 import { metricName, noiseText, number } from "./words.js";
@@ -32,6 +32,7 @@ export class Comparison {
   #shown = null;
   #chooser;
   #cards;
+  #metric = byId("compared-metric");
   #turn = 0;
 
   constructor() {
@@ -46,10 +47,14 @@ export class Comparison {
     this.#chooser.label("Compare");
     this.#cards = [
       this.#card("tradeoff", "Metric against privacy loss", "What each run's ε has bought, round by round.", "wide"),
-      this.#card("metric", "Metric by round", "Of each run's global model, on its server's public records."),
+      this.#card("metric", "Metric by round", "The line under the title says on whose records it was measured."),
       this.#card("epsilon", "Privacy loss by round", "The largest ε of a client, after each round."),
     ];
     byId("comparison-figures").append(...this.#cards.map((card) => card.element));
+    this.#metric.addEventListener("change", () => {
+      go({ "compared-metric": this.#metric.value });
+      this.#compare();
+    });
   }
 
   /** Another run is shown above. */
@@ -80,14 +85,14 @@ export class Comparison {
     this.#compare();
   }
 
-  #compare() {
+  async #compare() {
     const chosen = allAt("compare");
     const enough = chosen.length >= FEWEST;
     this.#chooser.label(enough ? `Compare (${chosen.length})` : "Compare");
     this.#chooser.note(...note(chosen.length));
     byId("comparison").hidden = !enough;
     if (enough) {
-      this.#fill();
+      await this.#fill();
       this.#cards.forEach((card) => card.now());
     }
   }
@@ -99,13 +104,27 @@ export class Comparison {
       return;
     }
     const runs = answers.filter((answer) => answer.status === "fulfilled").map((answer) => answer.value);
-    byId("comparison-table").replaceChildren(table(COLUMNS, runs.map(cells)));
+    this.#offerMetrics(runs);
+    byId("comparison-table").replaceChildren(table(COLUMNS, runs.map((run) => cells(run, this.#metric.value))));
     byId("compared-runs").replaceChildren(...runs.map((run) => chip(run.name, () => this.#toggle(run.run_id))));
+  }
+
+  /** Every metric that one of the runs measured; the tasks' own as an empty text. */
+  #offerMetrics(runs) {
+    const owns = new Set(runs.map((run) => run.metric));
+    const [own] = owns;
+    const others = new Set(runs.flatMap((run) => run.metrics).filter((metric) => owns.size > 1 || metric !== own));
+    this.#metric.replaceChildren(
+      el("option", { value: "" }, `${metricName(own ?? "")}, the ${owns.size > 1 ? "first run's" : "task's"} own`),
+      ...[...others].map((metric) => el("option", { value: metric }, metricName(metric))),
+    );
+    this.#metric.value = others.has(at("compared-metric")) ? at("compared-metric") : "";
   }
 
   #card(figure, title, about, kind) {
     const path = `/compare/figures/${figure}`;
-    const source = () => ({ path, query: { runs: allAt("compare") }, name: `comparison-${figure}` });
+    const query = () => ({ runs: allAt("compare"), metric: this.#metric.value });
+    const source = () => ({ path, query: query(), name: `comparison-${figure}` });
     return new FigureCard({ title, about, source, kind });
   }
 }
@@ -119,14 +138,15 @@ function note(chosen) {
   return [`${chosen} of at most ${MOST} chosen.${full} `, link];
 }
 
-function cells(run) {
+function cells(run, metric) {
   const { last, worst } = run;
+  const shown = metric || run.metric;
   return [
     run.name,
     statusMark(run),
     run.task,
-    metricName(run.metric),
-    last?.metric_texts[run.metric] ?? "–",
+    metricName(shown),
+    last?.metric_texts[shown] ?? "–",
     worst?.epsilon_text ?? "–",
     worst?.budget_text ?? "–",
     run.privacy ? run.delta_text : "–",

@@ -1,4 +1,4 @@
-// All runs in one table, with the settings in which they differ and what they measured, and a point for each in a figure.
+// All runs in one table, with the settings in which they differ and what they measured, and together in a figure.
 
 import { getJson } from "./api.js";
 import { FigureCard } from "./charts.js";
@@ -27,16 +27,17 @@ export class Experiments {
   #details = byId("experiments-details");
   #search = byId("experiment-search");
   #sort = byId("experiment-sort");
-  #axes = { x: axis("Horizontal"), y: axis("Vertical"), colour: axis("Colour") };
+  #kind = choice("Figure");
+  #axes = { x: choice("Setting"), y: choice("Metric"), colour: choice("Colour") };
   #open;
   #found = null;
   #turn = 0;
   #card = new FigureCard({
-    title: "One point for each run",
-    about: "The newest value of a metric against a setting or another metric.",
+    title: "All runs in one figure",
+    about: "",
     source: () => this.#source(),
     kind: "wide",
-    controls: Object.values(this.#axes).map(({ label }) => label),
+    controls: [this.#kind, ...Object.values(this.#axes)].map(({ label }) => label),
   });
 
   /** @param open shows the run with a run_id. */
@@ -49,6 +50,10 @@ export class Experiments {
       debounced(() => this.#ask(), TYPED),
     );
     this.#sort.addEventListener("change", () => this.#ask());
+    this.#kind.select.addEventListener("change", () => {
+      go({ "runs-figure": this.#kind.select.value });
+      this.#draw();
+    });
     Object.values(this.#axes).forEach(({ select }) => select.addEventListener("change", () => this.#card.now()));
     this.#details.addEventListener("toggle", () => this.#details.open && this.#ask());
     copyFromTable(byId("copy-experiments"), () => this.#cells());
@@ -81,13 +86,20 @@ export class Experiments {
   }
 
   #show() {
-    const { differing, metrics, runs, total } = this.#found;
+    const { differing, figures, metrics, runs, total } = this.#found;
+    offer(this.#kind.select, figures.map(({ name }) => name), at("runs-figure"));
     offer(this.#sort, ["started", "epsilon", ...metrics, ...differing], "started");
     offer(this.#axes.x.select, [...differing, ...metrics], "epsilon");
     offer(this.#axes.y.select, metrics, runs[0]?.metric);
     offer(this.#axes.colour.select, ["", ...differing, ...metrics], differing.includes("algorithm") ? "algorithm" : "");
     byId("experiment-table").replaceChildren(table(this.#columns(), this.#cells()));
     byId("experiments-about").textContent = total > runs.length ? `The first ${number(runs.length)} of ${number(total)}.` : "";
+    this.#draw();
+  }
+
+  #draw() {
+    const { title, about } = this.#found.figures.find((figure) => figure.name === this.#kind.select.value);
+    this.#card.tell(title, about);
     this.#card.now();
   }
 
@@ -96,7 +108,7 @@ export class Experiments {
     return [
       ...COLUMNS,
       ...main.map((metric) => [metricName(metric), NUMBER]),
-      ...differing.map((key) => [key, NUMBER]),
+      ...differing.filter(hasNoColumn).map((key) => [key, NUMBER]),
     ];
   }
 
@@ -111,7 +123,7 @@ export class Experiments {
       `${number(run.rounds)} of ${number(run.rounds_planned)}`,
       run.epsilon_text,
       ...main.map((metric) => run.metric_texts[metric] ?? "–"),
-      ...differing.map((key) => String(run.settings[key] ?? "–")),
+      ...differing.filter(hasNoColumn).map((key) => String(run.settings[key] ?? "–")),
     ]);
   }
 
@@ -123,11 +135,17 @@ export class Experiments {
       return "These runs differ in no setting. Choose a metric to draw another against.";
     }
     const axes = Object.fromEntries(Object.entries(this.#axes).map(([name, { select }]) => [name, select.value]));
-    return { path: "/experiments/figure", query: { ...this.#query(), ...axes }, name: "runs" };
+    const path = `/experiments/figures/${this.#kind.select.value}`;
+    return { path, query: { ...this.#query(), ...axes }, name: "runs" };
   }
 }
 
-function axis(name) {
+/** Tells whether a setting is not already among the columns of every list. */
+function hasNoColumn(key) {
+  return !["task", "rounds"].includes(key);
+}
+
+function choice(name) {
   const select = el("select", {});
   return { select, label: el("label", {}, `${name} `, select) };
 }
@@ -136,7 +154,7 @@ function axis(name) {
 function offer(select, names, otherwise) {
   const chosen = select.value;
   select.replaceChildren(
-    ...names.map((name) => el("option", { value: name }, name ? metricName(name) : "none")),
+    ...names.map((name) => el("option", { value: name }, name ? metricName(name) : "default")),
   );
   select.value = names.includes(chosen) && chosen ? chosen : names.includes(otherwise) ? otherwise : (names[0] ?? "");
 }

@@ -1,9 +1,15 @@
 // A live run changes faster than anybody reads: what is out of sight waits, what is in sight changes once a second, or
-// less often if that is much work: the machine may be the one that trains.
+// less often if that is much work: the machine may be the one that trains. What the reader asked for and is not near is
+// drawn when the browser is idle, one after the other, so that a print has all of it.
 
 const REST = 1_000;
 const REST_PER_WORK = 5;
 const NEAR = "500px";
+
+const all = new Set();
+let queue = Promise.resolve();
+
+addEventListener("beforeprint", () => all.forEach((catchUp) => catchUp()));
 
 /**
  * Keeps what `element` shows fresh by calling `refresh`.
@@ -37,12 +43,17 @@ export function keptFresh(element, refresh) {
     }
   }
 
+  function catchUp() {
+    return old && element.checkVisibility() && start();
+  }
+
   function watch(entries) {
     near = entries.at(-1).isIntersecting;
     startIfDue();
   }
 
   new IntersectionObserver(watch, { rootMargin: NEAR }).observe(element);
+  all.add(catchUp);
 
   return {
     later() {
@@ -53,7 +64,13 @@ export function keptFresh(element, refresh) {
       old = true;
       if (near) {
         start();
+      } else {
+        queue = queue.then(idle, idle).then(catchUp);
       }
     },
   };
+}
+
+function idle() {
+  return new Promise((resolve) => (window.requestIdleCallback ?? setTimeout)(resolve));
 }

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,12 +35,27 @@ class _Place:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """A run's configuration in its folder: its id, the file of its ledger if it names one, or why it is unreadable."""
+
+    run_id: str = ""
+    ledger: Path | None = None
+    problem: str = ""
+
+
 @dataclass(slots=True)
 class Listing:
-    """All runs, newest first, and the reasons why some databases could not be read."""
+    """All runs, newest first, and the reasons why some databases and folders of runs could not be read."""
 
     runs: list[RunStanding] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    databases: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        """The reasons of both."""
+        return self.databases + self.folders
 
 
 class Catalogue:
@@ -58,7 +73,7 @@ class Catalogue:
         self._folders = [Path(source) for source in sources if Path(source).is_dir()]
         urls = [url_of(source) for source in sources if not Path(source).is_dir()]
         self._places = {url: _Place(url) for url in urls}
-        self._named: dict[Path, Path | None] = {}
+        self._configs: dict[Path, _Config] = {}
         self._stores: dict[str, RunStore] = {}
         self._lock = threading.Lock()
         self._listing, self._listed_at = Listing(), -_FRESH
@@ -82,16 +97,17 @@ class Catalogue:
             if place.store:
                 place.store.close()
 
-    def _named_in(self, folder: Path) -> list[Path]:
-        """Find the ledgers that the runs of a folder use; a run never changes its configuration, so it is read once."""
-        for config in (folder / CONFIG, *folder.glob(f"*/{CONFIG}")):
-            if config not in self._named and config.is_file():
-                self._named[config] = _named_ledger(config)
-        return sorted({ledger for config, ledger in self._named.items() if ledger and config.is_relative_to(folder)})
+    def _read_configs(self) -> None:
+        """Read the configurations of the folders' runs; none ever changes, so that each is read once."""
+        found = [file for folder in self._folders for file in (folder / CONFIG, *folder.glob(f"*/{CONFIG}"))]
+        known = {file: read for file, read in self._configs.items() if not read.problem}
+        self._configs = {file: known.get(file) or _config_in(file) for file in found if file.is_file()}
 
     def _list(self) -> Listing:
+        self._read_configs()
+        named = sorted({config.ledger for config in self._configs.values() if config.ledger})
         for folder in self._folders:
-            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}")), *self._named_in(folder)):
+            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}")), *named):
                 if file.is_file():
                     url = url_of(str(file))
                     self._places.setdefault(url, _Place(url))
@@ -99,20 +115,39 @@ class Catalogue:
         for place in self._places.values():
             _look(place)
             listing.runs += place.runs
-            listing.problems += [place.problem] * bool(place.problem)
+            listing.databases += [place.problem] * bool(place.problem)
             if place.store:
                 self._stores |= {run.facts.run_id: place.store for run in place.runs}
+        listing.folders += self._lost({run.facts.run_id for run in listing.runs})
+        for problem in listing.folders:
+            if problem not in self._listing.folders:
+                log.warning("%s", problem)
         listing.runs.sort(key=lambda run: (-run.started, run.facts.run_id))
         return listing
 
+    def _lost(self, listed: Collection[str]) -> Iterator[str]:
+        """Yield the problems of folders whose runs are not listed because of them."""
+        for file, config in self._configs.items():
+            if config.problem:
+                yield config.problem
+            elif (
+                config.run_id
+                and config.run_id not in listed
+                and not (config.ledger or file.with_name(LEDGER)).is_file()
+            ):
+                yield f"'{file.parent}' holds a run whose ledger is not here; name that ledger, too."
 
-def _named_ledger(config: Path) -> Path | None:
-    """Return the file of the ledger that a run uses; None: its own, or PostgreSQL, which may be gone."""
+
+def _config_in(file: Path) -> _Config:
+    """Read the configuration of a run; its ledger is None if it is the run's own, or PostgreSQL."""
     try:
-        named = json.loads(config.read_text())["settings"]["ledger"]
-        return database_file(named) if named else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        config = json.loads(file.read_text())
+        named = config["settings"]["ledger"]
+        return _Config(str(config.get("run_id", "")), database_file(named) if named else None)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _Config(
+            problem=f"'{file}' cannot be read ({type(error).__name__}: {error}); mend it, or remove the folder."
+        )
 
 
 def default_sources() -> list[str]:

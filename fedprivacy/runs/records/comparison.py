@@ -11,14 +11,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import altair as alt
+
 from fedprivacy.figures import compared_metric_figure, save_png, to_svg
 from fedprivacy.figures.notebook import Figure
 from fedprivacy.figures.observations import FEWEST_RUNS, MOST_RUNS, names_of
 from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.runs.records.html_page import page
+from fedprivacy.runs.records.html_page import for_every_screen, page
 from fedprivacy.runs.records.run import Run, open_run
-from fedprivacy.runs.settings.execution import NAMING
+from fedprivacy.runs.settings.execution import NAMING, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names, measured_on
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.runs import Rows
@@ -98,12 +100,7 @@ class Comparison:
     def differing(self) -> dict[str, list[str]]:
         """The settings in which the runs differ, each with every run's value; where results go is none of them."""
         settings = [run.settings for run in self.runs]
-        keys = [key for key in settings[0] if key not in ("out", "resume")]
-        return {
-            key: [_setting_text(key, one) for one in settings]
-            for key in keys
-            if any(one.get(key) != settings[0].get(key) for one in settings)
-        }
+        return {key: [_setting_text(key, one) for one in settings] for key in differing_settings(settings)}
 
     @property
     def cautions(self) -> list[str]:
@@ -125,7 +122,7 @@ class Comparison:
         Raises:
             ValueError: none of the runs has measured anything.
         """
-        return Figure(compared_metric_figure([run.history.series() for run in self.runs], self.metric, _FIGURE_WIDTH))
+        return Figure(self._drawn())
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write `compare.html`, one file to mail, print and keep, and `compare.png` into a folder; the page's path.
@@ -215,19 +212,19 @@ class Comparison:
         return worse + 0.0  # never -0
 
     def _page(self) -> str:
-        return page(
-            "compare.html.jinja", comparison=self, drawing=self._drawing(), measured_on=measured_on(self.metric)
-        )
+        drawing = for_every_screen(self._drawn, _FIGURE_WIDTH) if self.metrics else ""
+        return page("compare.html.jinja", comparison=self, drawing=drawing, measured_on=measured_on(self.metric))
 
-    def _drawing(self) -> str:
-        return to_svg(self.figure().chart) if self.metrics else ""
+    def _drawn(self, width: int = _FIGURE_WIDTH, *, below: bool = False) -> alt.LayerChart:
+        series = [run.history.series() for run in self.runs]
+        return compared_metric_figure(series, self.metric, width, below=below)
 
     def __repr__(self) -> str:
         return f"<Comparison of {self.in_words()}>"
 
     def _repr_html_(self) -> str:
         words = html.escape(self.in_words())
-        return f"<p><b>{words}</b></p>{self._drawing()}"
+        return f"<p><b>{words}</b></p>{to_svg(self._drawn()) if self.metrics else ''}"
 
 
 def compare(*runs: Run | str | PathLike[str], metric: str | None = None) -> Comparison:

@@ -23,7 +23,7 @@ from fedprivacy.runs.records.comparison import final_of
 from fedprivacy.runs.records.folder import has_terms_of, read_history
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, Value
-from fedprivacy.runs.settings.execution import NAMING
+from fedprivacy.runs.settings.execution import NAMING, PLACES, differing_settings
 from fedprivacy.runs.settings.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.tasks import Task
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, arguments_of
@@ -221,7 +221,7 @@ def _differences(plan: TrainingPlan, run: SweptRun) -> list[str]:
     except (OSError, ValueError, KeyError):
         return []  # nothing has begun there
     wanted = plan.config.public() | {"seed": run.seed}
-    other = [key for key in wanted if key not in (*NAMING, "out", "resume") and recorded.get(key) != wanted[key]]
+    other = [key for key in differing_settings([wanted, recorded], ignored=(*NAMING, *PLACES)) if key in wanted]
     if not other and not has_terms_of(run.folder, plan):
         other = ["table of client-terms"]
     if not other:

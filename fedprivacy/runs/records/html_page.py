@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import altair as alt
 import jinja2
 
 from fedprivacy import figures
 from fedprivacy.values import wording
+
+_NARROW = 230
+"""Width of a plot on a phone, in px: with its axis it is as wide as the page there."""
 
 
 def page(template: str, room: str = "runs/records", **known: Any) -> str:
@@ -25,6 +30,17 @@ def page(template: str, room: str = "runs/records", **known: Any) -> str:
         known: what else it knows.
     """
     return _templates(room).get_template(template).render(figures=figures, wording=wording, **known)
+
+
+def for_every_screen(draw: Callable[..., alt.LayerChart], width: int) -> str:
+    """Draw a figure twice, for wide screens and paper and for a phone; a page's style sheet shows one of them.
+
+    Args:
+        draw: makes it from the width of its plot in px and `below`, whether labels stand below the plot or beside it.
+        width: that of the plot on wide screens, in px.
+    """
+    wide, narrow = figures.to_svg(draw(width, below=False)), figures.to_svg(draw(_NARROW, below=True))
+    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
 
 
 @cache

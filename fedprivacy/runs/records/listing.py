@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +12,6 @@ from typing import Any
 from fedprivacy._support.settings import ConfigError, names_in
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS
-from fedprivacy.runs.settings.execution import NAMING
 from fedprivacy.values.metrics import measured_names, shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.runs import Rows, RunStanding, RunStatus
@@ -60,6 +59,19 @@ class RunFilter:
         )
 
 
+class ListedRuns(Rows):
+    """Rows of runs.
+
+    Attributes:
+        problems: reasons why some folders and databases could not be read: their runs are missing here, or not up to
+            date.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]], problems: Sequence[str]) -> None:
+        super().__init__(rows)
+        self.problems = list(problems)
+
+
 def list_runs(
     *sources: str,
     task: str = "",
@@ -67,7 +79,7 @@ def list_runs(
     status: str = "",
     settings: Mapping[str, str] | None = None,
     sort: str = "started",
-) -> Rows:
+) -> ListedRuns:
     """List recorded runs, each with its settings and the newest value of its metrics.
 
     >>> import fedprivacy as fp
@@ -86,7 +98,8 @@ def list_runs(
     Returns:
         A row for each run: `run`, its name; `run_id`; `folder`, or None; `task`; `status`; `tags`; `note`; `started`,
         UTC; `rounds` and `rounds_planned`; `epsilon`, the largest of a client, or None; `metric`, the name of the one
-        that is shown first; `metrics`; `settings`.
+        that is shown first; `metrics`; `settings`. `problems` of the list, logged as warnings, too, say what could not
+        be read.
 
     Raises:
         ConfigError: there is no such setting, status or column.
@@ -96,12 +109,12 @@ def list_runs(
     places = sources or default_sources()
     catalogue = Catalogue(places)
     try:
-        found = catalogue.listing().runs
+        listing = catalogue.listing()
     finally:
         catalogue.close()
     folders = _folders(places)
-    rows = [row_of(run, folders.get(run.facts.run_id)) for run in found]
-    return Rows(ordered([row for row in rows if wanted.takes(row)], sort))
+    rows = [row_of(run, folders.get(run.facts.run_id)) for run in listing.runs]
+    return ListedRuns(ordered([row for row in rows if wanted.takes(row)], sort), listing.problems)
 
 
 def _folders(sources: Iterable[str]) -> dict[str, Path]:
@@ -146,7 +159,7 @@ def ordered(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """
     columns = {"run", "task", "status", "started", "rounds", "epsilon"}
     metrics = measured_names(row["metrics"] for row in rows)
-    if rows and by not in {*columns, *metrics, *FIELDS}:
+    if rows and by not in {*columns, *metrics, *FIELDS, *(key for row in rows for key in row["settings"])}:
         named = ", ".join([*sorted(columns), *metrics])
         raise ConfigError([f"sort is '{by}'; choose {named}, or a setting."])
 
@@ -158,13 +171,6 @@ def ordered(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
         key=lambda row: (isinstance(value(row), str), value(row)), reverse=by not in metrics or not less_is_better(by)
     )
     return known + [row for row in rows if value(row) in (None, "")]
-
-
-def differing_settings(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """List the settings in which runs differ, but for where they write and how they are named."""
-    settings = [row["settings"] for row in rows]
-    keys = [key for key in FIELDS if key not in (*NAMING, "out", "resume")]
-    return [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
 
 
 def _same(value: object, typed: str) -> bool:

@@ -9,6 +9,7 @@ import math
 import re
 from collections import defaultdict
 from decimal import ROUND_CEILING, Decimal
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.runs.records.html_page import page
+from fedprivacy.runs.records.html_page import for_every_screen, page
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
@@ -61,9 +62,9 @@ def report_html(history: RunHistory) -> str:
         ValueError: the history has no finished round.
     """
     series, spent = history.series(), history.last.spent
-    drawings = [figures.metric_figure(series, width=FIGURE_WIDTH)]
+    drawings = [for_every_screen(lambda width, below: figures.metric_figure(series, width=width), FIGURE_WIDTH)]
     if series.facts.private:
-        drawings.append(figures.epsilon_figure(series, FIGURE_WIDTH))
+        drawings.append(for_every_screen(partial(figures.epsilon_figure, series), FIGURE_WIDTH))
     worst = max(spent.values(), key=lambda client: client.epsilon)
     budgets = {client.budget_epsilon for client in spent.values()}
     budget = max(budgets)
@@ -73,7 +74,7 @@ def report_html(history: RunHistory) -> str:
         facts=series.facts,
         reason_of=reason_of,
         infinity=math.inf,
-        drawings=[figures.to_svg(drawing) for drawing in drawings],
+        drawings=drawings,
         worst=worst,
         clients=sorted(history.named(list(spent)), key=lambda client: _as_counted(client.client_id)),
         evaluated=_evaluated(history),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,19 @@ def _check_name(named: str) -> None:
 
 NAMING = ("name", "tags", "note")
 """Settings that name a run, and change nothing of it."""
+
+PLACES = ("out", "resume")
+"""Settings of the folder that a run writes to."""
+
+
+def differing_settings(runs: Sequence[Mapping[str, object]], *, ignored: Collection[str] = PLACES) -> list[str]:
+    """List the keys of the settings in which runs differ; a run without a key differs from one with a value.
+
+    >>> differing_settings([{"epsilon": 1.0, "out": "a"}, {"epsilon": 3.0, "out": "b"}])
+    ['epsilon']
+    """
+    keys = dict.fromkeys(key for settings in runs for key in settings if key not in ignored)
+    return [key for key in keys if any(settings.get(key) != runs[0].get(key) for settings in runs)]
 
 
 @dataclass(frozen=True, kw_only=True)
