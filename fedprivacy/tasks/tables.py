@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, read_each
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.features import Category, Feature, Number
-from fedprivacy.tasks.sheet import Sheet, CellTally, looks_like_a_person, tell
+from fedprivacy.tasks.sheet import CellTally, Sheet, looks_like_a_person, tell
 from fedprivacy.tasks.splits import Split, Splittable
-from fedprivacy.tasks.table_files import TablePart, TableFile
+from fedprivacy.tasks.table_files import TableFile, TablePart
 from fedprivacy.tasks.task import Shard, ShardSource
 from fedprivacy.tasks.unreadable import LOST
 
