@@ -5,6 +5,7 @@ import torch
 
 from fedprivacy.gradients import FlatClipping, GradientEngine, PerLayerClipping
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
+from fedprivacy.tasks import Shard
 from tests.device.models import CASES
 from tests.gradients.oracle import cross_entropy, error_of, expected_sum, records_gradients, some_clipping_norm
 
@@ -101,3 +102,24 @@ def test_a_record_that_cannot_be_computed_counts_as_nothing_and_the_device_goes_
     expected = engine.clipped_sum(inputs[usable].to(device), targets[usable].to(device), 0.5)
     assert torch.allclose(found.total, expected, rtol=1e-5, atol=1e-6)
     assert torch.isfinite(engine.clipped_sum(inputs.to(device), targets.to(device), 0.5)).all()
+
+
+def test_a_person_s_rows_are_averaged_and_nobody_s_number_of_rows_shows(case, device):
+    """Persons of one to three rows, beside others of any number."""
+    engine = made(case, device, rows=3)
+    inputs, targets = case.records(90)
+    counts = [1, 3, 2, 2, 1] * 10
+    persons = torch.arange(50).repeat_interleave(torch.tensor(counts))
+    shard = Shard(inputs, targets, null=False, persons=persons, most_rows=3).to(device)
+    by_row = records_gradients(case.model(), cross_entropy, inputs, targets)
+    gradients = {name: torch.stack([g.mean(0) for g in rows.split(counts)]) for name, rows in by_row.items()}
+    clipping_norm = some_clipping_norm(gradients, FlatClipping())
+    found = engine.clip(shard.inputs, shard.targets, clipping_norm)
+    expected = expected_sum(gradients, FlatClipping(), clipping_norm)
+    assert error_of(found.total.cpu(), expected, clipping_norm) < 1e-3
+    norms = torch.cat(found.squared_norms)
+    for others in (0, 1):  # persons of one row, of three
+        company = torch.arange(50, device=device)
+        company[1::2] = others
+        moved = torch.cat(engine.clip(shard.inputs[company], shard.targets[company], clipping_norm).squared_norms)
+        assert torch.equal(moved[::2], norms[::2])
