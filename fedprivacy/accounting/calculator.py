@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedprivacy.accounting import calibration, pld
 from fedprivacy.accounting.histories import check_delta, extended
+from fedprivacy.accounting.persons import of_person
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -16,6 +17,8 @@ def epsilon(
     delta: float,
     relation: NeighbouringRelation | str = NeighbouringRelation.ADD_OR_REMOVE_ONE,
     past: History | None = None,
+    rows_per_person: int = 1,
+    clients_per_person: int = 1,
 ) -> float:
     """Return the privacy loss of DP-SGD against an observer of the noisy result of every step.
 
@@ -26,6 +29,12 @@ def epsilon(
     >>> round(fp.epsilon(sampling_rate=0.01, noise_multiplier=1.0, steps=1000, delta=1e-5), 2)
     1.83
 
+    A person with five rows, each of which is a record, loses more:
+
+    >>> settings = {"sampling_rate": 0.01, "noise_multiplier": 1.0, "steps": 1000, "delta": 1e-5}
+    >>> round(fp.epsilon(**settings, rows_per_person=5), 2)
+    11.64
+
     Args:
         sampling_rate: q, probability with which each record joins a step, in (0, 1].
         noise_multiplier: sigma, standard deviation of the noise in clipping norms, > 0.
@@ -33,17 +42,22 @@ def epsilon(
         delta: delta of the epsilon, in (0, 1), well below 1 / number of records.
         relation: protected fact: the presence of a record ("add-or-remove-one"), or its content ("zero-out").
         past: numbers of earlier executions on the same records, by event; None: none.
+        rows_per_person: the most records that one person has at a client; 1: a person is a record. The loss is that of
+            a person, see `fedprivacy.values.events.RowSampledGaussian`.
+        clients_per_person: the clients at which one person has records; each trains, and has trained, as given here.
 
     Returns:
         Epsilon in nats, maybe infinite.
 
     Raises:
-        ValueError: an argument is out of range, or the past is under another relation.
+        ValueError: an argument is out of range, the past is under another relation, or several rows are asked for and
+            the past holds a mechanism without a known guarantee for them.
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}; choose at least 1.")
     event = PoissonSampledGaussian(sampling_rate, noise_multiplier, NeighbouringRelation(relation))
-    return pld.epsilon(extended(past, event, steps), check_delta(delta))
+    history = of_person(extended(past, event, steps), rows_per_person, clients_per_person)
+    return pld.epsilon(history, check_delta(delta))
 
 
 def noise_multiplier(

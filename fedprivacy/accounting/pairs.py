@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erf, ndtr
 
-from fedprivacy.accounting.arrays import FloatArray
+from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.values.events import (
     Event,
     FixedSizeSampledGaussian,
     PoissonSampledGaussian,
     PoissonSampledLaplace,
     RandomizedResponse,
+    RowSampledGaussian,
     TruncatedPoissonSampledGaussian,
 )
 
@@ -31,6 +32,10 @@ from fedprivacy.values.events import (
 ROUNDING = 8.0 * 2.0**-53
 
 _FARTHEST = 40.0  # standard deviations; the normal tail beyond is below the smallest floating-point number
+_NO_WEIGHT = 1e-50  # probability below which a component of a mixture is left out, and counted as an infinite loss
+_NEARLY_SURE = 0.999  # probability of joining from which on that of not joining would be lost in `1 - q`
+_MOST_NEWTON_STEPS = 50
+_AT_ONCE = 2**20  # components times losses
 
 
 class Direction(enum.Enum):
@@ -49,14 +54,15 @@ class Masses:
     above: float  # mass above the last loss, rounded up
     error: FloatArray  # bound on the rounding error of `inside`, shape [losses - 1]
 
-    def mixed_with(self, other: Masses, weight: float) -> Masses:
-        """Return the mixture of (1 - weight) of these masses and `weight` of the others."""
+    def plus(self, other: Masses) -> Masses:
+        """Return the sum of these masses and others."""
         return Masses(
-            (1.0 - weight) * self.below + weight * other.below,
-            (1.0 - weight) * self.inside + weight * other.inside,
-            (1.0 - weight) * self.above + weight * other.above,
-            (1.0 - weight) * self.error + weight * other.error,
+            self.below + other.below, self.inside + other.inside, self.above + other.above, self.error + other.error
         )
+
+    def times(self, weight: float) -> Masses:
+        """Return a share of these masses."""
+        return Masses(weight * self.below, weight * self.inside, weight * self.above, weight * self.error)
 
     def reversed(self) -> Masses:
         """Return the masses between the same losses with the opposite sign."""
@@ -71,12 +77,39 @@ class Masses:
         return Masses(other.below, inside, self.above, error)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Joining:
+    """Probabilities that j of k rows join a Poisson sample: Binomial(k, q), correctly rounded."""
+
+    rows: IntArray  # each j whose probability counts, with 0 and 1, shape [counts]
+    weights: FloatArray  # its probability, shape [counts]
+    some: float  # probability that at least one row joins
+    log_none: float  # log of the probability that no row joins
+    left_out: float  # bound on the probability of all other j together
+
+    @classmethod
+    @functools.lru_cache(maxsize=1024)
+    def of(cls, sampling_rate: float, rows: int = 1) -> Joining:
+        """Compute the probabilities for k rows, each of which joins with probability `sampling_rate`."""
+        joins, all_of_them = sampling_rate.as_integer_ratio()
+        stays, whole = all_of_them - joins, all_of_them**rows
+        weights = np.array([math.comb(rows, j) * joins**j * stays ** (rows - j) / whole for j in range(rows + 1)])
+        counts = (weights >= _NO_WEIGHT) | (np.arange(rows + 1) <= 1)
+        log_none = rows * math.log1p(-sampling_rate) if stays else -math.inf
+        left_out = _NO_WEIGHT * float((~counts).sum())
+        return cls(np.flatnonzero(counts), weights[counts], (whole - stays**rows) / whole, log_none, left_out)
+
+
 @dataclass(frozen=True, slots=True)
 class SampledGaussian:
-    """The pair P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
+    """The pair P = sum_j b_j N(j, s^2), Q = N(0, s^2), b = Binomial(k, q).
+
+    For k = 1, P is (1 - q) N(0, s^2) + q N(1, s^2). The loss increases with the outcome, for every k.
+    """
 
     sampling_rate: float  # q, in (0, 1]
     noise: float  # s > 0
+    rows: int = 1  # k >= 1
 
     @property
     def largest_loss(self) -> float:
@@ -84,42 +117,88 @@ class SampledGaussian:
         return math.inf
 
     def support(self, reach: float) -> tuple[float, float]:
-        """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either
+        """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of any
         component.
         """
-        low, high = self._losses(np.array([-reach * self.noise, 1.0 + reach * self.noise]))
+        low, high = self._losses(np.array([-reach * self.noise, self._joining.rows[-1] + reach * self.noise]))
         return float(low), float(high)
 
     def deviation(self, direction: Direction) -> float:
         """Return the standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
         z = np.linspace(-9.0, 9.0, 181)
-        density = np.exp(-0.5 * z**2)
-        weights, x = density, z * self.noise
+        weights, x = np.exp(-0.5 * z**2), z * self.noise
         if direction is Direction.REMOVE:
-            weights = np.concatenate([(1.0 - self.sampling_rate) * density, self.sampling_rate * density])
-            x = np.concatenate([x, x + 1.0])
+            weights = np.multiply.outer(self._joining.weights, weights).ravel()
+            x = np.add.outer(self._joining.rows, x).ravel()
         return _weighted_deviation(self._losses(x), weights)
 
     def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
-        z_base, z_shifted, slack = self.outcomes(losses)
-        base, shifted = (_normal_masses(z, 0.5 / self.noise) for z in (z_base, z_shifted))
-        return base.mixed_with(shifted, self.sampling_rate), base, slack
+        outcomes, slack = self.outcomes(losses)
+        joining, half = self._joining, 0.5 / self.noise
+        base = _normal_masses(outcomes, half)
+        mixture = base.times(float(joining.weights[0]))
+        for j, weight in zip(joining.rows[1:].tolist(), joining.weights[1:].tolist(), strict=True):
+            mixture = mixture.plus(_normal_masses(outcomes, (1 - 2 * j) * half).times(weight))
+        sums = ROUNDING * (joining.rows.size - 2) * mixture.inside  # rounding of further sums
+        above = mixture.above + joining.left_out
+        return Masses(mixture.below, mixture.inside, above, mixture.error + sums), base, slack
 
-    def outcomes(self, losses: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """Return the outcomes at which the loss takes the given values: z of N(0, s^2) and z of N(1, s^2), shape
-        [losses].
+    def outcomes(self, losses: FloatArray) -> tuple[FloatArray, float]:
+        """Return the outcomes x at which the loss takes the given values, as (x - 1/2) / s, shape [losses].
 
         Also returns a bound, in nats, on the distance of the exact loss at a returned outcome from the wanted one.
         """
-        log_ratio = unmixed(self.sampling_rate, losses)
-        slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self.sampling_rate) + (1.0 / self.noise) ** 2)
-        scaled, offset = self.noise * log_ratio, 0.5 / self.noise
-        return scaled + offset, scaled - offset, float(slack)
+        log_ratios = unmixed(self._joining, losses)
+        slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self._joining.some) + (1.0 / self.noise) ** 2)
+        if self.rows == 1:
+            return self.noise * log_ratios, float(slack)
+        x, left = self._solved(log_ratios)
+        return (x - 0.5) / self.noise, float(slack) + left
+
+    def _solved(self, log_ratios: FloatArray) -> tuple[FloatArray, float]:
+        """Return the outcomes with the given losses of P given that some row joins, shape [losses], by Newton's method.
+
+        These losses are a convex, increasing function of x, and at least each of their terms: from the least x at which
+        a term reaches the wanted value every step leads down, and none too far. Also returns a bound on the distance of
+        the exact losses there from the wanted ones: what is left of it, and rounding.
+        """
+        x, left = np.full(log_ratios.shape, -np.inf), 0.0
+        possible = np.flatnonzero(log_ratios > -np.inf)
+        for part in np.array_split(possible, 1 + possible.size * self._joining.rows.size // _AT_ONCE):
+            wanted, j = log_ratios[part], self._joining.rows[1:, None]
+            found = np.min(((wanted - self._log_weights) * self.noise**2 + 0.5 * j**2) / j, axis=0)
+            for _ in range(_MOST_NEWTON_STEPS):
+                terms = self._terms(found)
+                reached = np.logaddexp.reduce(terms, axis=0)
+                shares = np.exp(terms - reached)
+                sizes = (shares * (np.abs(self._log_weights) + j * (np.abs(found) + j) / self.noise**2)).sum(axis=0)
+                excess = reached - wanted
+                if (np.abs(excess) <= ROUNDING * sizes).all():
+                    break
+                found = found - excess * self.noise**2 / (shares * j).sum(axis=0)
+            x[part] = found
+            left = max(left, float((np.abs(excess) + ROUNDING * sizes).max(initial=0.0)))
+        return x, left
 
     def _losses(self, x: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            return mixed(self.sampling_rate, (2.0 * x - 1.0) / (2.0 * np.float64(self.noise) ** 2))
+            return mixed(self._joining, np.logaddexp.reduce(self._terms(x), axis=0))
+
+    def _terms(self, x: FloatArray) -> FloatArray:
+        """Return logs of the density ratios of P's components j > 0, with their weights given that some row joins,
+        shape [components, outcomes].
+        """
+        j = self._joining.rows[1:, None].astype(np.float64)
+        return np.asarray(self._log_weights + (2.0 * j * x - j**2) / (2.0 * np.float64(self.noise) ** 2))
+
+    @property
+    def _log_weights(self) -> FloatArray:
+        return np.asarray(np.log(self._joining.weights[1:, None]) - np.log(self._joining.some))
+
+    @property
+    def _joining(self) -> Joining:
+        return Joining.of(self.sampling_rate, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +264,7 @@ class SampledLaplace:
 
     def support(self, reach: float) -> tuple[float, float]:
         """Return the smallest and largest loss, in nats, over all outcomes."""
-        low, high = mixed(self.sampling_rate, np.array([-1.0, 1.0]) / np.float64(self.noise))
+        low, high = mixed(Joining.of(self.sampling_rate), np.array([-1.0, 1.0]) / np.float64(self.noise))
         return float(low), float(high)
 
     def deviation(self, direction: Direction) -> float:
@@ -199,8 +278,8 @@ class SampledLaplace:
 
     def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
-        largest = 1.0 / self.noise
-        log_ratio = unmixed(self.sampling_rate, losses)
+        largest, joining = 1.0 / self.noise, Joining.of(self.sampling_rate)
+        log_ratio = unmixed(joining, losses)
         inner = np.clip(log_ratio, -largest, largest)
         atoms = log_ratio < -largest, log_ratio >= largest
         # Mass of Lap(0, b) at losses beyond.
@@ -212,7 +291,8 @@ class SampledLaplace:
             float(below[0]), below[1:] - below[:-1], float(1.0 - below[-1]), doubt * (below[:-1] + below[1:])
         )
         slack = ROUNDING * (1.0 + np.abs(losses).max() - math.log(self.sampling_rate) + largest)
-        return base.mixed_with(shifted, self.sampling_rate), base, float(slack)
+        stays, joins = joining.weights.tolist()
+        return base.times(stays).plus(shifted.times(joins)), base, float(slack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +359,10 @@ def pair(event: Event) -> Pair:
     match event:
         case PoissonSampledGaussian():
             return SampledGaussian(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+        case RowSampledGaussian():
+            return SampledGaussian(
+                event.sampling_rate, event.noise_multiplier / event.sensitivity, event.rows_per_person
+            )
         case PoissonSampledLaplace():
             return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
         case RandomizedResponse():
@@ -296,17 +380,19 @@ def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:
         return float(np.sqrt(weights @ (losses - weights @ losses) ** 2))
 
 
-def mixed(sampling_rate: float, log_ratios: FloatArray) -> FloatArray:
-    """Return losses of the mixture (1 - q) Q + q P at outcomes where the loss of P has the given values, in nats."""
-    if sampling_rate == 1.0:
+def mixed(joining: Joining, log_ratios: FloatArray) -> FloatArray:
+    """Return losses of a mixture at outcomes where the loss of P given that some row joins has the given values, in
+    nats.
+    """
+    if joining.log_none == -np.inf:
         return log_ratios
     with np.errstate(over="ignore", invalid="ignore"):
-        near = np.log1p(sampling_rate * np.expm1(np.minimum(log_ratios, 1.0)))
-        far = np.logaddexp(np.log1p(-sampling_rate), np.log(sampling_rate) + log_ratios)
-    return np.where(log_ratios < 1.0, near, far)
+        near = np.log1p(joining.some * np.expm1(np.minimum(log_ratios, 1.0)))
+        far = np.logaddexp(joining.log_none, np.log(joining.some) + log_ratios)
+    return np.where((log_ratios < 1.0) & (joining.some < _NEARLY_SURE), near, far)
 
 
-def unmixed(sampling_rate: float, losses: FloatArray) -> FloatArray:
+def unmixed(joining: Joining, losses: FloatArray) -> FloatArray:
     """Invert `mixed` at increasing losses; minus infinity at losses that the mixture never has.
 
     The inverse loses digits where the loss is flat, but there the loss hardly moves: the error in the loss, not in the
@@ -314,27 +400,26 @@ def unmixed(sampling_rate: float, losses: FloatArray) -> FloatArray:
     with q close to 1: its error is multiplied by q e^-l; `far` has an error of about (1 + |l|) roundings on either
     side.
     """
-    if sampling_rate == 1.0:
+    if joining.log_none == -np.inf:
         return losses
     start, stop = np.searchsorted(losses, [-1.0, 1.0]).tolist()
     with np.errstate(divide="ignore", over="ignore"):
-        log_ratios = np.exp(-losses) * (sampling_rate - 1.0)
-        log_ratios[start:stop] = np.expm1(losses[start:stop]) / sampling_rate
+        log_ratios = np.exp(-losses) * -float(joining.weights[0])
+        log_ratios[start:stop] = np.expm1(losses[start:stop]) / joining.some
         log_ratios = np.log1p(np.maximum(log_ratios, -1.0))
     for part in (slice(0, start), slice(stop, None)):
-        log_ratios[part] += losses[part] - np.log(sampling_rate)
+        log_ratios[part] += losses[part] - np.log(joining.some)
     return log_ratios
 
 
 def _normal_masses(z: FloatArray, offset: float) -> Masses:
-    """Compute masses of the standard normal distribution at increasing thresholds z, each the result of adding
-    +-`offset`.
-    """
+    """Compute masses of the standard normal distribution at increasing thresholds, z moved by an offset."""
+    z = z + offset
     distance = np.minimum(np.abs(z), _FARTHEST)
     tails = ndtr(-distance)
     # An error of e (|z| + offset) in z changes the tail by at most (1 + |z|) e (|z| + offset) of itself.
     distance += 1.0
-    errors = distance + offset
+    errors = distance + abs(offset)
     errors *= distance
     errors *= tails
     errors *= 2.0 * ROUNDING
@@ -345,5 +430,5 @@ def _normal_masses(z: FloatArray, offset: float) -> Masses:
     if 0 < middle < z.size:
         inside[middle - 1] += 1.0
         error[middle - 1] += ROUNDING
-    growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + offset)
+    growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + abs(offset))
     return Masses(float(ndtr(z[0])) * growth, np.maximum(inside, 0.0, out=inside), float(ndtr(-z[-1])) * growth, error)

@@ -304,7 +304,8 @@ def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArra
     followed = np.ones(points // 2 + 1, dtype=np.bool_)
     for loss, count in terms:
         tilts, log_mgf = TILTS[tilt] * (loss.first + np.arange(loss.masses.size)), loss.log_mgf[tilt]
-        transform, error = transformed(folded(loss.masses * np.exp(tilts - log_mgf), points))
+        growth = np.exp(tilts - log_mgf, out=np.zeros(tilts.shape), where=loss.masses > 0.0)
+        transform, error = transformed(folded(loss.masses * growth, points))
         magnitude = np.maximum(np.abs(transform), 1e-300)
         log_magnitude += count * np.log(magnitude)
         log_doubt += count * np.log1p(error / magnitude)

@@ -21,7 +21,8 @@ lie below the chord, a -> log(A_a) being convex. Randomised response has a close
 divergence of the pair of `pairs.SubsampledGaussian` is at most log(1 + 2 (A_a - 1)) / (a - 1), A_a that of Poisson
 sampling with sensitivity 2 C: A_a - 1 is the mean of a function of P / Q that is never negative and is 0 at P = Q, and
 each half of that pair has at most the whole mean of its parent. This is never above the bound of Wang, Balle,
-Kasiviswanathan 2019 (arXiv 1808.00087). A sample that is cut down has no finite divergence.
+Kasiviswanathan 2019 (arXiv 1808.00087). A sample that is cut down has no finite divergence. For several rows of a
+person no divergence is computed, which counts as an infinite one.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from fedprivacy.values.events import (
     PoissonSampledGaussian,
     PoissonSampledLaplace,
     RandomizedResponse,
+    RowSampledGaussian,
     TruncatedPoissonSampledGaussian,
 )
 
@@ -184,6 +186,8 @@ def _log_moments(events: Sequence[Event], orders: FloatArray) -> FloatArray:
             return np.logaddexp(0.0, _answers(events, orders))
         case TruncatedPoissonSampledGaussian():
             return _truncated(events, orders)
+        case RowSampledGaussian():
+            return np.full((len(events), orders.size), np.inf)
         case PoissonSampledLaplace():
             return _sampled_laplace(*_parameters(events), orders)
         case PoissonSampledGaussian():

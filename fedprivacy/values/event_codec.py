@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian, RowSampledGaussian
 
 ROW = ("sampling_rate", "noise_multiplier", "relation")  # the values of a row, in their order: a table's columns
 
@@ -25,8 +25,10 @@ def mechanism_name(kind: type[Any]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
 
 
-MECHANISMS: Mapping[str, type[Any]] = {mechanism_name(kind): kind for kind in get_args(Event)}
-"""Every event that an accountant may meet, by its name in a file."""
+MECHANISMS: Mapping[str, type[Any]] = {
+    mechanism_name(kind): kind for kind in get_args(Event) if kind is not RowSampledGaussian
+}
+"""Every event that may have been executed, by its name in a file; `RowSampledGaussian` is one as a person sees it."""
 
 
 def as_fields(event: Event) -> dict[str, Any]:

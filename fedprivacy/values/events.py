@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from fedprivacy.values.unit import MOST_ROWS
+
 
 class NeighbouringRelation(enum.StrEnum):
     """The pairs of shards that the guarantee compares.
@@ -73,6 +75,44 @@ class PoissonSampledGaussian(_Sum):
 
     def __str__(self) -> str:
         return f"sampling rate {self.sampling_rate!r}, noise multiplier {self.noise_multiplier!r} ({self.relation})"
+
+
+@dataclass(frozen=True, slots=True)
+class RowSampledGaussian(_Sum):
+    """One release of a `PoissonSampledGaussian`, as it concerns a person with several rows.
+
+    A row is a record: each of the person's k = `rows_per_person` rows joins independently of the others.
+
+    Formal guarantee: under the first two relations, for a person with at most k rows instead of a record, the release
+    is dominated in each direction by the pair (N(0, s^2), sum_j b_j N(j, s^2)) with b = Binomial(k, q) and s =
+    `noise_multiplier`. Let S be the rows that join and v_S the sum of their vectors, in units of C: given the other
+    records' sample, the release with the person is the mixture of N(v_S, s^2 I), the one without is N(0, s^2 I), and
+    |v_S| <= |S|. Such a mixture is dominated by that of N(|S|, s^2) (Choquette-Choo, Ganesh, Steinke, Thakurta 2023,
+    arXiv 2310.15526; Schuchardt et al. 2024, arXiv 2403.04867), and |S| is binomial. The worst rows reach the bound:
+    every vector is C times one and the same unit vector. This is the example-level sampling of arXiv 2407.07737. Fewer
+    rows cost no more: some of the k may be zero.
+
+    Attributes:
+        sampling_rate: q, in (0, 1]; 1 under `REPLACE_ONE`.
+        noise_multiplier: sigma, standard deviation of the noise in units of the clipping norm, > 0 and finite.
+        rows_per_person: k, the most rows of a person in the shard, 1 to `MOST_ROWS`; 1: a person is a record.
+        relation: the neighbouring relation that the guarantee is stated for, between shards that differ in a person.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    rows_per_person: int
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _check_poisson_sampled(self, "sampling_rate 1, or zero-out")
+        _check_integer("rows_per_person", self.rows_per_person, 1, MOST_ROWS)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows_per_person} rows of a person, sampling rate {self.sampling_rate!r}, noise multiplier "
+            f"{self.noise_multiplier!r} ({self.relation})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +271,7 @@ class TruncatedPoissonSampledGaussian:
 
 Event = (
     PoissonSampledGaussian
+    | RowSampledGaussian
     | PoissonSampledLaplace
     | RandomizedResponse
     | FixedSizeSampledGaussian
@@ -241,6 +282,7 @@ Event = (
 History = (
     Mapping[Event, int]
     | Mapping[PoissonSampledGaussian, int]
+    | Mapping[RowSampledGaussian, int]
     | Mapping[PoissonSampledLaplace, int]
     | Mapping[RandomizedResponse, int]
     | Mapping[FixedSizeSampledGaussian, int]
@@ -257,7 +299,9 @@ def is_unsampled_gaussian(event: Event) -> TypeGuard[PoissonSampledGaussian]:
 Claims = Mapping[tuple[str, PoissonSampledGaussian], int]  # number of steps by run and event, as somebody states it
 
 
-def _check_poisson_sampled(event: PoissonSampledGaussian | PoissonSampledLaplace, remedy: str) -> None:
+def _check_poisson_sampled(
+    event: PoissonSampledGaussian | RowSampledGaussian | PoissonSampledLaplace, remedy: str
+) -> None:
     _check_rate(event.sampling_rate)
     _check_noise(event.noise_multiplier)
     if event.relation is NeighbouringRelation.REPLACE_ONE and event.sampling_rate < 1.0:
@@ -277,9 +321,10 @@ def _check_noise(noise_multiplier: float) -> None:
         raise ValueError(f"noise_multiplier is {noise_multiplier}; choose a positive, finite number.")
 
 
-def _check_integer(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}; choose an integer of at least {least}.")
+def _check_integer(name: str, value: int, least: int, most: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        extent = f"of at least {least}" if math.isinf(most) else f"from {least} to {most}"
+        raise ValueError(f"{name} is {value!r}; choose an integer {extent}.")
 
 
 def _check_relation(event: Event, relation: NeighbouringRelation) -> None:

@@ -9,6 +9,7 @@ import math
 
 import mpmath
 import numpy as np
+from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
@@ -73,13 +74,16 @@ def composed_delta(history: History, epsilon: float, remove: bool) -> float:
     def log_mgf(z: np.ndarray) -> np.ndarray:
         total = np.zeros(z.shape, dtype=complex)
         for event, count in history.items():
-            q, s = event.sampling_rate, event.noise_multiplier
+            q, s, rows = event.sampling_rate, event.noise_multiplier, getattr(event, "rows_per_person", 1)
             power = 1 + z if remove else -z
-            t = np.arange(-14.0, max(float(power.real.max()), 0.0) / s + 14.0, 0.01)
+            t = np.arange(-14.0, max(float(power.real.max()), 0.0) * rows / s + 14.0, 0.01)
             ratio = t / s - 0.5 / s**2
             near = np.log1p(q * np.expm1(np.minimum(ratio, 1.0)))
             far = np.logaddexp(np.log1p(-q) if q < 1 else -np.inf, math.log(q) + ratio)
             loss = np.where(ratio < 1.0, near, far) if q < 1 else ratio
+            if rows > 1:
+                j = np.arange(rows + 1.0)[:, None]
+                loss = np.logaddexp.reduce(stats.binom.logpmf(j, rows, q) + j * t / s - 0.5 * (j / s) ** 2)
             exponent = power[:, None] * loss - t**2 / 2
             shift = exponent.real.max(axis=1)
             total += count * (

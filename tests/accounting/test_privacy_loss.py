@@ -16,13 +16,12 @@ EVENTS = [PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01
 def test_the_slack_covers_the_rounding_of_cell_boundaries(event: PoissonSampledGaussian) -> None:
     low, high = support(event, Direction.REMOVE, 7.0)
     losses = np.linspace(low, high, 41)[1:-1]
-    z_base, z_shifted, slack = SampledGaussian(event.sampling_rate, event.noise_multiplier).outcomes(losses)
+    outcomes, slack = SampledGaussian(event.sampling_rate, event.noise_multiplier).outcomes(losses)
     with mpmath.workdps(50):
         q, s = mpmath.mpf(event.sampling_rate), mpmath.mpf(event.noise_multiplier)
-        for wanted, z in zip(losses, z_base, strict=True):
-            exact = mpmath.log1p(q * mpmath.expm1((2 * s * mpmath.mpf(z) - 1) / (2 * s**2)))
+        for wanted, outcome in zip(losses, outcomes, strict=True):
+            exact = mpmath.log1p(q * mpmath.expm1(mpmath.mpf(outcome) / s))
             assert abs(exact - mpmath.mpf(wanted)) <= slack
-    assert z_base - z_shifted == pytest.approx(np.full(losses.shape, 1 / event.noise_multiplier))
     assert slack < 1e-12
 
 
@@ -30,12 +29,11 @@ def test_the_slack_covers_the_rounding_of_cell_boundaries(event: PoissonSampledG
 def test_the_slack_covers_large_negative_losses_at_rates_close_to_one(rest: float) -> None:
     event = PoissonSampledGaussian(1.0 - rest, 0.5)
     losses = np.linspace(np.log(rest) * 0.999, -1e-3, 40)
-    z, _, slack = SampledGaussian(event.sampling_rate, event.noise_multiplier).outcomes(losses)
+    outcomes, slack = SampledGaussian(event.sampling_rate, event.noise_multiplier).outcomes(losses)
     with mpmath.workdps(60):
         q = mpmath.mpf(event.sampling_rate)
-        for loss, outcome in zip(losses, z, strict=True):
-            exponent = (2 * mpmath.mpf(float(outcome)) * mpmath.mpf(0.5) - 1) / (2 * mpmath.mpf(0.5) ** 2)
-            exact = mpmath.log(1 - q + q * mpmath.exp(exponent))
+        for loss, outcome in zip(losses, outcomes, strict=True):
+            exact = mpmath.log(1 - q + q * mpmath.exp(mpmath.mpf(float(outcome)) / mpmath.mpf(0.5)))
             assert abs(exact - mpmath.mpf(float(loss))) <= slack
 
 
@@ -57,10 +55,11 @@ def test_the_error_covers_the_rounding_of_masses(q: float, s: float) -> None:
     event = SampledGaussian(q, s)
     losses = np.linspace(*event.support(6.0), 60)[1:]
     p, base, slack = event.masses(losses)
-    z, shifted, _ = event.outcomes(losses)
+    outcomes, _ = event.outcomes(losses)
     with mpmath.workdps(40):
+        z, shifted = ([mpmath.mpf(x) + half / mpmath.mpf(s) for x in outcomes] for half in (0.5, -0.5))
         for cell in range(losses.size - 1):
-            exact = [mpmath.ncdf(mpmath.mpf(t[cell + 1])) - mpmath.ncdf(mpmath.mpf(t[cell])) for t in (z, shifted)]
+            exact = [mpmath.ncdf(t[cell + 1]) - mpmath.ncdf(t[cell]) for t in (z, shifted)]
             assert abs(base.inside[cell] - exact[0]) <= base.error[cell]
             assert abs(p.inside[cell] - (1 - mpmath.mpf(q)) * exact[0] - mpmath.mpf(q) * exact[1]) <= p.error[cell]
     assert (p.error <= 1e-12).all()

@@ -21,6 +21,7 @@ from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     PoissonSampledLaplace,
     RandomizedResponse,
+    RowSampledGaussian,
     TruncatedPoissonSampledGaussian,
 )
 from tests.written import ROOT, alike
@@ -65,6 +66,8 @@ def test_epsilon_is_the_guarantee_with_its_delta_and_relation(run):
         "epsilon": {"pld": pld.epsilon({EVENT: 1000}, 1e-5)},
         "delta": 1e-5,
         "relation": "add-or-remove-one",
+        "rows_per_person": 1,
+        "clients_per_person": 1,
         "notes": {},
     }
     assert answer(run, *ASKED, "--relation", "zero-out")["relation"] == "zero-out"
@@ -98,7 +101,30 @@ def test_people_read_the_answer_first_then_what_it_means(run):
         "PLD, a guarantee: the true epsilon is at most this",
     ):
         assert words in printed, words
-    assert "one record against none in its place; how many there are is" in run(*ASKED, "--relation", "zero-out")[1]
+    assert "one record against nothing instead; how many records there are" in run(*ASKED, "--relation", "zero-out")[1]
+
+
+PERSON = ["--rows-per-person", "5", "--clients-per-person", "2"]
+
+
+def test_a_person_with_several_records_is_told_what_a_person_has_lost(run, tmp_path):
+    of_five = pld.epsilon({RowSampledGaussian(0.01, 1.0, 5): 1000}, 1e-5)
+    found = answer(run, *ASKED, "--rows-per-person", "5")
+    assert (found["epsilon"], found["rows_per_person"]) == ({"pld": of_five}, 5)
+    printed = run(*ASKED, "--rows-per-person", "5")[1]
+    assert printed.startswith("epsilon 11.64 at delta 1e-5\n") and "whether a person with 5 records is there" in printed
+    name = written(tmp_path, [TRAINING | {"steps": 400}, TRAINING | {"steps": 600}])
+    history = ["epsilon", "--history", name, "--delta", "1e-5"]
+    assert answer(run, *history, "--rows-per-person", "5")["epsilon"] == {"pld": of_five}
+    both = pld.epsilon({RowSampledGaussian(0.01, 1.0, 5): 2000}, 1e-5)
+    for asked in (ASKED, history):
+        found = answer(run, *asked, *PERSON)
+        assert found["epsilon"] == {"pld": both}
+        assert (found["rows_per_person"], found["clients_per_person"]) == (5, 2)
+    code, printed, _ = run(*ASKED, *PERSON, "--accountant", "all", "--plot", "person.svg")
+    assert code == 0 and "a person with 5 records at each of 2 clients" in " ".join(printed.split())
+    texts = "".join(ElementTree.parse(tmp_path / "person.svg").getroot().itertext())
+    assert "rows per person 5" in texts and "After 2,000 steps: ε at most 17.34" in texts
 
 
 @pytest.mark.parametrize("noise", ["0.1", "0.05"])
@@ -128,7 +154,9 @@ def test_an_approximation_is_never_shown_as_a_bound(run):
     assert printed.startswith("epsilon about ") and "no bound" in printed
 
 
-@pytest.mark.parametrize("arguments", [ASKED, [*ASKED, "--relation", "zero-out"], [*WANTED, "--epsilon", "1"]])
+@pytest.mark.parametrize(
+    "arguments", [ASKED, [*ASKED, "--relation", "zero-out"], [*ASKED, *PERSON], [*WANTED, "--epsilon", "1"]]
+)
 def test_the_next_command_can_be_copied_and_works(run, tmp_path, arguments):
     code, printed, _ = run(*arguments)
     _, command, *options = shlex.split(printed.splitlines()[-1])
@@ -229,6 +257,9 @@ def test_many_trainings_are_not_all_listed(run, tmp_path):
         ([*ASKED, "--history", "h.json"], ["history is 'h.json', and sampling-rate, noise-mult"]),
         (["epsilon", *TYPED, "--delta", "nan"], ["delta is nan; choose"]),
         ([*ASKED, "--steps", "2147483648"], ["steps is 2147483648; choose"]),
+        ([*ASKED, "--rows-per-person", "0"], ["rows_per_person is 0; choose an integer from 1 to 1024."]),
+        ([*ASKED, "--clients-per-person", "-1"], ["clients_per_person is -1; choose an integer from 1 to 1024."]),
+        ([*ASKED, "--rows-per-person", "2", "--accountant", "gdp"], ["accountant is gdp, which does not apply"]),
         ([*ASKED, "--accountant", "moments"], ["accountant is 'moments'; choose one of pld, rdp"]),
         (["epsilon", "--delta", "1e-5", "--history", "nowhere.json"], ["nowhere.json cannot be read (No such file"]),
         ([*ASKED, "--plot", "e.pdf"], ["plot is 'e.pdf'; choose a name that ends in one of .svg"]),

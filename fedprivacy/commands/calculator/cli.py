@@ -29,6 +29,8 @@ _RELATION = Annotated[
     NeighbouringRelation | None,
     typer.Option(help="What is protected: whether a record is there, or what it says. Default: add-or-remove-one."),
 ]
+_ROWS = Annotated[int, typer.Option(help="The most records that one person has at a client.")]
+_CLIENTS = Annotated[int, typer.Option(help="Clients at which one person has records, all with these trainings.")]
 
 
 def epsilon(
@@ -39,17 +41,20 @@ def epsilon(
     delta: _DELTA = None,
     accountant: _ACCOUNTANT = "pld",
     relation: _RELATION = None,
+    rows_per_person: _ROWS = 1,
+    clients_per_person: _CLIENTS = 1,
     history: Annotated[str, typer.Option(metavar="FILE", help="Instead of rate, noise, steps; - is stdin.")] = "",
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw epsilon by step: .svg, .png, .html, .json.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Tell what a training costs: its epsilon. Reads no records, runs nothing.
+    """Tell what a training costs a record, or a person with several: its epsilon. Reads no records, runs nothing.
 
     A history is a JSON list of trainings: [{"sampling_rate": 0.01, "noise_multiplier": 1.1, "steps": 1000}, ...]
 
     With --json, an epsilon that is no finite number is null, and `notes` says why.
     """
     from fedprivacy.accounting.histories import check_delta
+    from fedprivacy.accounting.persons import of_person
     from fedprivacy.commands.calculator import trainings as asked
     from fedprivacy.commands.calculator.costs import Spent, costs
     from fedprivacy.commands.calculator.pages import after_spent, spent_json, spent_page
@@ -69,12 +74,21 @@ def epsilon(
             trainings = [asked.TrainingSteps(event, steps)]
         if delta is None:
             raise asked.missing(delta=delta)
-        answers = costs(accountant, asked.composed(trainings), check_delta(delta))
+        executed = of_person(asked.composed(trainings), rows_per_person, clients_per_person)
+        answers = costs(accountant, executed, check_delta(delta))
         if plot:
             from fedprivacy.commands.calculator.figure import draw
 
-            draw(trainings, delta, Path(plot))
-    spent = Spent(trainings=trainings, delta=delta, costs=answers, history=history, figure=plot)
+            draw(asked.of_person(trainings, rows_per_person, clients_per_person), delta, Path(plot))
+    spent = Spent(
+        trainings=trainings,
+        delta=delta,
+        costs=answers,
+        history=history,
+        figure=plot,
+        rows=rows_per_person,
+        clients=clients_per_person,
+    )
     _show(spent_json(spent) if as_json else spent_page(spent), after_spent(spent, as_typed()))
 
 

@@ -76,7 +76,7 @@ def cost(accountant: Accountant, history: History, delta: float) -> Cost:
         epsilon = accountant.epsilon(history, delta)
     except ValueError as error:
         return Cost(accountant, None, f"does not apply: {error}")
-    return Cost(accountant, epsilon, "" if math.isfinite(epsilon) else "infinite: no finite epsilon holds")
+    return Cost(accountant, epsilon, "" if math.isfinite(epsilon) else "infinite: it proves no finite epsilon")
 
 
 def costs(name: str, history: History, delta: float) -> list[Cost]:
@@ -99,7 +99,8 @@ def costs(name: str, history: History, delta: float) -> list[Cost]:
 class Spent:
     """The answer of `fedprivacy epsilon`: what each accountant says, at least one, of trainings under one relation.
 
-    `history` and `figure` are files: the one that was read, and the one that was drawn; "": none.
+    `history` and `figure` are files: the one that was read, and the one that was drawn; "": none. The costs are those
+    of a person with `rows` records at each of `clients` clients.
     """
 
     trainings: Sequence[TrainingSteps]
@@ -107,6 +108,8 @@ class Spent:
     costs: Sequence[Cost]
     history: str
     figure: str
+    rows: int
+    clients: int
 
     @property
     def relation(self) -> NeighbouringRelation:

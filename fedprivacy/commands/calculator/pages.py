@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -22,12 +22,12 @@ from rich.text import Text
 from fedprivacy.commands.calculator.costs import PLD, Accountant, Cost, Noise, Spent, Worth
 from fedprivacy.commands.calculator.trainings import TrainingSteps, described, steps_text
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.wording import budget_text, delta_text, epsilon_text
+from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
 
 _PROTECTS = {
-    NeighbouringRelation.ADD_OR_REMOVE_ONE: "whether one record is there",
-    NeighbouringRelation.ZERO_OUT: "one record against none in its place; how many there are is public",
-    NeighbouringRelation.REPLACE_ONE: "one record against any other; how many there are is public",
+    NeighbouringRelation.ADD_OR_REMOVE_ONE: "whether {one} is there",
+    NeighbouringRelation.ZERO_OUT: "{one} against nothing instead; how many records there are is public",
+    NeighbouringRelation.REPLACE_ONE: "{one} against any other; how many records there are is public",
 }
 _WORTH = {
     Worth.GUARANTEE: "a guarantee: the true epsilon is at most this",
@@ -43,7 +43,14 @@ def spent_json(spent: Spent) -> dict[str, Any]:
     """Everything as JSON types: an epsilon that is no finite number is null, and `notes` says why."""
     epsilons = {c.accountant.name: None if c.note else c.epsilon for c in spent.costs}
     notes = {c.accountant.name: c.note for c in spent.costs if c.note}
-    return {"epsilon": epsilons, "delta": spent.delta, "relation": spent.relation.value, "notes": notes}
+    return {
+        "epsilon": epsilons,
+        "delta": spent.delta,
+        "relation": spent.relation.value,
+        "rows_per_person": spent.rows,
+        "clients_per_person": spent.clients,
+        "notes": notes,
+    }
 
 
 def noise_json(noise: Noise) -> dict[str, Any]:
@@ -60,7 +67,8 @@ def noise_json(noise: Noise) -> dict[str, Any]:
 def spent_page(spent: Spent) -> Group:
     """Everything for a terminal."""
     first = spent.costs[0]
-    facts = [("training", line) for line in _training_lines(spent.trainings)] + _meaning(spent.relation)
+    facts = [("training", line) for line in _training_lines(spent.trainings)]
+    facts += _meaning(spent.relation, spent.rows, spent.clients)
     facts.append(_accountant_fact(first.accountant))
     parts: list[RenderableType] = [_headline(first, spent.delta), _facts(facts)]
     if len(spent.costs) > 1:
@@ -97,6 +105,8 @@ def noise_text(noise_multiplier: float) -> str:
 
 def after_spent(spent: Spent, program: str) -> str:
     """The next step after `fedprivacy epsilon`, and the command for it."""
+    if spent.rows > 1 or spent.clients > 1:
+        return f"compare with a person who has one record:\n  {program} {shlex.join(['epsilon', *_asked(spent)])}"
     gaussian = [(t.event, t.steps) for t in spent.trainings if isinstance(t.event, PoissonSampledGaussian)]
     if not gaussian:
         options = ["--history", spent.history, "--delta", delta_text(spent.delta), "--accountant", "all"]
@@ -110,6 +120,18 @@ def after_spent(spent: Spent, program: str) -> str:
     options += ["--past", spent.history] if spent.history else []
     purpose = f"for a further training, up to epsilon {budget} together" if spent.history else f"for epsilon {budget}"
     return f"find the noise {purpose}:\n  {program} {shlex.join(['sigma', *options])}"
+
+
+def _asked(spent: Spent) -> list[str]:
+    """The options that ask for the same trainings."""
+    delta = ["--delta", delta_text(spent.delta)]
+    if spent.history:
+        return ["--history", spent.history, *delta]
+    [training] = spent.trainings
+    event = cast(PoissonSampledGaussian, training.event)
+    options = ["--sampling-rate", budget_text(event.sampling_rate)]
+    options += ["--noise-multiplier", budget_text(event.noise_multiplier), "--steps", str(training.steps)]
+    return [*options, *delta, *_relation(event.relation)]
 
 
 def after_noise(noise: Noise, program: str) -> str:
@@ -131,10 +153,13 @@ def _headline(first: Cost, delta: float) -> Text:
     return Text(f"epsilon {about}{epsilon_text(first.epsilon)} {at}", style="bold")
 
 
-def _meaning(relation: NeighbouringRelation) -> list[tuple[str, str]]:
+def _meaning(relation: NeighbouringRelation, rows: int = 1, clients: int = 1) -> list[tuple[str, str]]:
+    one = "one record" if rows == clients == 1 else f"a person with {count_text(rows, 'record')}"
+    if clients > 1:
+        one += f" at each of {clients} clients"
     return [
         ("seen by", "the server, which sees the noisy result of every step"),
-        ("protects", f"{_PROTECTS[relation]} ({relation} relation)"),
+        ("protects", f"{_PROTECTS[relation].format(one=one)} ({relation} relation)"),
     ]
 
 
