@@ -1,6 +1,7 @@
 """Tables as hospitals have them: the right shard, or a message that names column, kind of cell and remedy."""
 
 import gzip
+import os
 import re
 from pathlib import Path
 
@@ -196,3 +197,38 @@ def test_a_dirichlet_split_is_drawn_once_and_says_who_gets_nothing(tmp_path, cap
     assert said.startswith(
         f"{sizes.count(0)} of 100 clients have no record: 120 records are split with Dirichlet alpha 0.01"
     )
+
+
+def test_an_owner_s_log_has_the_whole_sheet_and_a_simulation_two_lines(tmp_path, caplog):
+    caplog.set_level("INFO")
+    file = tmp_path / "people.csv"
+    file.write_text('it,ill\n"1,5",no\n2,Yes\n3,yes\n')
+    split, how = fp.Evenly(1), {"target": "ill", "classes": ["no", "yes"], "features": ["it"]}
+    for part in (0, 1):
+        fp.load_table(file, split=split, source=fp.ShardSource(partition_id=part, num_partitions=2), **how)
+    (simulated,) = [record.getMessage() for record in caplog.records if record.name == "fedprivacy.tables"]
+    assert simulated.startswith("2 of 3 rows of people.csv cannot be read") and simulated.count("\n") == 1
+    caplog.clear()
+    fp.load_table(file, source=fp.ShardSource(folder=tmp_path), **how)
+    (owner,) = caplog.records
+    assert owner.levelname == "WARNING" and "classes no: 0, yes: 1" in owner.getMessage()
+    caplog.clear()
+    file.write_text("it,ill\n4,no\n")
+    fp.load_table(file, source=fp.ShardSource(folder=tmp_path), **how)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_a_table_that_changed_is_read_anew_by_the_next_client(tmp_path):
+    file, source = tmp_path / "people.csv", fp.ShardSource(partition_id=0, num_partitions=1)
+    how = {"target": "ill", "classes": [0, 1], "split": fp.Evenly(1), "source": source}
+    for age in (4, 5):
+        file.write_text(f"it,ill\n{age},1\n")
+        assert fp.load_table(file, **how).inputs.tolist() == [[age]]
+    os.utime(file, (1e9, 1e9))
+    first, again = (fp.load_table(file, **how) for _ in range(2))
+    first.inputs.zero_()
+    assert again.inputs.tolist() == [[5]] and fp.load_table(file, **how).inputs.tolist() == [[5]]
+    assert fp.load_table(file, decimal=",", features={"it": fp.Number(1)}, **how).inputs.tolist() == [[4]]
+    file.write_text("it,ill\n67,1\n")
+    os.utime(file, (1e9, 1e9))
+    assert fp.load_table(file, **how).inputs.tolist() == [[67]]
