@@ -12,8 +12,10 @@ import torch
 import fedprivacy as fp
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.sheet import collected
+from fedprivacy.values.unit import missing
 from tests.tasks.odd_tables import ODD_TABLES
 
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "tables.md"
 READMISSION = Path(__file__).parents[3] / "shared" / "data" / "readmission.csv.gz"
 
 
@@ -65,13 +67,18 @@ def test_the_sheet_counts_rows_classes_and_cells_and_masks_its_examples(tmp_path
 # --- persons ---
 
 
+def first_inputs(shard):
+    """The first input of each person's rows."""
+    return [rows[there].tolist() for rows, there in zip(shard.inputs[:, :, 0], ~missing(shard.targets), strict=True)]
+
+
 def test_a_record_is_a_person_with_at_most_so_many_rows(tmp_path):
     file = tmp_path / "visits.csv"
     file.write_text("who,it,ill\n01,1,no\n1,2,yes\n01,3,yes\n,4,no\n01,5,no\n,6,yes\n1,x,no\n7,x,yes\n")
     how = {"target": "ill", "classes": ["no", "yes"], "features": ["it"]}
     with collected() as sheets:
         shard = fp.load_table(file, person="who", rows_per_person=2, **how)
-    assert shard.inputs[:, :, 0].tolist()[:3] == [[1, 3], [2, 0], [4, 0]] and shard.rows == 2
+    assert first_inputs(shard)[:4] == [[1, 3], [2], [4], [6]] and shard.rows == 2
     assert shard.null.tolist() == [False] * 4 + [True]  # 01, 1, nobody, nobody, 7
     assert sheets[0].persons == 5 and not sheets[0].identifiers
     with pytest.raises(TableError, match="person is 'who' and rows_per_person None; give both, or neither"):
@@ -106,8 +113,8 @@ def test_at_two_hospitals_a_person_is_at_two_clients(tmp_path):
         fp.ByColumn("site", ["1", "01"]),
         [fp.ShardSource(partition_id=n, num_partitions=2) for n in (0, 1)],
     )
-    shards = [fp.load_table(file, split=split, source=source, **how).inputs[:, :, 0].tolist() for source in sources]
-    assert shards == [[[1, 4]], [[2, 0], [3, 0]]]
+    shards = [first_inputs(fp.load_table(file, split=split, source=source, **how)) for source in sources]
+    assert shards == [[[1, 4]], [[2], [3]]]
 
 
 def test_a_column_that_looks_like_a_person_is_pointed_out(tmp_path):
@@ -232,3 +239,13 @@ def test_a_table_that_changed_is_read_anew_by_the_next_client(tmp_path):
     file.write_text("it,ill\n67,1\n")
     os.utime(file, (1e9, 1e9))
     assert fp.load_table(file, **how).inputs.tolist() == [[67]]
+
+
+def test_the_how_to_reads_what_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    found = {}
+    exec(code, found)
+    shard = found["shard"]
+    assert shard.inputs.shape == (2, 8, 9) and shard.targets[:, :2].tolist()[0] == [0, 1] and not shard.null.any()
+    assert shard.inputs[0, 0].tolist()[3:] == [1, 0, 1, 0, 0, 0] and shard.inputs[1, 0, 1:3].tolist() == [0, 1]
