@@ -85,7 +85,8 @@ def check(
             OUT.print(_finding_line(finding))
     failed = any(finding.verdict is CheckResult.FAILED for finding in found)
     if as_json:
-        print_json({"party": party.party, "ok": not failed, "checks": [asdict(finding) for finding in found]})
+        checks = [{name: value for name, value in asdict(finding).items() if name != "local"} for finding in found]
+        print_json({"party": party.party, "ok": not failed, "checks": checks})
     elif not party.is_server and not failed:
         command = f"{as_typed()} audit --node {shlex.quote(str(folder))}"
         PLAIN.print(f"Next: '{command}' looks whether the code that will run here deserves its epsilon.")
@@ -234,6 +235,8 @@ def _finding_line(finding: Finding) -> Table:
     line.add_row(Text(finding.verdict, colour), finding.check, Text(finding.words))
     if finding.remedy:
         line.add_row("", "", Text(f"→ {finding.remedy}"))
+    for words in finding.local:
+        line.add_row("", "", Text(words, "dim"))
     return line
 
 

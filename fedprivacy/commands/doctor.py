@@ -11,6 +11,7 @@ import inspect
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import is_task, lacking, shard_of
 from fedprivacy.tasks.one_cell import READERS, Trial, try_cells
+from fedprivacy.tasks.sheet import Sheet, collected
 from fedprivacy.training.machine import Machine
 from fedprivacy.values.wording import count_text
 
@@ -162,7 +164,8 @@ def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Modul
 def _from_shard(task: Task) -> tuple[Example | None, str]:
     """The shape of a simulated client's records: of no record a value, and of the shard no size."""
     try:
-        shard = task.shard(ShardSource(partition_id=0, num_partitions=task.recipe.clients))
+        with collected():
+            shard = task.shard(ShardSource(partition_id=0, num_partitions=task.recipe.clients))
     except Exception as error:
         return None, f"task.shard() fails ({type(error).__name__}: {str(error).strip()}): {_GIVE_SHAPE}"
     inputs, targets = shard.blank
@@ -202,8 +205,8 @@ class Visit:
     """One visit to the doctor: a patient's model as it is, and its diagnosis.
 
     `mended` is what `made_private` makes of it, and `after` the diagnosis of that; both are None if it was not asked
-    for, or would mend nothing. `cells` is the trial of how a task reads its tables, and `null` what is to be said of
-    its null rows, empty if nothing.
+    for, or would mend nothing. `cells` is the trial of how a task reads its tables, `null` what is to be said of its
+    null rows, empty if nothing, and `sheets` are the local sheets of the tables.
     """
 
     patient: Patient
@@ -213,6 +216,7 @@ class Visit:
     after: Diagnosis | None = None
     cells: Trial | None = None
     null: str = ""
+    sheets: tuple[Sheet, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -233,7 +237,7 @@ def visit(patient: Patient, *, fix: bool) -> Visit:
     """
     model, other = patient.build(), patient.build()
     diagnosis = _examined(patient, model, other)
-    seen = Visit(patient, model, diagnosis, cells=_tried(patient), null=_unsaid(patient))
+    seen = Visit(patient, model, diagnosis, cells=_tried(patient), null=_unsaid(patient), sheets=_sheets(patient))
     if not (fix and diagnosis.fixable):
         return seen
     try:
@@ -253,12 +257,22 @@ def _tried(patient: Patient) -> Trial | None:
     return None if trial.untried else trial
 
 
+def _sheets(patient: Patient) -> tuple[Sheet, ...]:
+    """The local sheets of the tables in the patient's folder; none if the task does not read it."""
+    if patient.task is None or patient.folder is None:
+        return ()
+    with collected() as sheets, suppress(Exception):  # the trial of the tables says what fails
+        patient.task.shard(ShardSource(folder=patient.folder))
+    return tuple(sheets)
+
+
 def _unsaid(patient: Patient) -> str:
     """Explain what the task must say of its null rows; empty if nothing is missing. No value of a record is in it."""
     if patient.task is None or patient.example is None or patient.example.inputs.is_floating_point():
         return ""
     try:
-        shard_of(patient.task, ShardSource(partition_id=0, num_partitions=patient.task.recipe.clients))
+        with collected():
+            shard_of(patient.task, ShardSource(partition_id=0, num_partitions=patient.task.recipe.clients))
     except ValueError as error:
         return str(error)
     except Exception:  # another shape was given than that of the task's own records
@@ -283,7 +297,8 @@ def as_json(seen: Visit) -> dict[str, Any]:
         fixed["replaced"] = seen.replaced
     cells = None if seen.cells is None else dataclasses.asdict(seen.cells)
     facts = _facts(seen.diagnosis) | {"sound": seen.sound}
-    return {"model": seen.patient.name} | facts | {"fixed": fixed, "cells": cells, "null_rows": seen.null}
+    reading = {"cells": cells, "null_rows": seen.null, "sheets": [dataclasses.asdict(sheet) for sheet in seen.sheets]}
+    return {"model": seen.patient.name} | facts | {"fixed": fixed} | reading
 
 
 def page(seen: Visit, program: str, typed: str) -> Group:
@@ -351,6 +366,8 @@ def _reading(seen: Visit) -> Iterator[RenderableType]:
         tried = f"{count_text(seen.cells.columns, 'column')} tried"
         tried += f", {seen.cells.left} left out for want of time" if seen.cells.left else ""
         grid.add_row("records", f"each is read by itself: {tried}, one cell changed at a time in {seen.patient.folder}")
+    for sheet in seen.sheets:
+        grid.add_row("for you alone", Text("\n".join(sheet.lines)))
     if grid.row_count:
         yield grid
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from flwr.app.user_config import UserConfig
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.deploy.inspection import (
     Check,
+    CheckResult,
     Finding,
     Objection,
     certificate_in,
@@ -34,6 +35,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
+from fedprivacy.tasks.sheet import Sheet, collected
 from fedprivacy.values.unit import unit_of
 
 _LARGE_EPSILON = 10.0
@@ -48,7 +50,9 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
     yield from findings([("node-config", lambda: _node_config(_settings(file, party)[0], party))])
     with suppress(Objection):  # said by the line above
         settings, key = _settings(file, party)
-        yield from findings(_own_checks(settings, key, party))
+        with collected() as sheets:
+            yield from findings(_own_checks(settings, key, party))
+        yield from _cells(sheets)
     yield from findings(
         [
             ("port", lambda: free_port(party.runtime_port, "the SuperNode")),
@@ -56,6 +60,18 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
         ]
     )
     yield from door_findings(party, party.host, ca)
+
+
+def _cells(sheets: Sequence[Sheet]) -> Iterator[Finding]:
+    """Tell whether the rows of the tables can be read, in one of three constants; counts are for the owner alone."""
+    local = tuple(line for sheet in sheets for line in sheet.lines)
+    remedy = "the lines below say which and what helps; they count private records: do not send them"
+    if any(sheet.hopeless for sheet in sheets):
+        yield Finding("cells", CheckResult.FAILED, "no row of a table can be read", remedy, local)
+    elif any(sheet.in_short for sheet in sheets):
+        yield Finding("cells", CheckResult.WARNING, "some rows cannot be read, and count for nothing", remedy, local)
+    elif sheets:
+        yield Finding("cells", CheckResult.OK, "every row can be read", local=local)
 
 
 def _settings(file: Path, party: Party) -> tuple[NodeSettings, Path]:

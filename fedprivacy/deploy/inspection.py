@@ -49,12 +49,16 @@ class CheckResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The finding of one check, and what to do about it."""
+    """The finding of one check, and what to do about it.
+
+    `local` is for the host's owner alone: the other words may be sent to the operator, these count private records.
+    """
 
     check: str
     verdict: CheckResult
     words: str
     remedy: str = ""
+    local: tuple[str, ...] = ()
 
 
 class Objection(Exception):

@@ -24,6 +24,7 @@ from torch import Tensor
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.loader import offers_table, shard_of, table_of
+from fedprivacy.tasks.sheet import collected
 from fedprivacy.tasks.task import Shard, ShardSource, Task
 
 ROWS = 40
@@ -212,7 +213,8 @@ class _Reader:
         with TemporaryDirectory() as made:
             self._copy(Path(made), rows)
             try:
-                shard, table = self._records(Path(made))
+                with collected():  # sheets of made-up rows are for nobody
+                    shard, table = self._records(Path(made))
             except Exception:  # its text may hold values
                 return None
         asked = Counter[bytes]() if table is None else _cells(table)
@@ -239,7 +241,8 @@ class _Reader:
         with TemporaryDirectory() as made:
             self._copy(Path(made), rows)
             try:
-                shard, _ = self._records(Path(made))
+                with collected():
+                    shard, _ = self._records(Path(made))
                 torch.manual_seed(0)
                 model = self.task.model()
                 inputs, targets = (part.new_ones(2, *part.shape[1:]) for part in (shard.inputs, shard.targets))

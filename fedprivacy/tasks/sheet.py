@@ -1,7 +1,10 @@
 """Local sheet of a table: what its owner should know of how it is read.
 
-It counts private records, so it is never sent. It goes to the owner's terminal and log alone, and nothing in a client's
-replies depends on it: whether a table can be read at all may depend on one record.
+It counts private records, so it is never sent. It goes to the owner's terminal and log alone.
+
+A client of whose table no row can be read is stopped by its owner, whom `fedprivacy deploy check` and the log tell so.
+It does not refuse by itself when it is asked: a table with one readable row is a neighbour of one with none, so that a
+refusal, by whatever code, would tell one record's content for no charge.
 """
 
 from __future__ import annotations
@@ -77,6 +80,9 @@ class Sheet:
         classes = ", ".join(f"{name}: {count:,}" for name, count in self.classes.items())
         found = [f"{self.file}: {self.rows:,} rows{persons}, {self.readable:,} can be read"]
         found += [f"classes {classes}"] if classes else []
+        found += [
+            "no row can be read: stop this client and mend it; it would spend its budget on nothing"
+        ] * self.hopeless
         found += [_line(cells) for cells in self.unreadable]
         found += [
             f"{column} looks like a person's identifier, and rows are protected, not persons: see load_table(person=)"
@@ -92,7 +98,8 @@ class Sheet:
         least = (
             f"{self.rows - self.readable:,} of {self.rows:,} rows of {self.file} cannot be read and count for nothing"
         )
-        more = f", and {len(self.unreadable) - 1} other reasons" if len(self.unreadable) > 1 else ""
+        others = len(self.unreadable) - 1
+        more = f"; and {count_text(others, 'other reason')}, which 'fedprivacy doctor' shows" if others > 0 else ""
         return [f"{least}.", _line(self.unreadable[0]) + more] if self.unreadable else [f"{least}."]
 
 

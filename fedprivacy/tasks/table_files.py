@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from fedprivacy.tasks.cells import Cell, TableError, one_by_one
+from fedprivacy.tasks.cells import Cell, TableError, number, one_by_one
 from fedprivacy.tasks.unreadable import BROKEN, OPEN_QUOTE, Fault
 
 ROWS = 2**15
@@ -88,6 +89,10 @@ class TableFile:
             if self.columns.count(name) > 1:
                 raise TableError(
                     f"'{self.path}' has {self.columns.count(name)} columns '{name}'; give each its own name."
+                )
+            if name not in self.columns and not all(math.isnan(number(column)) for column in self.columns):
+                raise TableError(
+                    f"'{self.path}' has no column '{name}': its first line holds numbers; let it name the columns."
                 )
             if name not in self.columns:
                 raise TableError(f"'{self.path}' has no column '{name}'; it has {', '.join(self.columns)}.")

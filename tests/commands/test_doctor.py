@@ -308,6 +308,15 @@ def test_a_reader_that_lets_one_cell_change_other_records_is_found_with_the_colu
     tables("tables.py:Careful", "--data-folder", "nowhere", code=2)
 
 
+def test_the_owner_is_told_which_cells_cannot_be_read(tables, tmp_path):
+    (tmp_path / "people.csv").write_text("age,ill\n" + "".join(f'"{40 + n},5",{n % 2}\n' for n in range(30)))
+    (sheet,) = report(tables, "tables.py:Careful", code=0)["sheets"]
+    assert (sheet["rows"], sheet["readable"]) == (30, 0) and sheet["unreadable"][0]["remedy"] == 'decimal=","'
+    printed, other = tables("tables.py:Careful", code=0)
+    shown = " ".join(printed.split())
+    assert "for you alone" in shown and "30 cells, a number with a decimal comma, like '99,9'" in shown and not other
+
+
 def test_whole_numbers_must_say_which_rows_are_null(tables):
     assert "null=False if none does" in report(tables, "tables.py:Words", code=1)["null_rows"]
     assert "does not say which rows are null" in tables("tables.py:Words", code=1)[0]

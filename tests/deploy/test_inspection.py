@@ -109,6 +109,32 @@ def test_what_the_task_says_of_a_record_is_not_shown(client, wrong):
     assert ("ValueError, mine.py line" in done.stdout) == ("raise" in wrong)
 
 
+def reads_a_table(client, ages):
+    """Let the task read a table with these ages; its own numbers stay as they were."""
+    (client.parents[2] / "records" / "people.csv").write_text("age,ill\n" + "".join(f'"{age}",1\n' for age in ages))
+    read = '__import__("fedprivacy").load_table(source.folder / "people.csv", target="ill")'
+    edit(client / "mine.py", "        part = np", f"        _ = source.folder and {read}\n        part = np")
+    edit(client / "node-config.toml", "@sha256:", '"  # ')
+
+
+@pytest.mark.parametrize(
+    ("ages", "verdict", "line"),
+    [
+        (range(40, 60), "ok", "people.csv: 20 rows, 20 can be read"),
+        ([40] * 19 + ["47,3"], "warning", "age: 1 cell, a number with a decimal comma, like '99,9' → decimal=\",\""),
+        (["47,3"] * 20, "failed", "no row can be read: stop this client and mend it"),
+    ],
+)
+def test_the_owner_alone_is_told_what_cannot_be_read(client, ages, verdict, line):
+    reads_a_table(client, ages)
+    done = check(client)
+    (found,) = [line for line in json.loads(done.stdout)["checks"] if line["check"] == "cells"]
+    assert found["verdict"] == verdict and "47,3" not in done.output and "20" not in str(found)
+    own_shard.cache_clear()
+    shown = " ".join(CliRunner().invoke(deploy_app, ["check", str(client)], env={"COLUMNS": "400"}).output.split())
+    assert line in shown and "47,3" not in shown
+
+
 def changed(file, old, new):
     """The faults of a host, one of whose files says something else."""
     return lambda host: edit(host / file, old, new)

@@ -113,6 +113,7 @@ ODD_TABLES = {
     "blank lines": OddTable(cells=b"\n\nit,ill\n\n70,yes\n \n", right=[[70]]),
     "line ends of an old Mac": OddTable(cells=b"it,ill\r70,yes\r", error="has no header; its first line must name the columns, and end as the others do"),
     "a column twice": OddTable(cells=b"it,it,ill\n70,71,yes\n", error="has 2 columns 'it'; give each its own name"),
+    "no header": OddTable(cells=b"70,yes\n71,no\n", error="has no column 'ill': its first line holds numbers; let it name the columns"),
     "a spreadsheet": OddTable(cells=b"PK\x03\x04...", error="is a spreadsheet or an archive; save the sheet as CSV"),
     "Parquet by another name": OddTable(cells=b"PAR1...", error="holds Parquet; name it .parquet"),
     "no reader": OddTable(cells=b"it,ill\n", reader="text", error="the reader of 'it' is a str; give fp.Number, fp.Category or fp.Date. Free text has none"),

@@ -1,6 +1,7 @@
 """Tables as hospitals have them: the right shard, or a message that names column, kind of cell and remedy."""
 
 import gzip
+import os
 import re
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import torch
 import fedprivacy as fp
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.sheet import collected
+from fedprivacy.values.unit import missing
 from tests.tasks.odd_tables import ODD_TABLES
 
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "tables.md"
 READMISSION = Path(__file__).parents[3] / "shared" / "data" / "readmission.csv.gz"
 
 
@@ -64,13 +67,18 @@ def test_the_sheet_counts_rows_classes_and_cells_and_masks_its_examples(tmp_path
 # --- persons ---
 
 
+def first_inputs(shard):
+    """The first input of each person's rows."""
+    return [rows[there].tolist() for rows, there in zip(shard.inputs[:, :, 0], ~missing(shard.targets), strict=True)]
+
+
 def test_a_record_is_a_person_with_at_most_so_many_rows(tmp_path):
     file = tmp_path / "visits.csv"
     file.write_text("who,it,ill\n01,1,no\n1,2,yes\n01,3,yes\n,4,no\n01,5,no\n,6,yes\n1,x,no\n7,x,yes\n")
     how = {"target": "ill", "classes": ["no", "yes"], "features": ["it"]}
     with collected() as sheets:
         shard = fp.load_table(file, person="who", rows_per_person=2, **how)
-    assert shard.inputs[:, :, 0].tolist()[:3] == [[1, 3], [2, 0], [4, 0]] and shard.rows == 2
+    assert first_inputs(shard)[:4] == [[1, 3], [2], [4], [6]] and shard.rows == 2
     assert shard.null.tolist() == [False] * 4 + [True]  # 01, 1, nobody, nobody, 7
     assert sheets[0].persons == 5 and not sheets[0].identifiers
     with pytest.raises(TableError, match="person is 'who' and rows_per_person None; give both, or neither"):
@@ -105,8 +113,8 @@ def test_at_two_hospitals_a_person_is_at_two_clients(tmp_path):
         fp.ByColumn("site", ["1", "01"]),
         [fp.ShardSource(partition_id=n, num_partitions=2) for n in (0, 1)],
     )
-    shards = [fp.load_table(file, split=split, source=source, **how).inputs[:, :, 0].tolist() for source in sources]
-    assert shards == [[[1, 4]], [[2, 0], [3, 0]]]
+    shards = [first_inputs(fp.load_table(file, split=split, source=source, **how)) for source in sources]
+    assert shards == [[[1, 4]], [[2], [3]]]
 
 
 def test_a_column_that_looks_like_a_person_is_pointed_out(tmp_path):
@@ -196,3 +204,48 @@ def test_a_dirichlet_split_is_drawn_once_and_says_who_gets_nothing(tmp_path, cap
     assert said.startswith(
         f"{sizes.count(0)} of 100 clients have no record: 120 records are split with Dirichlet alpha 0.01"
     )
+
+
+def test_an_owner_s_log_has_the_whole_sheet_and_a_simulation_two_lines(tmp_path, caplog):
+    caplog.set_level("INFO")
+    file = tmp_path / "people.csv"
+    file.write_text('it,ill\n"1,5",no\n2,Yes\n3,yes\n')
+    split, how = fp.Evenly(1), {"target": "ill", "classes": ["no", "yes"], "features": ["it"]}
+    for part in (0, 1):
+        fp.load_table(file, split=split, source=fp.ShardSource(partition_id=part, num_partitions=2), **how)
+    (simulated,) = [record.getMessage() for record in caplog.records if record.name == "fedprivacy.tables"]
+    assert simulated.startswith("2 of 3 rows of people.csv cannot be read") and simulated.count("\n") == 1
+    caplog.clear()
+    fp.load_table(file, source=fp.ShardSource(folder=tmp_path), **how)
+    (owner,) = caplog.records
+    assert owner.levelname == "WARNING" and "classes no: 0, yes: 1" in owner.getMessage()
+    caplog.clear()
+    file.write_text("it,ill\n4,no\n")
+    fp.load_table(file, source=fp.ShardSource(folder=tmp_path), **how)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_a_table_that_changed_is_read_anew_by_the_next_client(tmp_path):
+    file, source = tmp_path / "people.csv", fp.ShardSource(partition_id=0, num_partitions=1)
+    how = {"target": "ill", "classes": [0, 1], "split": fp.Evenly(1), "source": source}
+    for age in (4, 5):
+        file.write_text(f"it,ill\n{age},1\n")
+        assert fp.load_table(file, **how).inputs.tolist() == [[age]]
+    os.utime(file, (1e9, 1e9))
+    first, again = (fp.load_table(file, **how) for _ in range(2))
+    first.inputs.zero_()
+    assert again.inputs.tolist() == [[5]] and fp.load_table(file, **how).inputs.tolist() == [[5]]
+    assert fp.load_table(file, decimal=",", features={"it": fp.Number(1)}, **how).inputs.tolist() == [[4]]
+    file.write_text("it,ill\n67,1\n")
+    os.utime(file, (1e9, 1e9))
+    assert fp.load_table(file, **how).inputs.tolist() == [[67]]
+
+
+def test_the_how_to_reads_what_it_shows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    found = {}
+    exec(code, found)
+    shard = found["shard"]
+    assert shard.inputs.shape == (2, 8, 9) and shard.targets[:, :2].tolist()[0] == [0, 1] and not shard.null.any()
+    assert shard.inputs[0, 0].tolist()[3:] == [1, 0, 1, 0, 0, 0] and shard.inputs[1, 0, 1:3].tolist() == [0, 1]
