@@ -16,15 +16,16 @@ and `Evenly`;
 `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation, and
 `PrivateGradients` is for a loop of one's own; `epsilon` and `noise_multiplier` calculate.
 
-Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets one
-environment variable, `MKL_CBWR`, unless it is set (`fedprivacy._support.blas` says why); so import it before torch
-computes anything.
+Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets two
+environment variables unless they are set: `MKL_CBWR` (`fedprivacy._support.blas` says why) and `OMP_WAIT_POLICY`
+(`fedprivacy._support.openmp`); so import it before torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from fedprivacy._support.blas import ask_for_strict_products
 from fedprivacy._support.lazy import from_homes, names_of
+from fedprivacy._support.openmp import ask_for_sleeping_threads
 
 if TYPE_CHECKING:
     from fedprivacy import reproductions as reproductions
@@ -115,6 +116,7 @@ _HOMES = {
     "ConfigError": "runs.settings.configuration",
 }
 
+ask_for_sleeping_threads()
 ask_for_strict_products()  # whichever door leads here: a command, a notebook, a process of Flower's, a worker, Ray
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - all of them are strings

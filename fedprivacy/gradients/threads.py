@@ -1,27 +1,27 @@
 """Threads that compute a model's gradients: one of the program's at a time, and a number of torch's.
 
-The number is at most torch's own, and lower where that is faster. A small model's operations finish before threads
-could share them, and if other processes keep the processors busy, each operation waits for the last thread: eight times
-as long for a small convolutional net on two busy cores. The fastest number depends on the machine and on its other
-work, so it is measured. A seeded run's bits must not depend on it, so the caller chooses only among numbers of threads
+A small model's operations finish before threads could share them. The fastest number depends on the machine, so it is
+measured, by the least of several times: a time that other processes lengthened says nothing about the machine, and they
+may be gone the next moment. While they are there, threads sleep as they wait (`fedprivacy._support.openmp`), so that
+too many cost little. A seeded run's bits must not depend on a time, so the caller chooses only among numbers of threads
 with the same bits.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import median
 from threading import RLock
 
 import torch
 
 _ALONE = RLock()
 
-_TURNS = 5
+_LEAST_TURNS, _TURNS = 4, 12
 _SECONDS = 0.5
-"""Seconds after which no further turn begins; at least two turns are taken."""
+"""Seconds after which no further turn begins, but for the least number of turns."""
 
 _WORTH = 0.9
 """Share of the time that more threads must beat, because they are needed elsewhere, too."""
@@ -55,19 +55,17 @@ def computing_with(threads: int) -> Iterator[None]:
 
 
 def by_speed(step: Callable[[], object]) -> list[int]:
-    """Sort numbers of threads, up to torch's present number, by the time of `step`; measured in turns."""
+    """Sort numbers of threads, up to torch's present number, by the least time of `step`; measured in turns."""
     most = torch.get_num_threads()
     numbers = [1 << power for power in range((most - 1).bit_length())] + [most]
-    taken: dict[int, list[float]] = {number: [] for number in numbers}
-    for number in numbers:  # the first call of each may start threads and fetch memory
-        _timed(step, number)
+    least = dict.fromkeys(numbers, math.inf)
     end = time.perf_counter() + _SECONDS
     for turn in range(_TURNS):
-        if turn >= 2 and time.perf_counter() > end:
+        if turn >= _LEAST_TURNS and time.perf_counter() > end:
             break
-        for number, times in taken.items():
-            times.append(_timed(step, number))
-    return sorted(numbers, key=lambda number: median(taken[number]) / (1.0 if number == 1 else _WORTH))
+        for number in numbers:
+            least[number] = min(least[number], _timed(step, number))
+    return sorted(numbers, key=lambda number: least[number] / (1.0 if number == 1 else _WORTH))
 
 
 def _timed(step: Callable[[], object], threads: int) -> float:

@@ -36,10 +36,10 @@ NO_UTF8 = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE":
 @pytest.mark.parametrize(
     "variables",
     [
-        pytest.param({"OMP_NUM_THREADS": "2"}, marks=pytest.mark.soak),
+        pytest.param({"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "ACTIVE"}, marks=pytest.mark.soak),
         {"OMP_NUM_THREADS": "64", "TZ": "Asia/Kathmandu"} | NOWHERE | NO_UTF8,
     ],
-    ids=["two threads", "64 threads, another time zone, a home that cannot be written and no UTF-8"],
+    ids=["two threads that wait awake", "64 threads, another time zone, a home that cannot be written and no UTF-8"],
 )
 def test_a_run_has_the_same_bytes(variables, usual, tmp_path):
     assert ran(tmp_path, variables=variables) == usual

@@ -47,6 +47,31 @@ def test_the_faster_number_comes_first_and_none_is_above_what_the_user_allows():
         assert by_speed(slow_with({2, 3}))[0] == 1
 
 
+class Machine:
+    """A machine on which a step takes what is said: seconds by number of threads, and others' share of its turns."""
+
+    def __init__(self, quiet, busy=lambda threads, turn: 0.0):
+        self.now, self.quiet, self.busy, self.turns = 0.0, quiet, busy, dict.fromkeys(quiet, 0)
+
+    def step(self):
+        threads = torch.get_num_threads()
+        self.now += self.quiet[threads] + self.busy(threads, self.turns[threads])
+        self.turns[threads] += 1
+
+
+@pytest.mark.parametrize("scale", [0.001, 1.0], ids=["a short step", "a step longer than there is time to try"])
+@pytest.mark.parametrize("busy", [(), (1,), (2,), (1, 2)], ids=["nobody", "one", "two", "both"])
+@pytest.mark.parametrize(("quiet", "fastest"), [({1: 1.0, 2: 0.6}, 2), ({1: 1.0, 2: 0.95}, 1), ({1: 1.0, 2: 8.0}, 1)])
+def test_moments_in_which_others_have_the_cores_change_nothing(quiet, fastest, busy, scale, monkeypatch):
+    """Others take three of four turns of some numbers of threads."""
+    others = lambda threads, turn: 20 * scale * (threads in busy and turn % 4 != 2)  # noqa: E731
+    machine = Machine({threads: scale * seconds for threads, seconds in quiet.items()}, others)
+    monkeypatch.setattr("time.perf_counter", lambda: machine.now)
+    with computing_with(2):
+        assert by_speed(machine.step)[0] == fastest
+    assert max(machine.turns.values()) <= 12
+
+
 @pytest.mark.parametrize("fastest", [1, 2])
 def test_a_seeded_sum_has_the_same_bits_whichever_number_was_faster(fastest, monkeypatch):
     """On some processors a convolution has other bits with two threads, which are not used then."""
