@@ -81,7 +81,7 @@ def test_a_run_s_folder_report_and_store_name_its_unit(done):
     page = finished.report.read_text()
     assert f"zero-out relation, unit {WORDS}, seen by the server" in page
     assert f'<tr><th scope="row">unit of privacy</th><td>{WORDS}</td></tr>' in page
-    assert f"the task's unit of privacy, {WORDS}: all rows that the shard holds of one" in page
+    assert f"the task's unit of privacy, {WORDS}: everything that the shard holds of one" in page
     console = Console(file=StringIO(), width=200)
     console.print(client_table(read_history(finished.folder)))
     assert f"zero-out relation, unit {WORDS}. Epsilon is" in console.file.getvalue()
@@ -124,4 +124,4 @@ def test_a_certificate_names_the_unit_of_the_runs_that_charged(done):
     for certificate in certify(Ledger(done[1]), (), "00" * 32):
         assert certificate.unit == WORDS
         assert spent_words(certificate).endswith(f"at delta 1e-3, unit {WORDS}")
-        assert f"{WORDS}: all rows that the data owner holds of one" in certificate_html(certificate, "a.json")
+        assert f"{WORDS}: everything that the shard holds of one" in certificate_html(certificate, "a.json")

@@ -125,6 +125,7 @@ CHARGE, SEAL, OPENED, CHECK, FACTS = (
 )
 REFUSAL, RELEASED, GUARD = release_module.refusal, Released.of, Guard.charge
 CHECKED = Answerable.check
+COMPARED = LocalClient.check_promise
 
 
 def charging_after_training(self, grant, released):
@@ -220,7 +221,11 @@ ASKED = {
         Answerable, "check", lambda self, asked: CHECKED(replace(self, columns=frozenset({"*"})), asked)
     ),
     "a grant for training asks, too": patched(QuestionGrant, "purpose", signing.GRANT),
-    "questions are answered for other neighbours": patched(LocalClient, "check_promise", NOTHING),
+    "questions are answered for other neighbours": patched(
+        LocalClient,
+        "check_promise",
+        lambda self, grant: None if isinstance(grant, QuestionGrant) else COMPARED(self, grant),
+    ),
 }
 
 
