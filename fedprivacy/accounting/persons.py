@@ -1,18 +1,17 @@
 """The privacy loss of a person with several rows, where each row is a record.
 
+>>> from fedprivacy.accounting import pld
 >>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> history = {PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0): 1_000}
->>> {rows: round(epsilon, 2) for rows, epsilon in epsilons_by_rows(history, delta=1e-5).items()}
-{1: 1.83, 2: 3.98, 5: 11.64, 10: 27.9}
+>>> [round(pld.epsilon(of_person(history, rows), delta=1e-5), 2) for rows in (1, *ROWS)]
+[1.83, 3.98, 11.64, 27.9]
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
 
-from fedprivacy.accounting import pld
 from fedprivacy.accounting.calibration import UNLIMITED
 from fedprivacy.accounting.histories import checked
 from fedprivacy.values.events import (
@@ -25,7 +24,7 @@ from fedprivacy.values.events import (
 )
 from fedprivacy.values.unit import MOST_ROWS
 
-ROWS = (1, 2, 5, 10)
+ROWS = (2, 5, 10)
 """Numbers of rows for which reports and certificates state what a person has lost."""
 
 
@@ -58,20 +57,6 @@ def of_person(history: History, rows: int = 1, clients: int = 1) -> dict[Event, 
             f"{UNLIMITED:,} steps can be composed."
         )
     return checked(found)
-
-
-def epsilons_by_rows(history: History, delta: float) -> dict[int, float]:
-    """Return the epsilon of a person with each of `ROWS` rows at `delta`, in nats, by PLD.
-
-    Raises:
-        ValueError: as `of_person`, or delta is outside (0, 1).
-    """
-    return dict(_by_rows(frozenset(checked(history).items()), delta))
-
-
-@functools.lru_cache(maxsize=1024)
-def _by_rows(executed: frozenset[tuple[Event, int]], delta: float) -> tuple[tuple[int, float], ...]:
-    return tuple((rows, pld.epsilon(of_person(dict(executed), rows), delta)) for rows in ROWS)
 
 
 def _of_rows(event: Event, rows: int) -> tuple[Event, int]:

@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedprivacy._support import signing
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import canonical, now, read_entries
@@ -28,12 +29,12 @@ from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.event_codec import as_fields, from_fields
+from fedprivacy.values.event_codec import as_list, from_fields, from_list
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite
-from fedprivacy.values.unit import RECORD
+from fedprivacy.values.unit import RECORD, Unit
 
-_VERSION = 3  # version 1 had no questions, version 2 no unit
+_VERSION = 3  # version 1 had no questions, version 2 no unit and no persons
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
@@ -69,6 +70,7 @@ class Certificate:
             `event` and as `epsilon` at `delta`; without an answer, both are None.
         question_steps: number of `steps` that were charged for questions.
         unit: unit of privacy of all runs, such as "patient (at most 8 rows)"; None: nothing was charged.
+        by_rows: `epsilon` at `delta` of a person with so many `rows`; empty if a row is no unit of privacy here.
     """
 
     dataset_id: str
@@ -95,6 +97,7 @@ class Certificate:
     questions: tuple[Mapping[str, Any], ...] = ()
     question_steps: int = 0
     unit: str | None = str(RECORD)
+    by_rows: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -120,12 +123,13 @@ class Certificate:
         try:
             fields = json.loads(text)
             signature = fields.pop("signature")
-            listed = {"history": tuple(fields["history"]), "questions": tuple(fields.get("questions", ()))}
+            listed = {name: tuple(fields.get(name, ())) for name in ("history", "questions", "by_rows")}
             certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
-            history = {from_fields(_event(event)): int(event["steps"]) for event in certificate.history}
+            history = from_list(certificate.history)
             answered = [asked for asked in certificate.questions if asked["event"] is not None]
             alone = [(from_fields(asked["event"]), or_infinite(asked["epsilon"])) for asked in answered]
+            of_persons = {int(stated["rows"]): or_infinite(stated["epsilon"]) for stated in certificate.by_rows}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
             raise CertificateError("this is no certificate of fedprivacy.") from problem
         if not genuine:
@@ -137,6 +141,11 @@ class Certificate:
         for event, stated in alone:
             if _cost({event: 1}, certificate.delta) > stated + _TOLERANCE:
                 raise CertificateError(f"a question costs more than the epsilon of {stated} that it states.")
+        for rows, stated in of_persons.items():
+            if _cost(history, certificate.delta, rows) > stated * (1.0 + _TOLERANCE):
+                raise CertificateError(
+                    f"{rows} rows of a person cost more than the epsilon of {stated} that it states."
+                )
         return certificate
 
 
@@ -193,6 +202,7 @@ def _stated(
     trained = {key: charge for key, charge in charges.items() if key not in for_questions}
     in_rounds = {key: charge for key, charge in trained.items() if key.round > 0}
     last_steps, runs_left = _what_is_left(allowance, history, in_rounds)
+    unit = _unit(verified.replay.runs, charges)
     return Certificate(
         dataset_id=dataset_id,
         issued=now().isoformat(timespec="seconds"),
@@ -202,7 +212,7 @@ def _stated(
         filter=allowance.filter,
         expires=allowance.expires.date().isoformat() if allowance.expires else None,
         relation=next((event.relation.value for event in history), None),
-        history=tuple(as_fields(event) | {"steps": steps} for event, steps in history.items()),
+        history=tuple(as_list(history)),
         runs=len({key.run_id for key in trained}),
         rounds=len({(key.run_id, key.round) for key in in_rounds}),
         charges=len(charges),
@@ -216,7 +226,8 @@ def _stated(
         public_key=public_key,
         questions=tuple(asked_of(charges, questions, verified.replay, allowance.budget.delta)),
         question_steps=sum(charge.steps for charge in for_questions.values()),
-        unit=_unit(verified.replay.runs, charges),
+        unit=unit,
+        by_rows=tuple(_by_rows(history, unit, allowance.budget.delta)),
     )
 
 
@@ -224,6 +235,13 @@ def _unit(runs: Mapping[str, BegunRun], charges: Iterable[ChargeKey]) -> str | N
     """Return the unit of the runs that charged; None: nothing was charged. The ledger keeps it the same for all."""
     units = (runs[key.run_id].unit if key.run_id in runs else str(RECORD) for key in charges)
     return next(units, None)
+
+
+def _by_rows(history: History, unit: str | None, delta: float) -> Iterator[Mapping[str, Any]]:
+    """Yield what a person with several rows has lost; nothing where nothing was charged, or a person is a record."""
+    if unit is not None and Unit.of(unit).rows == 1:
+        for rows in ROWS:
+            yield {"rows": rows, "epsilon": finite_or_none(_cost(history, delta, rows))}
 
 
 def _what_is_left(
@@ -272,15 +290,11 @@ def _receipts(ledger: Ledger, last: int) -> Counter[str]:
     return found
 
 
-def _cost(history: History, delta: float) -> float:
+def _cost(history: History, delta: float, rows: int = 1) -> float:
     try:
-        return pld.epsilon(history, delta) if history else 0.0
+        return pld.epsilon(of_person(history, rows), delta)
     except ValueError:  # mechanisms that no theorem composes
         return float("inf")
-
-
-def _event(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name != "steps"}
 
 
 def _signed(fields: Mapping[str, Any]) -> bytes:

@@ -199,7 +199,7 @@ class _Readmission:
 
     @property
     def data(self) -> Mapping[str, str]:
-        """Of the UCI Machine Learning Repository, CC BY 4.0: 24 of its columns, compressed."""
+        """The UCI Machine Learning Repository has the table, under CC BY 4.0; 24 of its columns are read."""
         return {RECORDS: "https://archive.ics.uci.edu/dataset/296, diabetic_data.csv, compressed by gzip"}
 
     @property

@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import TypeAlias
 
 from fedprivacy.accounting import RunLimit
@@ -163,6 +164,12 @@ class CentralAccountant:
     def spent(self) -> PopulationSpent:
         """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""
         return self._odometer.read()
+
+    def most_charged(self) -> History:
+        """The charges, over all runs, of the client that has spent most, as `spent` last read it."""
+        spent = self._odometer.last
+        worst = next(islice(spent, int(spent.epsilons.argmax()), None)) if spent else None
+        return self._odometer.history(self._datasets[worst]) if worst is not None else {}
 
     def _allowances(self, datasets: Mapping[str, str], budgets: Mapping[str, PrivacyBudget]) -> dict[str, Allowance]:
         """The allowance that the run asks for on each dataset."""

@@ -42,6 +42,9 @@ class Odometer:
         ledger: where charges are kept.
         relation: the neighbouring relation of every event.
         left: how many steps a budget still allows.
+
+    Attributes:
+        last: everybody's privacy loss when it was last read, by client_id.
     """
 
     def __init__(self, ledger: Ledger, relation: NeighbouringRelation, left: StepsLeft) -> None:
@@ -52,7 +55,7 @@ class Odometer:
         self._head = Head()
         self._unread: set[str] = set()
         self._expiring: list[tuple[datetime.datetime, str]] = []  # a heap: when a budget ends, and on which dataset
-        self._spent = PopulationSpent({})
+        self.last = PopulationSpent({})
 
     def enrol(self, clients: list[Enrolled]) -> None:
         """Read these clients, too, from now on.
@@ -70,9 +73,13 @@ class Odometer:
         """Everybody's privacy loss so far, by client_id."""
         self._unread |= self._expired()
         reading = self._ledger.read_changed(self._clients.keys(), self._head, self._unread)
-        self._spent = self._spent.updated(self._spent_by(reading))
+        self.last = self.last.updated(self._spent_by(reading))
         self._head, self._unread = reading.head, set()
-        return self._spent
+        return self.last
+
+    def history(self, dataset_id: str) -> History:
+        """Everything that was charged to a dataset, when it was last read."""
+        return self._population.history(self._rows[dataset_id])
 
     def _spent_by(self, reading: ChangedAccounts) -> dict[str, ClientSpent]:
         """The privacy loss of the clients that were read, by client_id."""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian, RowSampledGaussian
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian, RowSampledGaussian
 
 ROW = ("sampling_rate", "noise_multiplier", "relation")  # the values of a row, in their order: a table's columns
 
@@ -47,6 +47,24 @@ def from_fields(fields: Mapping[str, Any]) -> Event:
     kind = MECHANISMS[given.pop("mechanism")]
     event: Event = kind(**given | {"relation": NeighbouringRelation(given["relation"])})
     return event
+
+
+def as_list(history: History) -> list[dict[str, Any]]:
+    """Return a history as JSON: the fields of each event, with the number of its `steps`."""
+    return [as_fields(event) | {"steps": steps} for event, steps in history.items()]
+
+
+def from_list(listed: Iterable[Mapping[str, Any]]) -> dict[Event, int]:
+    """Return the history that `as_list` wrote.
+
+    Raises:
+        ValueError: a field has a value that the event refuses.
+        KeyError: there is no such mechanism, or it has no steps.
+    """
+    return {
+        from_fields({name: value for name, value in event.items() if name != "steps"}): int(event["steps"])
+        for event in listed
+    }
 
 
 def as_row(event: Event) -> list[float | str]:

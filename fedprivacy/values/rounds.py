@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.events import History
 from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.series import EpsilonSpread, RoundPoint
@@ -43,6 +44,8 @@ class RoundResult:
     clock: float | None = None  # simulated seconds since the run began, at the round's end; None: it has no such clock
     seconds: float | None = None  # how many of them the round took, with the wait for somebody to ask
     buffered: Buffered | None = None  # of an asynchronous round; None: all that were asked in it have ended with it
+    # Charges to the client that has spent most, over all runs; empty without privacy.
+    most_charged: History = field(default_factory=dict)
     user_level: UserLevelSpent | None = None  # what the models tell of a client as a whole; None: without such noise
 
     @property

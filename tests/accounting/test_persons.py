@@ -13,7 +13,7 @@ from scipy.special import ndtr
 import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.pairs import SampledGaussian
-from fedprivacy.accounting.persons import ROWS, epsilons_by_rows, of_person
+from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
@@ -217,13 +217,6 @@ def test_as_many_rows_as_a_unit_may_have_are_counted():
     found = fp.epsilon(sampling_rate=0.001, noise_multiplier=8.0, steps=10, delta=1e-5, rows_per_person=1024)
     all_at_once = gaussian_epsilon(1024 * math.sqrt(10) / 8.0, 1e-5)
     assert fp.epsilon(sampling_rate=0.001, noise_multiplier=8.0, steps=10, delta=1e-5) < found < all_at_once
-
-
-def test_a_table_for_reports_has_the_same_numbers():
-    event = PoissonSampledGaussian(0.3, 6.0)
-    table = epsilons_by_rows({event: 60}, 1e-5)
-    assert table == {k: pld.epsilon(of_person({event: 60}, k), 1e-5) for k in ROWS}
-    assert table[1] == pld.epsilon({event: 60}, 1e-5)
 
 
 @pytest.mark.parametrize("name", ["rows_per_person", "clients_per_person"])

@@ -435,7 +435,7 @@ def test_the_how_to_runs_as_written(run, tmp_path):
     (past,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     written(tmp_path, past, "past.json")
     blocks = re.findall(r"```sh\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for command, shown in blocks:
         program, *arguments = shlex.split(command)
         code, printed, errors = run(*arguments)

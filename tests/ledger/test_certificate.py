@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.accounting import pld
+from fedprivacy.accounting.persons import of_person
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
@@ -20,6 +21,8 @@ from fedprivacy.ledger.journal import canonical
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.unit import Unit
+from fedprivacy.values.wording import epsilon_text
 from tests.conftest import lacking
 from tests.ledger.acts import (
     ALLOWANCE,
@@ -106,10 +109,26 @@ def test_a_certificate_that_states_one_percent_less_than_its_history_or_a_questi
     certificate, _ = certify(filled, (), PUBLIC)
     asked = [fields | {"epsilon": 0.99 * fields["epsilon"]} for fields in certificate.questions]
     less = {"history": {"epsilon": 0.99 * certificate.epsilon}, "question": {"questions": tuple(asked)}}
+    of_two, *others = certificate.by_rows
+    less["2 rows of a person"] = {"by_rows": (of_two | {"epsilon": 0.99 * of_two["epsilon"]}, *others)}
     assert Certificate.read(certificate.signed_with(KEY)) == certificate
     for what, changed in less.items():
-        with pytest.raises(CertificateError, match=f"{what} costs more than the epsilon of"):
+        with pytest.raises(CertificateError, match=f"{what} costs? more than the epsilon of"):
             Certificate.read(replace(certificate, **changed).signed_with(KEY))
+
+
+def test_a_person_with_several_records_is_told_what_it_has_lost_unless_persons_are_records(filled, url):
+    certificate, _ = certify(filled, ["a", "b"], PUBLIC)
+    expected = {k: pld.epsilon(of_person({EVENT: 10, OTHER: 3}, k), 1e-5) for k in (2, 5, 10)}
+    assert {stated["rows"]: stated["epsilon"] for stated in certificate.by_rows} == expected
+    words = ", ".join(f"ε&nbsp;{epsilon_text(epsilon)} with {rows} records" for rows, epsilon in expected.items())
+    assert f"is protected less, exactly: {words}" in certificate_html(certificate, "x.json")
+    persons = Ledger(url.replace("ledger.db", "persons.db"))
+    persons.open_run("run", "visits", "a", Unit("patient", 8))
+    persons.open_budgets({"p": ALLOWANCE, "q": ALLOWANCE})
+    persons.reserve(Attempt("run", 1), EVENT, {"p": 3}, unlimited)
+    for certificate in certify(persons, (), PUBLIC):  # q was charged nothing
+        assert certificate.by_rows == () and "with several records" not in certificate_html(certificate, "x.json")
 
 
 @pytest.fixture

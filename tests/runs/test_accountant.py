@@ -6,7 +6,7 @@ import math
 import pytest
 
 from fedprivacy.accounting import FILTERS, pld
-from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -43,6 +43,23 @@ def test_the_whole_quota_is_granted_over_all_runs_and_not_one_step_more(ledger):
     assert (spent.steps, spent.steps_left, spent.exhausted, spent.rounds) == (QUOTA, 0, True, 2)
     assert spent.epsilon == pytest.approx(pld.epsilon({EVENT: QUOTA}, BUDGET.delta), rel=1e-5)
     assert spent.epsilon <= BUDGET.epsilon < pld.epsilon({EVENT: QUOTA + 1}, BUDGET.delta)
+
+
+def test_the_charges_of_who_has_spent_most_are_those_of_all_runs(ledger):
+    budget = PrivacyBudget(30.0, 1e-5)
+    ledger.open_budgets({"b": Allowance(budget, "adaptive")})
+    ledger.reserve(Attempt("before", 1), OTHER, {"b": 3}, lambda *_: 3)
+    accountant = CentralAccountant(ledger, EVENT.relation, budget, "adaptive")
+    assert accountant.most_charged() == {}
+    accountant.enrol({"one": "a", "two": "b"}, {"one": EVENT, "two": EVENT})
+    accountant.spent()
+    assert accountant.most_charged() == {OTHER: 3}
+    accountant.grant(ROUND, {"one": 2, "two": 2})
+    accountant.spent()
+    assert accountant.most_charged() == {OTHER: 3, EVENT: 2}
+    accountant.grant(ROUND.again, {"one": 4})
+    accountant.spent()
+    assert accountant.most_charged() == {EVENT: 6}
 
 
 def test_a_round_is_charged_once_unless_it_is_another_attempt_or_said_to_be_resumed(ledger):

@@ -16,9 +16,12 @@ from fedprivacy.runs.records.folder import (
     read_config,
     read_history,
 )
+from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from tests.flower.blobs import Blobs, plan_of
+
+CHARGED = {PoissonSampledGaussian(0.5, 1.5): 4, PoissonSampledGaussian(1.0, 9.0): 1}
 
 
 def record(round, epsilon=1.5, budget=3.0, accuracy=0.5, failures=None):
@@ -35,7 +38,7 @@ def strict(text):
 
 def test_rounds_are_read_back_as_they_were_written(tmp_path):
     write = RunWriter(tmp_path / "run", plan_of(Blobs(), noise_multiplier=1.0))
-    records = [record(0), record(1), record(2, failures={"b": "no-reply"})]
+    records = [record(0), record(1), replace(record(2, failures={"b": "no-reply"}), most_charged=CHARGED)]
     for one in records:
         write(one)
     history = read_history(tmp_path / "run")

@@ -4,15 +4,19 @@ import base64
 import hashlib
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from fedprivacy.accounting import pld
+from fedprivacy.accounting.persons import of_person
 from fedprivacy.flower.server.replies import NO_REPLY
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.runs.records.report import report_html, true_positive_bound, write_report
-from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.wording import epsilon_text
 from tests.runs.histories import alike, run_history, unlike
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "rect", "path", "line"}
@@ -181,6 +185,20 @@ def test_the_bound_on_membership_tests_is_shown_for_what_was_spent_and_for_the_b
         ["0", "1", "1.0 %", "5.0 %"],
     ]
     assert len(page(alike(budget=math.inf)).table("")) == 2
+
+
+def test_a_person_with_several_records_has_a_row_each_unless_persons_are_records():
+    charged = {PoissonSampledGaussian(0.2, 2.0, NeighbouringRelation.ZERO_OUT): 30}
+    history = alike(rounds=30)
+    *earlier, last = history.rounds
+    history = replace(history, rounds=(*earlier, replace(last, most_charged=charged)))
+    rows = {row[""]: row["ε"] for row in page(history).table("")}
+    for k in (2, 5, 10):
+        epsilon = epsilon_text(pld.epsilon(of_person(charged, k), last.spent["client-1"].delta))
+        assert rows[f"A person with {k} records at the client that has spent most"] == epsilon
+    assert "A person with several records is protected less." in page(history).text
+    of_patients = page(replace(history, unit="patient (at most 8 rows)"))
+    assert len(of_patients.table("")) == 3 and "A person with" not in of_patients.text
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (3.0, 1e-4), (3.0, 0.2), (30.0, 1e-6)])

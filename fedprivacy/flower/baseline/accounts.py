@@ -19,6 +19,7 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.events import History
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.spent import ClientSpent
 
@@ -74,6 +75,10 @@ class BaselineAccounts:
         changed, self._unread = self._unread, set()
         self._spent = self._spent.updated({client_id: self._part(client_id) for client_id in changed})
         return self._spent
+
+    def most_charged(self) -> History:
+        """Nothing: no client is charged."""
+        return {}
 
     def _part(self, client_id: str) -> ClientSpent:
         config = self._plan.config

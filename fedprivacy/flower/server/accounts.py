@@ -36,7 +36,7 @@ from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.events import History, PoissonSampledGaussian
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, noise_text
 
@@ -120,6 +120,7 @@ class Books(Protocol):
     def admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]: ...  # noqa: D102
     def check_left(self) -> None: ...  # noqa: D102
     def spent(self) -> PopulationSpent: ...  # noqa: D102
+    def most_charged(self) -> History: ...  # noqa: D102
     def attempts(self, server_round: int) -> Iterator[tuple[Attempt, bool]]: ...  # noqa: D102
     def open_to(self, attempt: Attempt, *, again: bool) -> Eligible: ...  # noqa: D102
     def grant(  # noqa: D102
@@ -238,6 +239,10 @@ class Accounts(ABC, Generic[Granted]):
     def spent(self) -> PopulationSpent:
         """Every enrolled client's privacy loss, by client_id."""
         return self._accountant.spent()
+
+    def most_charged(self) -> History:
+        """The charges, over all runs, of the client that has spent most, as `spent` last read it."""
+        return self._accountant.most_charged()
 
     @property
     def unreconciled(self) -> tuple[str, ...]:

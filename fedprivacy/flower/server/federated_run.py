@@ -257,6 +257,7 @@ class FederatedRun:
             clock=outcome.ended if clocked else None,
             seconds=outcome.ended - self.clock if clocked else None,
             buffered=outcome.buffered,
+            most_charged=rounds.accounts.most_charged(),
             user_level=self._user_level.spent() if self._user_level else None,
         )
 

@@ -31,6 +31,7 @@ from fedprivacy.runs.settings.run_file import RUN_FILE, as_toml
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.event_codec import as_list, from_list
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
@@ -118,6 +119,8 @@ class RunWriter:
             told |= {"clock": result.clock, "seconds": result.seconds}
         if result.buffered:
             told["buffered"] = plain(result.buffered)
+        if result.most_charged:
+            told["most_charged"] = as_list(result.most_charged)
         if result.user_level:
             told["user_level"] = plain(result.user_level)
         line = json.dumps(told) + "\n"
@@ -378,6 +381,7 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_mul
         clock=line.get("clock"),
         seconds=line.get("seconds"),
         buffered=_buffered(line["buffered"]) if "buffered" in line else None,
+        most_charged=from_list(line.get("most_charged", ())),
         user_level=UserLevelSpent(**unbounded(line["user_level"])) if "user_level" in line else None,
     )
 

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from fedprivacy import figures
 from fedprivacy._support.durable import write_durably
+from fedprivacy.accounting import pld
+from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.records.history import RunHistory
@@ -23,6 +25,7 @@ from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
+from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import written_out
 
 TEMPLATE = "report.html.jinja"
@@ -82,11 +85,20 @@ def report_html(history: RunHistory) -> str:
         failures=failures(history),
         user_level_view=View.USER_LEVEL,
         several_budgets=len(budgets) > 1,
+        by_rows=_by_rows(history, worst.delta),
         levels=[(worst.epsilon, False)] + [(budget, True)] * math.isfinite(budget),
         odds=_factor_text,
         found_at_most=lambda *test: _percent_up(true_positive_bound(*test)),
         false_positive_rates=FALSE_POSITIVE_RATES,
     )
+
+
+def _by_rows(history: RunHistory, delta: float) -> dict[int, float]:
+    """Epsilons of a person with several records at the client that has spent most; empty if a record is a person."""
+    charged = history.last.most_charged
+    if Unit.of(history.unit).rows > 1 or not charged:
+        return {}
+    return {rows: pld.epsilon(of_person(charged, rows), delta) for rows in ROWS}
 
 
 class Evaluated(NamedTuple):

@@ -82,4 +82,28 @@ BUGS = (
         breaks=guarantees.EPSILON,
         tests=("tests/accounting/test_views.py::test_the_server_s_reading_is_the_pld_s",),
     ),
+    Bug(
+        meaning="a person's rows are accounted for as one record",
+        place="fedprivacy.accounting.persons:_of_rows",
+        old="RowSampledGaussian(event.sampling_rate, event.noise_multiplier, rows, event.relation)",
+        new="event",
+        breaks=guarantees.EPSILON,
+        tests=("tests/accounting/test_persons.py::test_the_figures_of_the_guide",),
+    ),
+    Bug(
+        meaning="only one of the clients at which a person has rows is counted",
+        place="fedprivacy.accounting.persons:of_person",
+        old="count * times * clients",
+        new="count * times",
+        breaks=guarantees.EPSILON,
+        tests=("tests/accounting/test_persons.py::test_the_losses_of_a_persons_clients_add_up",),
+    ),
+    Bug(
+        meaning="the rows of a person never join the same step",
+        place="fedprivacy.accounting.pairs:Joining.of",
+        old="weights >= _NO_WEIGHT",
+        new="weights > 1.0",
+        breaks=guarantees.EPSILON,
+        tests=("tests/accounting/test_persons.py::test_the_figures_of_the_guide",),
+    ),
 )
