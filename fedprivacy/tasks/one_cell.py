@@ -8,10 +8,11 @@ finds the usual faults but proves nothing about rows that were not tried.
 from __future__ import annotations
 
 import csv
+import gzip
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -117,7 +118,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
             if why := trial.unsuited():
                 untried.append(f"{why} of {file.name}")
                 continue
-            for column in range(len(table.columns)):
+            for column in (place for place, name in enumerate(table.columns) if name not in trial.owners):
                 if tried and time.monotonic() > ends:  # one column is always tried
                     left += 1
                     continue
@@ -145,12 +146,15 @@ class _Reader:
 
     Attributes:
         told: whether any cell has changed anything; otherwise the task does not read this table.
+        owners: columns that tell whose a row is. They say which rows are one record, and are no record's content, so
+            they are not changed.
     """
 
     task: Task
     file: Path
     table: _Csv | _Parquet
     told: bool = False
+    owners: set[str] = field(default_factory=set)
     _usual_parts: bytes | None = None
     _own: dict[tuple[int, int], bytes] = field(default_factory=dict)  # the record of a row, in shard and table
 
@@ -213,10 +217,11 @@ class _Reader:
         with TemporaryDirectory() as made:
             self._copy(Path(made), rows)
             try:
-                with collected():  # sheets of made-up rows are for nobody
+                with collected() as sheets:
                     shard, table = self._records(Path(made))
             except Exception:  # its text may hold values
                 return None
+        self.owners |= {sheet.person for sheet in sheets if sheet.person is not None}
         asked = Counter[bytes]() if table is None else _cells(table)
         return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 
@@ -276,10 +281,15 @@ def _cells(table: Table) -> Counter[bytes]:
 def _opened(file: Path) -> _Csv | _Parquet | None:
     """Open a table with a few rows of a file; None: it is no table, or has too few rows."""
     try:
-        table = _Csv.of(file) if file.suffix == ".csv" else _Parquet.of(file) if file.suffix == ".parquet" else None
+        text = file.suffix == ".csv" or file.suffixes[-2:] == [".csv", ".gz"]
+        table = _Csv.of(file) if text else _Parquet.of(file) if file.suffix == ".parquet" else None
     except Exception:  # the task's own reading reports the problem
         return None
     return table if table is not None and len(table.whole) >= FEWEST_ROWS else None
+
+
+def _opener(file: Path) -> Callable[..., Any]:
+    return gzip.open if file.suffix == ".gz" else open
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +316,7 @@ class _Csv(_Few):
 
     @classmethod
     def of(cls, file: Path) -> _Csv:
-        with file.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
+        with _opener(file)(file, "rt", encoding="utf-8-sig", errors="replace", newline="") as opened:
             delimiter = max(",;\t|", key=opened.readline(MOST_BYTES).count)
             opened.seek(0)
             columns, *rows = islice(csv.reader(opened, delimiter=delimiter), ROWS + 1)
@@ -316,7 +326,7 @@ class _Csv(_Few):
         return text
 
     def write(self, file: Path, rows: Sequence[Row]) -> None:
-        with file.open("w", newline="") as opened:
+        with _opener(file)(file, "wt", newline="") as opened:
             csv.writer(opened, delimiter=self.delimiter, lineterminator="\n").writerows([self.columns, *rows])
 
 

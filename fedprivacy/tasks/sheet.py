@@ -54,7 +54,7 @@ class Sheet:
     Attributes:
         file: name of the file.
         rows, readable: number of rows, and of those that can be read.
-        persons: number of persons; None: none are declared.
+        person, persons: column that tells whose a row is, and number of persons; None: none are declared.
         classes: number of rows of each class.
         unreadable: cells that cannot be read, the most frequent first.
         identifiers: columns that look like a person's identifier, if no person is declared.
@@ -63,6 +63,7 @@ class Sheet:
     file: str
     rows: int
     readable: int
+    person: str | None
     persons: int | None
     classes: Mapping[str, int]
     unreadable: tuple[UnreadableCells, ...]

@@ -304,6 +304,7 @@ class _Collected:
             file=self._reading.file.path.name,
             rows=self._count,
             readable=int(readable.sum()),
+            person=self._reading.person,
             persons=None if self._reading.person is None else len(set(self._persons)),
             classes=dict(zip(map(str, classes), map(int, counts), strict=False)),
             unreadable=self._tally.unreadable(),

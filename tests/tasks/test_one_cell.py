@@ -1,5 +1,6 @@
 """Every documented task and every reader of ours: one cell is changed, and all other records stay, bit for bit."""
 
+import gzip
 import re
 import sys
 from pathlib import Path
@@ -340,3 +341,24 @@ def test_no_value_of_a_record_is_told_and_none_is_left_behind(people, monkeypatc
     assert "people.csv, column 'ill': " in told and "40" not in told
     assert not list((people / "temporary").iterdir())
     assert set(CELLS) >= {"a text", "nothing", "a huge number"}
+
+
+@pytest.mark.parametrize("name", ["visits.csv", "visits.csv.gz"])
+def test_whose_a_row_is_is_no_content_of_a_record(name, tmp_path):
+    """A cell that moves a row to another person makes one person more, and the number of persons is public."""
+
+    class Visits(fp.Task):
+        unit = fp.Unit("patient", 4)
+
+        def model(self):
+            return torch.nn.Linear(1, 2)
+
+        def shard(self, source):
+            how = {"target": "ill", "classes": [0, 1], "features": ["age"]}
+            return fp.load_table(source.folder / name, person="who", rows_per_person=4, **how)
+
+    lines = [f"P{n // 2},{40 + n},{n % 2}\n" for n in range(30)]
+    text = ("who,age,ill\n" + "".join(lines)).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    trial = try_cells(Visits(), tmp_path)
+    assert (trial.columns, trial.misread, trial.untried) == (2, (), "")
