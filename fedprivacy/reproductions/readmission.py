@@ -18,10 +18,12 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -221,6 +223,7 @@ class _Readmission:
         rows = [Row("no privacy", what)]
         for epsilon in EPSILONS:
             rows += [Row(f"epsilon {epsilon:g} {unit}", what, line=unit, budget=epsilon) for unit in UNITS]
+            rows.append(Row(_several(epsilon), f"epsilon of a patient with {SEVERAL} encounters", at_least=False))
         return tuple(rows)
 
     def measure(self, seed: int, place: Workplace) -> Iterator[tuple[str, Measured]]:
@@ -234,6 +237,7 @@ class _Readmission:
             progress=False,
         )
         yield "no privacy", Measured(run.metrics["auc"])
+        lost = math.nan
         for epsilon in EPSILONS:
             for name, unit in UNITS.items():
                 place.tell(f"epsilon {epsilon:g} {name}")
@@ -246,6 +250,23 @@ class _Readmission:
                 )
                 spent = max(client["epsilon"] for client in run.clients)
                 yield f"epsilon {epsilon:g} {name}", Measured(run.metrics["auc"], spent)
+                lost = lost if unit is not ROW else max(_lost(client) for client in run.clients)
+            yield _several(epsilon), Measured(lost)
+
+
+def _several(epsilon: float) -> str:
+    return f"epsilon {epsilon:g} by row, a patient with {SEVERAL}"
+
+
+def _lost(client: Mapping[str, Any]) -> float:
+    """The privacy loss of a patient with several encounters at a client whose unit is the row."""
+    return fp.epsilon(
+        sampling_rate=client["sampling_rate"],
+        noise_multiplier=client["noise_multiplier"],
+        steps=client["steps"],
+        delta=DELTA,
+        rows_per_person=SEVERAL,
+    )
 
 
 READMISSION = _Readmission()
