@@ -200,7 +200,7 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
 def test_json_has_every_fact(doctor):
     found = report(doctor, *NET, "--fix", code=1)
     facts = {"sound", "problems", "ran", "method", "obstacle", "refused", "trained", "frozen"}
-    assert found.keys() == facts | {"model", "fixed", "cells", "null_rows"}
+    assert found.keys() == facts | {"model", "fixed", "cells", "null_rows", "sheets"}
     assert found["fixed"].keys() == facts | {"import", "place", "line", "replaced"}
     assert found["problems"][0] == {
         "layer": "features.1",
