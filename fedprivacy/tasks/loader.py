@@ -23,7 +23,7 @@ from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, che
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.metrics import bare_name
 from fedprivacy.values.number import number_of
-from fedprivacy.values.unit import unit_of
+from fedprivacy.values.unit import RECORD, unit_of
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
@@ -259,7 +259,7 @@ def table_of(task: Task, source: ShardSource) -> Table:
     """
     if not offers_table(task):
         raise TaskError(NO_TABLE.format(name=task.name))
-    if (unit := unit_of(task)).rows > 1:  # one row of a table is one record: a person's rows would count as several
+    if (unit := unit_of(task)) != RECORD:  # one row of a table is one record: a person's rows would count as several
         raise TaskError(f"task {task.name} protects a {unit}, and questions count rows; ask no questions of it.")
     with method_of(task, "table()"):
         table = task.table(source)
