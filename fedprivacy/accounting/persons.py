@@ -51,10 +51,10 @@ def of_person(history: History, rows: int = 1, clients: int = 1) -> dict[Event, 
     for event, count in checked(history).items():
         released, times = _of_rows(event, rows)
         found[released] = found.get(released, 0) + count * times * clients
-    if clients > 1 and sum(found.values()) > UNLIMITED:
+    if (steps := sum(found.values())) > UNLIMITED:
         raise ValueError(
-            f"clients_per_person is {clients}, which makes {sum(found.values()):,} steps; choose fewer: at most "
-            f"{UNLIMITED:,} steps can be composed."
+            f"clients_per_person is {clients}, which makes {steps:,} steps in all; choose fewer steps or clients: at "
+            f"most {UNLIMITED:,} steps can be composed."
         )
     return checked(found)
 

@@ -227,7 +227,9 @@ def test_a_number_that_is_none_is_named_with_its_remedy(name, value):
 
 
 def test_too_many_steps_are_refused():
-    with pytest.raises(ValueError, match=r"^clients_per_person is 1000, which makes 3,000,000,000 steps; choose fewer"):
+    with pytest.raises(
+        ValueError, match=r"^clients_per_person is 1000, which makes 3,000,000,000 steps in all; choose fewer"
+    ):
         fp.epsilon(**FACT | {"steps": 3_000_000}, clients_per_person=1000)
 
 

@@ -122,7 +122,7 @@ def test_a_person_with_several_records_is_told_what_it_has_lost_unless_persons_a
     expected = {k: pld.epsilon(of_person({EVENT: 10, OTHER: 3}, k), 1e-5) for k in (2, 5, 10)}
     assert {stated["rows"]: stated["epsilon"] for stated in certificate.by_rows} == expected
     words = ", ".join(f"ε&nbsp;{epsilon_text(epsilon)} with {rows} records" for rows, epsilon in expected.items())
-    assert f"is protected less, exactly: {words}" in certificate_html(certificate, "x.json")
+    assert f"has lost more: {words}" in certificate_html(certificate, "x.json")
     persons = Ledger(url.replace("ledger.db", "persons.db"))
     persons.open_run("run", "visits", "a", Unit("patient", 8))
     persons.open_budgets({"p": ALLOWANCE, "q": ALLOWANCE})
