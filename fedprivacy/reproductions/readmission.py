@@ -77,7 +77,7 @@ SAMPLING_RATE, ROUNDS, LOCAL_STEPS, CLIPPING_NORM, LEARNING_RATE, MOMENTUM = 0.0
 EPSILONS, OPEN_ROUNDS = (1.0, 3.0, 8.0), 60
 
 ROW = fp.Unit()
-UNITS = {"by row": ROW, **{f"by patient, m = {m}": fp.Unit("patient", m) for m in (1, 4, 8)}}
+UNITS = {"row": ROW} | {f"patient, m = {m}": fp.Unit("patient", m) for m in (1, 4, 8)}
 """The units of privacy; with m = 1 only a patient's first encounter counts."""
 
 SEVERAL = 5
@@ -219,11 +219,11 @@ class _Readmission:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        what = "AUC, encounters of 14,300 patients"
+        what = "AUC by epsilon of the unit"
         rows = [Row("no privacy", what)]
         for epsilon in EPSILONS:
-            rows += [Row(f"epsilon {epsilon:g} {unit}", what, line=unit, budget=epsilon) for unit in UNITS]
-            rows.append(Row(_several(epsilon), f"epsilon of a patient with {SEVERAL} encounters", at_least=False))
+            rows += [Row(f"{unit}: {epsilon:g}", what, line=unit, budget=epsilon) for unit in UNITS]
+            rows.append(Row(_several(epsilon), f"epsilon of a patient with {SEVERAL} rows", at_least=False))
         return tuple(rows)
 
     def measure(self, seed: int, place: Workplace) -> Iterator[tuple[str, Measured]]:
@@ -240,22 +240,22 @@ class _Readmission:
         lost = math.nan
         for epsilon in EPSILONS:
             for name, unit in UNITS.items():
-                place.tell(f"epsilon {epsilon:g} {name}")
+                place.tell(f"{name}: {epsilon:g}")
                 run = fp.simulate(
                     Readmission(place.data, unit),
                     epsilon=epsilon,
                     seed=seed,
-                    out=place.runs / f"{epsilon:g}-{name.replace(' ', '-').replace(',', '')}",
+                    out=place.runs / f"{epsilon:g}-{unit.name}-{unit.rows}",
                     progress=False,
                 )
                 spent = max(client["epsilon"] for client in run.clients)
-                yield f"epsilon {epsilon:g} {name}", Measured(run.metrics["auc"], spent)
+                yield f"{name}: {epsilon:g}", Measured(run.metrics["auc"], spent)
                 lost = lost if unit is not ROW else max(_lost(client) for client in run.clients)
             yield _several(epsilon), Measured(lost)
 
 
 def _several(epsilon: float) -> str:
-    return f"epsilon {epsilon:g} by row, a patient with {SEVERAL}"
+    return f"{SEVERAL} rows: {epsilon:g}"
 
 
 def _lost(client: Mapping[str, Any]) -> float:

@@ -78,8 +78,8 @@ class Date(Number):
     """A column of dates: the time from a public day on, scaled as a number is. A time of day does not count.
 
     >>> import fedprivacy as fp
-    >>> fp.Date(since="2000-01-01").inputs("2000-02-01"), fp.Date(since="1950-01-01", unit="years").inputs("1990-01-01")
-    ([31.0], [40.0])
+    >>> fp.Date(since="2000-01-01").inputs("2000-02-01"), fp.Date(since="1950-01-01", unit="years").inputs("1950-01-01")
+    ([31.0], [0.0])
 
     Attributes:
         since: a day, as "2000-01-01".

@@ -74,7 +74,7 @@ def test_views_that_are_clipped_one_by_one_are_seen(monkeypatch):
     clip = GradientEngine.clip
 
     def each_view(self, inputs, targets, norm, mask=None):
-        return clip(self, inputs, targets, norm * (self._views if self._views > 1 else 1), mask)
+        return clip(self, inputs, targets, norm * self._layout.views, mask)
 
     monkeypatch.setattr(GradientEngine, "clip", each_view)
     found = replay(audited(Chain()))

@@ -222,7 +222,7 @@ HOSTILE_QUESTIONS = {
     "a column that begins a line": raw(question("mean", of=[BOUNDS | {"column": "age\nERROR all is well"}])),
     "bounds the wrong way round": raw(question("mean", of=[BOUNDS | {"low": 2.0}])),
     "a histogram without end": raw(HISTOGRAM | {"intervals": 2**40}),
-    "a number twice": raw(question("categories", column="ward", levels=["1", "1.0"])),
+    "a number twice": raw(question("categories", column="ward", levels=[1, "1.0"])),
     "wide totals": raw(*[HISTOGRAM] * 256, question()),
     "conditions without end": raw(question(where=[within()] * 65)),
     "a group of bounds": raw(question(by=within())),
