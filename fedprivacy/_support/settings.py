@@ -27,7 +27,7 @@ WHOLE = (1, 10**9)
 LEAST = 5e-324
 """The smallest positive number."""
 
-_KIND_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
+KIND_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
 _TECHNICAL = 1e-4
 """Positive bounds below it are for the arithmetic's sake."""
@@ -86,6 +86,17 @@ def names_in(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
+def no_setting(key: str, fields: Fields) -> str:
+    """Say that there is no setting of this key, and which may have been meant."""
+    nearest = "".join(f" Did you mean {name}?" for name in get_close_matches(key, fields, 1))
+    return f"{key} is not a setting; the settings are {', '.join(fields)}.{nearest}"
+
+
+def is_printable(text: str) -> bool:
+    """Return whether a text, maybe of several lines, has only characters that a terminal shows as they are."""
+    return text.replace("\n", "").replace("\t", "").isprintable()
+
+
 def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
     """Convert the values that are not left open to their declared types, by field name; list a problem for each other
     key.
@@ -98,10 +109,9 @@ def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, 
         if value is None or value == "":
             continue
         if key not in fields:
-            nearest = "".join(f" Did you mean {name}?" for name in get_close_matches(key, fields, 1))
-            problems[key] = f"{key} is not a setting; the settings are {', '.join(fields)}.{nearest}"
+            problems[key] = no_setting(key, fields)
         elif (parsed := _as_type(value, kind := kind_of(fields[key]))) is None:
-            problems[fields[key].name] = f"{key} is {value!r}; give {_KIND_WORDS[kind]}."
+            problems[fields[key].name] = f"{key} is {value!r}; give {KIND_WORDS[kind]}."
         else:
             settings[fields[key].name] = parsed
     return settings, problems
@@ -127,7 +137,7 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
         value, (low, high), choices = settings.get(field.name), field.metadata["bounds"], field.metadata["choices"]
         check = field.metadata["check"]
         if isinstance(value, int | float) and not low <= value <= high:
-            kind = _KIND_WORDS[kind_of(field)]
+            kind = KIND_WORDS[kind_of(field)]
             problems[field.name] = f"{key} is {value}; choose {kind} {range_words(low, high, value)}."
         elif isinstance(value, str) and choices is not None and value not in choices:
             or_source = ", or write path/to/file.py:name" if field.metadata["or_source"] else ""

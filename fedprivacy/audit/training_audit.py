@@ -12,13 +12,13 @@ from fedprivacy._support.console import console_of
 from fedprivacy._support.settings import parse
 from fedprivacy.audit.auditor import audit
 from fedprivacy.audit.findings import Findings
-from fedprivacy.audit.findings_page import check_place, write_page
+from fedprivacy.audit.findings_page import write_page
 from fedprivacy.audit.progress import progress_on
 from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.records.folder import ledger_of, plan_of, read_config, read_history, read_run_id
+from fedprivacy.runs.records.folder import check_writable, ledger_of, plan_of, read_config, read_history, read_run_id
 from fedprivacy.runs.records.run import Run
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, Value
@@ -75,7 +75,7 @@ def audit_training(
         given = {key: value for key, value in by_name.items() if value is not None and value != ""}
         plan = plan_to_audit(given, folder, own)
     if place := given.get("out") or folder:
-        check_place(Path(str(place)))
+        check_writable(Path(str(place)))
     began = time.time()
     with progress_on(console_of(shown=progress)) as tell:
         found = audit_plan(plan, folder, effort=Effort.FULL if full else Effort.QUICK, seed=seed_of(given), tell=tell)

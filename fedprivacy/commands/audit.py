@@ -38,10 +38,10 @@ def audit(
     as_json: bool,
 ) -> None:
     """Audit and show what was found; see the command's help."""
-    from fedprivacy.audit.findings_page import check_place, write_page
+    from fedprivacy.audit.findings_page import write_page
     from fedprivacy.audit.progress import progress_on
     from fedprivacy.audit.subject import Effort
-    from fedprivacy.runs.records.folder import new_run_folder
+    from fedprivacy.runs.records.folder import check_writable, new_run_folder
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
     place = Path(settings.get("out") or run or new_run_folder("audit"))
@@ -53,7 +53,7 @@ def audit(
             audited = _of_app(settings, app)
         else:
             audited = _of_run(settings, run)
-        check_place(place)
+        check_writable(place)
         began = time.time()
         with progress_on(console) as tell:
             findings = audited(Effort.FULL if full else Effort.QUICK, tell)

@@ -29,12 +29,14 @@ def compare(
 ) -> None:
     """Compare runs: what each reached and spent, how they differ, and what privacy cost beside a baseline."""
     from fedprivacy.runs.records import comparison
-    from fedprivacy.runs.records.folder import RunFolderError, new_run_folder
+    from fedprivacy.runs.records.folder import RunFolderError, check_writable, new_run_folder
     from fedprivacy.values.metrics import main_metrics
 
     with plain_errors(RunFolderError, code=2):
         compared = comparison.compare(*runs, metric=metric)
-        report = compared.save(out or new_run_folder("comparison"))
+        folder = out or Path(new_run_folder("comparison"))
+        check_writable(folder)
+        report = compared.save(folder)
     if as_json:
         print_json(compared.summary() | {"report": str(report)})
         return

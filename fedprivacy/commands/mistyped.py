@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
 from fedprivacy.commands import help_page
@@ -28,18 +28,11 @@ _MOST = 3
 """Options that are named."""
 
 _REMEDIES = {"float": "give a number", "integer": "give a whole number"}
+"""Remedies for values that are not of a type, or of a range of it."""
 
 
-class ForgivingCommand(TyperCommand):
-    """A command whose usage errors say what to type instead, and whose help is of the basic options, or of all."""
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the help at once, as Typer does."""
-        help_page.show(self, ctx, everything=False)
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return all parameters, with an option for the rest of the help where there is more of it."""
-        return super().get_params(ctx) + [_HELP_ALL] * help_page.has_more(self)
+class _Forgiving(click.Command):
+    """Options whose usage errors say what to type instead."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as always; an option that there is not, or a value of another type, comes with the remedy."""
@@ -57,15 +50,35 @@ class ForgivingCommand(TyperCommand):
             message = f"{error.message} Did you mean {' or '.join(f'--{name}' for name in meant)}?"
             raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
         except click.BadParameter as error:
-            if not (error.param and (remedy := _REMEDIES.get(error.param.type.name))):
+            kind = error.param.type.name.removesuffix(" range") if error.param else ""
+            if "is not a valid" not in error.message or not (remedy := _REMEDIES.get(kind)):
                 raise
             raise click.BadParameter(
-                f"{error.message.removesuffix('.')}; {remedy}.", ctx=error.ctx, param=error.param
+                f"{error.message.removesuffix('.').replace(' range', '')}; {remedy}.", ctx=error.ctx, param=error.param
             ) from None
+
+
+class ForgivingGroup(_Forgiving, TyperGroup):
+    """A group whose own options are forgiving."""
+
+
+class ForgivingCommand(_Forgiving, TyperCommand):
+    """A command whose usage errors say what to type instead, and whose help is of the basic options, or of all."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the help at once, as Typer does."""
+        help_page.show(self, ctx, everything=False)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return all parameters, with an option for the rest of the help where there is more of it."""
+        return super().get_params(ctx) + [_HELP_ALL] * help_page.has_more(self)
 
 
 class Commands(typer.Typer):
     """A group of commands, each of which is forgiving."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(cls=ForgivingGroup, suggest_commands=False, **given)  # click names the nearest by itself
 
     def command(  # type: ignore[override]  # its other options no command here needs
         self, name: str | None = None

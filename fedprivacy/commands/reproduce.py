@@ -58,8 +58,9 @@ def reproduce(
     """
     from fedprivacy.reproductions.experiment import ReproductionError
     from fedprivacy.reproductions.reproduction import reproduce as reproduced
+    from fedprivacy.runs.records.folder import RunFolderError
 
-    with ends_in_order(), plain_errors(ReproductionError, OSError, code=2), _said_if_stopped():
+    with ends_in_order(), plain_errors(ReproductionError, RunFolderError, OSError, code=2), _said_if_stopped():
         results = reproduced(
             name,
             seeds=seeds,

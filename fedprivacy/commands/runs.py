@@ -53,6 +53,8 @@ def runs(
     if as_json:
         print_json({"total": len(rows), "runs": list(rows[:most]), "problems": rows.problems})
         return
+    if not rows and rows.problems:
+        raise typer.Exit(2)
     if not rows:
         OUT.print("No such run. 'fedprivacy simulate' makes one; --store names another folder.", highlight=False)
         return
@@ -83,14 +85,14 @@ def remove(
 ) -> None:
     """Delete runs with everything in their folders. What was charged to a ledger elsewhere stays charged."""
     from fedprivacy.runs.records.folder import RunFolderError
-    from fedprivacy.runs.records.removal import remove_run
+    from fedprivacy.runs.records.removal import remove_runs
 
     if not yes:
         typer.confirm(f"Delete {', '.join(map(str, folders))} for ever?", abort=True)
     with plain_errors(RunFolderError, code=2):
-        for folder in folders:
-            remove_run(folder)
-            OUT.print(f"Removed {escape(str(folder))}.", highlight=False)
+        remove_runs(folders)
+    for folder in folders:
+        OUT.print(f"Removed {escape(str(folder))}.", highlight=False)
 
 
 def _pairs(typed: Sequence[str]) -> dict[str, str]:

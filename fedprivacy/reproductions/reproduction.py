@@ -12,6 +12,7 @@ from fedprivacy.reproductions.bench import check_complete, data_folder, finished
 from fedprivacy.reproductions.experiment import Reproduction, ReproductionError
 from fedprivacy.reproductions.results import ReproductionResults
 from fedprivacy.reproductions.seeds import SeedsLeft
+from fedprivacy.runs.records.folder import check_writable
 from fedprivacy.runs.settings.configuration import RUNS
 
 
@@ -56,12 +57,13 @@ def reproduce(
     Raises:
         ReproductionError: there is none of that name, files are missing, what is kept in `out` is of other settings,
             an object, which other processes do not have, is to be run in several, or no row measured the metric.
+        RunFolderError: `out` cannot be written.
         KeyboardInterrupt: somebody ended it; finished seeds are kept.
     """
     chosen = _chosen(reproduction, jobs)
     for name, value in {"seeds": seeds, "jobs": jobs}.items():
-        if value is not None and value < 1:
-            raise ReproductionError(f"{name} is {value}; give 1 or more.")
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ReproductionError(f"{name} is {value!r}; give a whole number, 1 or more.")
     numbers = range(chosen.seeds if seeds is None else seeds)
     folder = Path(out or Path(RUNS) / f"reproduce-{chosen.name}")
     found = finished(chosen, numbers, folder)
@@ -70,6 +72,7 @@ def reproduce(
         shown(found)  # refuses an unknown metric before the others are measured
     if left := [seed for seed in numbers if seed not in {result.seed for result in found}]:
         files = data_folder(chosen, None if data is None else Path(data))
+        check_writable(folder)
         folder.mkdir(parents=True, exist_ok=True)
         several = min(jobs, len(left))
         with bar_on(console_of(shown=progress), "figure") as bar:

@@ -279,6 +279,8 @@ def recommended(
     budget, least = asked.config.budget, asked.noise.of()
     if not budget.enforced:
         raise ConfigError(["epsilon is infinite, and without a budget nothing follows; give a number, for example 3."])
+    if shard_size is not None and (not isinstance(shard_size, int | float) or not 1.0 <= shard_size < math.inf):
+        raise ConfigError([f"shard size is {shard_size!r}; give a number of records, at least 1, or leave it out."])
     facts = _facts(asked, shard_size)
     rate = sampling_rate(budget, asked.relation, least)
     plan = plan_of({**given, "sampling-rate": rate}, task)

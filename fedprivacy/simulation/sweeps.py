@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from fedprivacy._support.console import bar_on, console_of
 from fedprivacy.flower.simulated.engine import quiet_flower
+from fedprivacy.runs.records.folder import check_usable
 from fedprivacy.runs.records.grid import SweepGrid, SweepResults, SweptRun
 from fedprivacy.runs.settings.configuration import FIELDS, OF_SWEEPS, ConfigError, Value
 from fedprivacy.runs.settings.device import choose_device
@@ -62,6 +63,7 @@ def sweep(
 
     Raises:
         ConfigError: lists everything that is wrong with any combination, before the first run.
+        RunFolderError: `out` cannot be written, or holds a run.
         KeyboardInterrupt: somebody ended the sweep; the same call goes on.
     """
     rates = tuple(baseline_learning_rates)
@@ -98,6 +100,7 @@ def run_grid(grid: SweepGrid, jobs: int, console: Console) -> Mapping[str, str]:
             build_strategy(plan.config)
     for words in dict.fromkeys(words for plan in plans for words in plan.warnings()):
         console.print(f"[yellow]{escape(words)}", soft_wrap=True)
+    check_usable(grid.out)
     grid.out.mkdir(parents=True, exist_ok=True)
     left = [run for run in grid.runs if not run.finished]
     jobs = min(jobs or (1 if grid.task else os.cpu_count() or 1), max(len(left), 1))
@@ -121,8 +124,10 @@ def _check(grid: SweepGrid, jobs: int | None) -> None:
         for key in grid.lists
         if key in FIELDS and key not in OF_SWEEPS
     ]
-    problems += [f"seeds is {grid.seeds}; give 1 or more."] * (grid.seeds < 1)
-    if grid.task and (jobs or 1) > 1:
+    for name, number in (("seeds", grid.seeds), ("jobs", jobs)):
+        if number is not None and (not isinstance(number, int) or number < 1):
+            problems.append(f"{name} is {number!r}; give a whole number, 1 or more.")
+    if grid.task and isinstance(jobs, int) and jobs > 1:
         problems.append(
             f"jobs is {jobs}, and the task is an object, which other processes do not have; give "
             "task='path/to/file.py:Name', or jobs=1."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -17,11 +17,14 @@ from torch import Tensor, nn
 
 from fedprivacy._support.console import bar_on, console_of
 from fedprivacy.gradients import Loss
+from fedprivacy.runs.records.folder import check_writable
 from fedprivacy.single import checkpoint as checkpoints
+from fedprivacy.single.arguments import check_function, check_numbers, check_path, check_trainable, check_within
 from fedprivacy.single.data import Records
 from fedprivacy.single.optimisation import GivenOptimizer, GivenSchedule, Optimisation, optimizer_of
 from fedprivacy.single.private_gradients import PrivateGradients, device_of
 from fedprivacy.tasks.augmentation import Augmentation
+from fedprivacy.training.optimizers import LARGEST_WEIGHT_DECAY, MOMENTA
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.number import number_of
 from fedprivacy.values.wording import budget_text, epsilon_text
@@ -166,8 +169,10 @@ def train(
             budget, a `Dataset` is given without a prototype, or `size_public` is set for whole numbers without a
             statement of the null rows; or the checkpoint is of other arguments, or damaged. Nothing has been charged.
     """
-    folder = None if checkpoint is None else Path(checkpoint)
-    _check(learning_rate, evaluate_every, folder, resume=resume)
+    rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+    _check(rates, evaluate, evaluate_every, callbacks)
+    check_trainable(model, loss)
+    folder = _folder(checkpoint, resume=resume)
     plan: dict[str, Any] = {
         "epsilon": epsilon,
         "delta": delta,
@@ -179,7 +184,6 @@ def train(
         "clipping": clipping,
         "augmentation_multiplicity": augmentation_multiplicity,
     }
-    rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
     named = optimizer if isinstance(optimizer, str) else "its own"
     settings = plan | rates | {"optimizer": named, "evaluate_every": evaluate_every}
     kept = _kept(folder, settings) if folder and resume else None
@@ -253,7 +257,7 @@ class _Training:
             found = self.evaluate(deepcopy(self.model).eval())
         row = {"step": taken, "epsilon": self.gradients.epsilon}
         for name, value in (found if isinstance(found, Mapping) else {"value": found}).items():
-            if (number := number_of(value)) is None or name in {"step", "epsilon"}:
+            if (number := number_of(value)) is None or not isinstance(name, str) or name in {"step", "epsilon"}:
                 raise ValueError(
                     f"evaluate returns a {type(value).__name__} as {name!r}; return a number, or numbers by name, none "
                     "of them called step or epsilon."
@@ -273,15 +277,31 @@ class _Training:
             checkpoints.write(self.folder, state)
 
 
-def _check(learning_rate: float, evaluate_every: int | None, folder: Path | None, *, resume: bool) -> None:
-    if not 0.0 < learning_rate < math.inf:
-        raise ValueError(f"learning_rate is {learning_rate}; choose a positive number.")
+def _check(rates: dict[str, float], evaluate: object, evaluate_every: int | None, callbacks: object) -> None:
+    check_numbers(rates | {"evaluate_every": evaluate_every}, whole=("evaluate_every",), optional=("evaluate_every",))
+    if not 0.0 < rates["learning_rate"] < math.inf:
+        raise ValueError(f"learning_rate is {rates['learning_rate']}; choose a positive number.")
+    check_within("momentum", rates["momentum"], *MOMENTA)
+    check_within("weight_decay", rates["weight_decay"], 0.0, LARGEST_WEIGHT_DECAY)
     if evaluate_every is not None and evaluate_every < 1:
         raise ValueError(f"evaluate_every is {evaluate_every}; choose a whole number, at least 1.")
+    if evaluate is not None:
+        check_function("evaluate", evaluate, "a function of a model that returns a number, or numbers by name")
+    for callback in callbacks if isinstance(callbacks, Iterable) else [callbacks]:
+        check_function("callbacks", callback, "a list of functions of the step's number and epsilon")
+
+
+def _folder(checkpoint: str | Path | None, *, resume: bool) -> Path | None:
+    """Return the folder of the checkpoint, if there is to be one."""
+    folder = None
+    if checkpoint is not None:
+        check_path("checkpoint", checkpoint)
+        check_writable(folder := Path(checkpoint), "checkpoint")
     if resume and folder is None:
         raise ValueError("resume is True, but checkpoint is open; give the folder of the training that is to go on.")
     if folder is not None and not resume and (folder / checkpoints.FILE).exists():
         raise ValueError(f"checkpoint is '{folder}', which holds a training; say resume=True, or name another folder.")
+    return folder
 
 
 def _kept(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -95,6 +95,8 @@ def optimizer_of(
         return _OF_TORCH[type(ours)](trained, lr=settings.pop("learning_rate"), **settings)
     if momentum or weight_decay:
         raise ValueError("momentum and weight_decay are those of a named optimizer; give them to the optimiser itself.")
+    if not (isinstance(given, torch.optim.Optimizer) or callable(given)):
+        raise ValueError(f"optimizer is {given!r}; give a name, a torch.optim.Optimizer, or a factory of one.")
     made = given if isinstance(given, torch.optim.Optimizer) else given(trained)
     if not isinstance(made, torch.optim.Optimizer):
         raise ValueError(f"optimizer makes a {type(made).__name__}; give a torch.optim.Optimizer, or a factory of one.")

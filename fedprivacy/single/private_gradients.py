@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -28,6 +27,7 @@ from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.settings.device import check_device, choose_device
 from fedprivacy.single.account import KeptAccount, PassingAccount, Release, StepAccount
+from fedprivacy.single.arguments import check_numbers, check_path, check_trainable
 from fedprivacy.single.data import Records, shard_of
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY, Augmentation
 from fedprivacy.tasks.task import check_null
@@ -123,8 +123,27 @@ class PrivateGradients:
                 state of a training of this account.
         """
         relation = NeighbouringRelation.ZERO_OUT if size_public else NeighbouringRelation.ADD_OR_REMOVE_ONE
+        numbers = {
+            "epsilon": epsilon,
+            "delta": delta,
+            "steps": steps,
+            "noise_multiplier": noise_multiplier,
+            "sampling_rate": sampling_rate,
+            "batch_size": batch_size,
+            "clipping_norm": clipping_norm,
+            "augmentation_multiplicity": augmentation_multiplicity,
+            "seed": seed,
+        }
+        check_numbers(
+            numbers,
+            whole=("steps", "augmentation_multiplicity", "seed"),
+            optional=("steps", "noise_multiplier", "batch_size", "seed"),
+        )
         budget, state = PrivacyBudget(epsilon, delta), None if resume is None else _State.of(resume)
         _check_settings(batch_size, steps, noise_multiplier, clipping, augmentation_multiplicity)
+        if augmentation is not None and not isinstance(augmentation, Augmentation):
+            raise ValueError(f"augmentation is {augmentation!r}; give a fedprivacy.Augmentation.")
+        check_trainable(model, loss)
         check_model(model)
         self._shown, self._own = model, deepcopy(model)
         if device is not None:
@@ -285,6 +304,7 @@ def _opened(
                 "account='a/file', which counts those of all, or train in one process."
             )
         return PassingAccount(budget), "", 0
+    check_path("account", account)
     guard = Guard(Path(account).absolute(), budget, unit=unit)
     guard.check(relation)
     runs = guard.by_run()
@@ -350,8 +370,8 @@ def device_of(name: str) -> torch.device:
     Raises:
         ConfigError: no device has it, or this machine lacks it.
     """
-    check_device(name)
-    return choose_device(name)
+    check_device(str(name))
+    return choose_device(str(name))
 
 
 def _divisor(batch_size: float | None, public: float | None) -> float:
@@ -370,7 +390,7 @@ def _check_settings(
     for name, value in (("batch_size", batch_size), ("noise_multiplier", noise)):
         if value is not None and not 0.0 < value < math.inf:
             raise ValueError(f"{name} is {value}; choose a positive number.")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1):
+    if steps is not None and steps < 1:
         raise ValueError(f"steps is {steps}; choose a whole number, at least 1.")
     if not 1 <= multiplicity <= LARGEST_MULTIPLICITY:
         raise ValueError(

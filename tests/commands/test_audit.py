@@ -139,7 +139,7 @@ def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, 
     monkeypatch.setattr(auditor, "GATES", {"stand-in": lambda audited: pytest.fail("something was asked")})
     (tmp_path / "file").touch()
     refused = fedprivacy("audit", *SMALL, "--out", "file/found", cwd=tmp_path, code=2)
-    assert "out is 'file/found', and" in unwrapped(refused.stderr) and "name a folder" in unwrapped(refused.stderr)
+    assert "out is 'file/found', which cannot be written: Not a directory; name another" in unwrapped(refused.stderr)
 
 
 @pytest.mark.soak

@@ -101,6 +101,8 @@ def test_removing_a_run_takes_its_folder_and_no_charge_of_another(home):
     assert before
     assert "Aborted" in fedprivacy("runs", "remove", "runs/blobs-1", cwd=home, code=1).output
     assert Path("runs/blobs-1").is_dir()
+    refused = unwrapped(fedprivacy("runs", "remove", "runs/good-1", "runs/bad-1", "--yes", cwd=home, code=2).output)
+    assert "'runs/bad-1' holds no run" in refused and Path("runs/good-1").is_dir()  # nothing is removed then
     fedprivacy("runs", "remove", "runs/blobs-1", "runs/good-1", "--yes", cwd=home)
     assert [path.name for path in Path("runs").iterdir()] == ["blobs-2"]
     assert charged("shared.db") == before
@@ -117,6 +119,16 @@ def test_removing_a_run_takes_its_folder_and_no_charge_of_another(home):
     [
         (("--setting", "epsilon"), "setting is 'epsilon'; give KEY=VALUE"),
         (("--setting", "epsilom=1"), "epsilom is not a setting"),
+        (("--setting", "lerning-rate=1"), "Did you mean learning-rate?"),
+        (("--setting", "=1"), "is not a setting"),
+        (("--setting", "epsilon=small"), "epsilon is 'small'; give a number."),
+        (("--setting", "rounds=few"), "rounds is 'few'; give a whole number."),
+        (("--setting", "privacy=maybe"), "privacy is 'maybe'; give true or false."),
+        (("--sort", ""), "sort is ''; choose epsilon, rounds"),
+        (("--stores", "x"), "No such option '--stores'. Did you mean --store?"),
+        (("--most", "many"), "'--most': 'many' is not a valid integer; give a whole number."),
+        (("--store", "notes.txt"), "notes.txt cannot be used: file is not a database"),
+        (("remoove", "runs"), "No such command 'remoove'. Did you mean 'remove'?"),
         (("--status", "lost"), "status is 'lost'; choose one of running, finished, stopped, failed"),
         (("--sort", "acuracy"), "sort is 'acuracy'; choose epsilon, rounds"),
         (("--store", "nowhere.db"), "store is"),
@@ -124,6 +136,8 @@ def test_removing_a_run_takes_its_folder_and_no_charge_of_another(home):
         (("error", "nowhere"), "no run in 'nowhere' has failed"),
     ],
 )
-def test_what_cannot_be_listed_is_named(typed, told, tmp_path):
+def test_what_cannot_be_listed_is_named(typed, told, tmp_path, caplog):
     record(f"sqlite:///{tmp_path}/runs/one/ledger.db", facts("one"), growing(["a"], 1), RunStatus.FINISHED)
-    assert told in unwrapped(fedprivacy("runs", *typed, cwd=tmp_path, code=2).output)
+    (tmp_path / "notes.txt").write_text("nothing")
+    printed = unwrapped(fedprivacy("runs", *typed, cwd=tmp_path, code=2).output)
+    assert told in printed + caplog.text and printed.count("Did you mean") < 2

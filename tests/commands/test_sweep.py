@@ -181,7 +181,12 @@ def test_in_python_it_is_the_same_sweep_of_an_object_with_every_metric_and_the_b
     [
         ({"ledger": "sqlite:///l.db"}, "ledger is no setting of a sweep"),
         ({"seed": 3}, "seed is no setting of a sweep"),
-        ({"seeds": 0}, "seeds is 0; give 1 or more"),
+        ({"seeds": 0}, "seeds is 0; give a whole number, 1 or more"),
+        ({"seeds": 1.5}, "seeds is 1.5; give a whole number"),
+        ({"jobs": 0}, "jobs is 0; give a whole number"),
+        ({"name": "../up"}, "name is '../up'; give a folder's name"),
+        ({"tags": "\x1b[2J"}, "tags holds characters that cannot be printed; take them out"),
+        ({"epsilon": "1,3"}, "epsilon is '1,3'; give a number"),
         ({"jobs": 2}, "jobs is 2, and the task is an object"),
         ({"epsilon": []}, "epsilon is an empty list; give a value"),
         ({"epsilon": [1.0, -2.0]}, "epsilon is -2.0"),
@@ -204,6 +209,21 @@ def test_all_combinations_are_checked_before_the_first_run(home):
     printed = swept(home, "--epsilon", "1,4", "--strategy", "fedavg,gone.py:Gone", code=2).output
     assert "gone.py" in printed
     assert not (home / "swept").exists()
+
+
+@pytest.mark.parametrize(
+    ("out", "told"),
+    [
+        ("coins.py", "out is 'coins.py', which is a file; name a folder."),
+        ("coins.py/swept", "out is 'coins.py/swept', which cannot be written: Not a directory; name another folder"),
+        ("one", "out is 'one', which already holds a run; name a new folder."),
+    ],
+)
+def test_a_place_where_no_sweep_can_be_is_refused(out, told, home):
+    (home / "one").mkdir()
+    (home / "one" / "rounds.jsonl").write_text("{}")
+    printed = fedprivacy("sweep", "--task", "coins.py:Coins", "--epsilon", "1", "--out", out, cwd=home, code=2)
+    assert told in unwrapped(printed.output) and "Traceback" not in printed.output
 
 
 def test_a_folder_with_other_runs_is_refused(home):

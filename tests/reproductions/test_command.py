@@ -215,8 +215,9 @@ def test_an_object_is_reproduced_from_a_script(tmp_path, monkeypatch):
     ("settings", "words"),
     [
         ({"jobs": 2}, "jobs is 2, and the reproduction is an object of class Coins, which other processes do not have"),
-        ({"jobs": 0}, "jobs is 0; give 1 or more"),
-        ({"seeds": 0}, "seeds is 0; give 1 or more"),
+        ({"jobs": 0}, "jobs is 0; give a whole number, 1 or more"),
+        ({"seeds": 0}, "seeds is 0; give a whole number, 1 or more"),
+        ({"seeds": "many"}, "seeds is 'many'; give a whole number"),
     ],
 )
 def test_what_a_script_cannot_ask_for_is_said_before_anything_is_measured(settings, words, tmp_path):

@@ -196,6 +196,25 @@ def test_what_must_be_known_is_asked_for():
     assert found.facts.guessed and found.facts.records == 150 and found.facts.outputs == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"shard_size": 0}, "shard size is 0; give a number of records, at least 1"),
+        ({"shard_size": math.nan}, "shard size is nan; give a number of records"),
+        ({"shard_size": "many"}, "shard size is 'many'; give a number of records"),
+        ({"epsilon": -1.0}, "epsilon is -1.0; choose a number above 0"),
+        ({"delta": 2.0}, "delta is 2.0; choose a number above 0, at most 0.999"),
+        ({"algorithm": "fedawg"}, "algorithm is 'fedawg'; choose one of fedavg, local, mr-mtl"),
+        ({"algorithm": "ditto", "pull": -1.0}, "pull is -1.0; choose a number from 0 to a million"),
+        ({"clients": 0}, "clients is 0; choose a whole number from 1"),
+        ({"epsilon": 1e-9}, "epsilon is 1e-09 .* choose a larger epsilon or fewer steps"),
+    ],
+)
+def test_what_nothing_can_be_recommended_for_is_named(given, told):
+    with pytest.raises(ConfigError, match=told):
+        fp.recommend(Sealed(), **given)
+
+
 def test_without_a_budget_nothing_follows():
     with pytest.raises(ConfigError, match="epsilon"):
         fp.recommend(Sealed(), epsilon=math.inf)

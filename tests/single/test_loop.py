@@ -1,6 +1,7 @@
 """`fp.train` is a loop over private gradients: any optimiser, schedule and evaluation; errors cost nothing."""
 
 import copy
+import re
 from functools import partial
 
 import numpy as np
@@ -118,6 +119,21 @@ def test_a_trained_model_is_free_again():
 
 WRONG = {
     "learning_rate is -1": {"learning_rate": -1.0},
+    "learning_rate is 'fast'; give a number": {"learning_rate": "fast"},
+    "epsilon is None; give a number": {"epsilon": None},
+    "delta is '1e-4'; give a number": {"delta": "1e-4"},
+    "steps is True; give a whole number": {"steps": True},
+    "seed is 'lucky'; give a whole number": {"seed": "lucky"},
+    "momentum is nan; choose a number from 0 to 0.9999": {"momentum": float("nan")},
+    "weight_decay is -1; choose a number from 0 to 1,000": {"weight_decay": -1},
+    "evaluate_every is 1.5; give a whole number": {"evaluate_every": 1.5},
+    "evaluate is 'accuracy'; give a function of a model": {"evaluate": "accuracy"},
+    "evaluate returns a float as 1; return a number, or numbers by name": {"evaluate": lambda model: {1: 0.5}},
+    "callbacks is 3; give a list of functions": {"callbacks": 3},
+    "callbacks is 'print'; give a list of functions": {"callbacks": [print, "print"]},
+    "optimizer is None; give a name, a torch.optim.Optimizer": {"optimizer": None},
+    "augmentation is 'flip'; give a fedprivacy.Augmentation": {"augmentation": "flip"},
+    "account is 3; give a path": {"account": 3},
     "device is 'tpu'": {"device": "tpu"},
     "evaluate_every is 0": {"evaluate_every": 0},
     "evaluate returns a str as 'name'": {"evaluate": lambda model: {"name": "value"}},
@@ -136,9 +152,32 @@ WRONG = {
 
 @pytest.mark.parametrize("words", WRONG)
 def test_what_cannot_be_trained_is_refused_before_a_step_is_charged(words, tmp_path):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=re.escape(words)):
         train(checkpoint=tmp_path, **WRONG[words])
     assert not (tmp_path / "account.log").exists() or charged(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "words"),
+    [
+        (torch.nn.Linear, LOSS, "give a torch.nn.Module"),
+        (new_model(), None, "loss is None; give a function of outputs and targets"),
+        (new_model(), torch.nn.CrossEntropyLoss(), r"the loss returns shape \[\] .*reduction='none'"),
+    ],
+    ids=["a class", "no loss", "a mean loss"],
+)
+def test_what_is_no_model_or_no_loss_is_refused(model, loss, words):
+    with pytest.raises(ValueError, match=words):
+        train(model, loss=loss)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("file", "which is a file"), ("file/in", "cannot be written"), (3, "path")]
+)
+def test_a_checkpoint_that_cannot_be_kept_is_refused(name, words, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=f"checkpoint is .*{words}"):
+        train(checkpoint=name if name == 3 else tmp_path / name)
 
 
 def charged(folder):

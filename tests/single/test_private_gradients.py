@@ -282,6 +282,10 @@ def test_what_cannot_be_trained_privately_is_refused_before_anything_is_charged(
         "noise_multiplier": (0.2, r"noise_multiplier is 0.2, .* allows \d steps"),
         "device": ("tpu", "device is 'tpu'"),
         "resume": ({"run": ""}, "resume is no state"),
+        "seed": (0.5, "seed is 0.5; give a whole number"),
+        "delta": (float("nan"), "delta is nan; choose a probability"),
+        "augmentation_multiplicity": (2.5, "augmentation_multiplicity is 2.5; give a whole number"),
+        "augmentation": (torch.flip, "give a fedprivacy.Augmentation"),
     }.items():
         value, message = words
         with pytest.raises(ValueError, match=message):

@@ -178,18 +178,31 @@ def check_usable(folder: Path) -> None:
     Raises:
         RunFolderError: says which. Nothing is left on the disk.
     """
+    check_writable(folder)
+    check_unused(folder)
+
+
+def check_writable(folder: Path, setting: str = "out") -> None:
+    """Refuse a folder that cannot be made or written.
+
+    Args:
+        folder: the folder; it need not exist.
+        setting: name of the setting that names it.
+
+    Raises:
+        RunFolderError: says why not. Nothing is left on the disk.
+    """
     made: list[Path] = []
     try:
-        check_unused(folder)
         made += [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"1")
     except FileExistsError:
-        raise RunFolderError(f"out is '{folder}', which is a file; name a folder.") from None
+        raise RunFolderError(f"{setting} is '{folder}', which is a file; name a folder.") from None
     except OSError as error:
         raise RunFolderError(
-            f"out is '{folder}', which cannot be written: {error.strerror}; name another folder, or mend this one."
+            f"{setting} is '{folder}', which cannot be written: {error.strerror}; name another folder, or mend it."
         ) from error
     finally:
         for each in made:

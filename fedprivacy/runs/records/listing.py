@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedprivacy._support.settings import ConfigError, names_in
+from fedprivacy._support.settings import KIND_WORDS, ConfigError, kind_of, names_in, no_setting
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS
 from fedprivacy.values.metrics import measured_names, shown_metric
@@ -40,9 +40,7 @@ class RunFilter:
     search: str = ""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{key} is not a setting; the settings are {', '.join(FIELDS)}." for key in self.settings.keys() - FIELDS
-        ]
+        problems = [problem for key, typed in self.settings.items() if (problem := _problem(key, str(typed)))]
         if self.status and self.status not in tuple(RunStatus):
             problems.append(f"status is '{self.status}'; choose one of {', '.join(RunStatus)}.")
         if problems:
@@ -173,12 +171,26 @@ def ordered(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     return known + [row for row in rows if value(row) in (None, "")]
 
 
+def _problem(key: str, typed: str) -> str:
+    """Say why a setting cannot have the value that is typed; empty: it can."""
+    if key not in FIELDS:
+        return no_setting(key, FIELDS)
+    kind = kind_of(FIELDS[key])
+    possible = typed.lower() in ("true", "false") if kind == "bool" else kind == "str" or _number(typed) is not None
+    return "" if possible or not typed else f"{key} is '{typed}'; give {KIND_WORDS[kind]}."
+
+
+def _number(typed: str) -> float | None:
+    with suppress(ValueError):
+        return float(typed)
+    return None
+
+
 def _same(value: object, typed: str) -> bool:
     """Tell whether a setting has the value that is typed."""
+    typed = str(typed)
     if isinstance(value, bool):
         return typed.lower() == str(value).lower()
     if isinstance(value, int | float):
-        with suppress(ValueError):
-            return float(typed) == value
-        return False
+        return _number(typed) == value
     return typed == ("" if value is None else str(value))

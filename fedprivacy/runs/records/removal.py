@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fedprivacy.runs.records.catalogue import Catalogue
@@ -12,12 +14,21 @@ from fedprivacy.runs.settings.configuration import CONFIG, LEDGER, RUNS
 from fedprivacy.values.wording import count_text
 
 
-def remove_run(folder: Path) -> None:
-    """Delete a run's folder with everything in it. What was charged to a ledger elsewhere stays charged.
+def remove_runs(folders: Sequence[Path]) -> None:
+    """Delete runs' folders with everything in them. What was charged to a ledger elsewhere stays charged.
 
     Raises:
-        RunFolderError: it holds no run, one that goes on, or a ledger that other runs are charged to.
+        RunFolderError: one holds no run, one that goes on, or a ledger that other runs are charged to. None is deleted.
     """
+    with ExitStack() as held:
+        for folder in dict.fromkeys(folders):
+            _check_removable(folder)
+            held.callback(os.close, hold(folder / CONFIG))  # raises if another process runs it
+        for folder in dict.fromkeys(folders):
+            shutil.rmtree(folder)
+
+
+def _check_removable(folder: Path) -> None:
     if not (folder / CONFIG).is_file():
         raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to.")
     if others := [run for run in _charged_to(folder / LEDGER) if run != read_run_id(folder)]:
@@ -25,11 +36,6 @@ def remove_run(folder: Path) -> None:
             f"'{folder}' holds the ledger of {count_text(len(others), 'other run')}, whose charges must not be lost; "
             "keep it."
         )
-    held = hold(folder / CONFIG)  # raises if another process runs it
-    try:
-        shutil.rmtree(folder)
-    finally:
-        os.close(held)
 
 
 def last_error(source: str = RUNS) -> tuple[Path, str]:

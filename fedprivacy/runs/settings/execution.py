@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from fedprivacy._support.settings import LEAST, SettingsGroup, setting
+from fedprivacy._support.settings import LEAST, SettingsGroup, is_printable, setting
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.runs.settings.device import check_device
@@ -26,6 +27,11 @@ def _check_ledger(named: str) -> None:
 def _check_name(named: str) -> None:
     if not re.fullmatch(r"[\w][\w.+-]*", named):
         raise ValueError(f"name is '{named}'; give a folder's name of letters, digits and - . + _.")
+
+
+def _check_words(key: str, words: str) -> None:
+    if not is_printable(words):
+        raise ValueError(f"{key} holds characters that cannot be printed; take them out.")
 
 
 NAMING = ("name", "tags", "note")
@@ -67,8 +73,12 @@ class ExecutionSettings(
     )
     out: str = setting("Folder for the results.", "")
     name: str = setting("Name with which the run's folder begins. Left open: the task's.", "", check=_check_name)
-    tags: str = setting("Words to find the run by, separated by commas: 'fedprivacy runs --tag'.", "")
-    note: str = setting("What the run is for, in words for people.", "")
+    tags: str = setting(
+        "Words to find the run by, separated by commas: 'fedprivacy runs --tag'.",
+        "",
+        check=partial(_check_words, "tags"),
+    )
+    note: str = setting("What the run is for, in words for people.", "", check=partial(_check_words, "note"))
     ledger: str = setting(
         "Ledger to share over runs: an SQLite file, or postgresql+psycopg://user@host/name; left open: a simulation "
         "keeps its own in out.",

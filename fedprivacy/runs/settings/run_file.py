@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from fedprivacy._support.settings import ConfigError, Value, fields_of, not_allowed
+from fedprivacy._support.settings import ConfigError, Value, fields_of, is_printable, not_allowed
 from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, RunConfig, parsed
 
 RUN_FILE = "run.toml"
@@ -98,7 +98,7 @@ def _unfit(key: str, value: object) -> str:
     if isinstance(value, Mapping | list | date | time):
         kind = next(words for kind, words in _KINDS.items() if isinstance(value, kind))
         return f"{key} is {kind}; give each setting one value, as in rounds = 20, without a [table] above it."
-    if isinstance(value, str) and not value.replace("\n", "").replace("\t", "").isprintable():
+    if isinstance(value, str) and not is_printable(value):
         return f"{key} holds characters that cannot be printed; take them out."
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return f"{key} is a whole number of more than 64 bits; give a smaller one."

@@ -1,0 +1,58 @@
+"""Checks of arguments of `fedprivacy.train` and `PrivateGradients`, before anything is read or charged.
+
+Each raises a ValueError that names the argument, its value and what to give instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from numbers import Integral
+from os import PathLike
+
+from torch import nn
+
+from fedprivacy._support.settings import range_words
+from fedprivacy.values.number import number_of
+
+
+def check_numbers(
+    arguments: Mapping[str, object], *, whole: Collection[str] = (), optional: Collection[str] = ()
+) -> None:
+    """Refuse what is no number: texts, truth values, None.
+
+    Args:
+        arguments: by name.
+        whole: names of those that must be whole numbers.
+        optional: names of those that may be None.
+    """
+    for name, value in arguments.items():
+        if value is None and name in optional:
+            continue
+        number = None if isinstance(value, bool) else number_of(value)
+        if number is None or (name in whole and not isinstance(number, Integral)):
+            raise ValueError(f"{name} is {value!r}; give a {'whole ' * (name in whole)}number.")
+
+
+def check_within(name: str, value: float, low: float, high: float) -> None:
+    """Refuse a number outside [low, high], and NaN."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; choose a number {range_words(low, high, value)}.")
+
+
+def check_function(name: str, given: object, remedy: str) -> None:
+    """Refuse what cannot be called; `remedy` describes the function to give."""
+    if not callable(given):
+        raise ValueError(f"{name} is {given!r}; give {remedy}.")
+
+
+def check_trainable(model: object, loss: object) -> None:
+    """Refuse what is no model and what is no loss."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model is {model!r}; give a torch.nn.Module.")
+    check_function("loss", loss, "a function of outputs and targets that returns one value for each record")
+
+
+def check_path(name: str, given: object) -> None:
+    """Refuse what names no file or folder."""
+    if not isinstance(given, str | PathLike):
+        raise ValueError(f"{name} is {given!r}; give a path.")
