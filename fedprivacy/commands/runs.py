@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -104,15 +105,15 @@ def _pairs(typed: Sequence[str]) -> dict[str, str]:
 
 
 def _table(rows: Sequence[dict[str, Any]], sort: str) -> Table:
-    """A row for each run; what it is sorted by has a column, and so have tags where a run has some."""
+    """A row for each run; what it is sorted by has a column, and else tags where a run has some."""
     from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, metric_name, metric_text
 
-    tagged = any(row["tags"] for row in rows)
     usual = {"run", "task", "status", "started", "rounds", "epsilon"}
     metrics = {sort} if any(sort in row["metrics"] for row in rows) else {row["metric"] for row in rows}
     extra = [sort] * (sort not in usual | metrics)
+    tagged = not extra and any(row["tags"] for row in rows)
     measured = "metric" if len(metrics) > 1 else metric_name(next(iter(metrics)))
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # room for names in 80 columns
     for column in ("run", "task", "status", *["tags"] * tagged):
         table.add_column(column, overflow="fold")
     for column in (*extra, "rounds", "epsilon", measured):
@@ -127,7 +128,7 @@ def _table(rows: Sequence[dict[str, Any]], sort: str) -> Table:
             f"[{_COLOURS[row['status']]}]{row['status']}",
             *[escape(", ".join(row["tags"]))] * tagged,
             *[escape(str(row["settings"].get(key))) for key in extra],
-            f"{row['rounds']} of {row['rounds_planned']}",
+            str(row["rounds"]) + f" of {row['rounds_planned']}" * (row["rounds"] != row["rounds_planned"]),
             NO_PRIVACY if not private else "-" if row["epsilon"] is None else epsilon_text(row["epsilon"]),
             value if len(metrics) == 1 else f"{metric_name(shown)} {value}",
         )

@@ -209,8 +209,10 @@ def _axis(name: str, values: list[Any]) -> alt.X:
 def _colour(name: str, values: list[Any], width: int) -> alt.Color:
     known = [value for value in values if value is not None]
     columns = max(1, (width + AXIS_ROOM) // LEGEND_ENTRY)
-    legend = alt.Legend(title=name, orient="bottom", columns=columns, labelLimit=LEGEND_ENTRY, format=".3~g")
+    entries: dict[str, Any] = {"title": name, "orient": "bottom", "columns": columns, "labelLimit": LEGEND_ENTRY}
     if known and _numeric(known):
         classes = alt.Scale(type="quantize", domain=[min(known), max(known)], range=list(COSTS))
-        return alt.Color("colour:Q", legend=legend, scale=classes)
-    return alt.Color("colour:N", legend=legend).scale(domain=sorted(set(map(str, known))), range=list(RUNS))
+        return alt.Color("colour:Q", legend=alt.Legend(**entries, format=".3~g"), scale=classes)
+    return alt.Color("colour:N", legend=alt.Legend(**entries)).scale(
+        domain=sorted(set(map(str, known))), range=list(RUNS)
+    )

@@ -157,6 +157,7 @@ def forecast_figure(
     noise = Scale(max(0.0, min(noises) - margin), max(noises) + margin)
     x = noise.x("noise_multiplier").title("noise multiplier")
     y = loss_scale(float(rounds) for _, rounds in forecast).y("rounds_left")
+    y = y.axis(alt.Axis(tickCount=5, tickMinStep=1))
     line = chart_of(rows).encode(x, y, tooltip=["noise_multiplier:Q", "rounds_left:Q"])
     ours = chart_of([{"noise_multiplier": sigma, "text": f"this run: {sigma:.4g}"}]).encode(x)
     left = sigma > (noise.low + noise.high) / 2  # of its line, where there is more room

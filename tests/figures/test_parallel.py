@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from fedprivacy.figures.experiments import AXIS_GAP, parallel_figure, parallel_rows
-from tests.figures.reading import drawn, marks, place, rows, text_called, written
+from fedprivacy.figures.experiments import AXIS_GAP, experiment_figure, parallel_figure, parallel_rows
+from tests.figures.reading import drawn, marks, place, rows, text_called, texts, written
 
 SETTINGS = ["learning-rate", "algorithm", "pull", "privacy"]
 
@@ -63,6 +63,13 @@ def test_values_that_would_overlap_are_left_out_but_for_the_ends():
     assert {"0.0 %", "100.0 %"} <= set(written(figure).splitlines())
     assert 10 < len(heights) < 30
     assert all(later - earlier >= 14 for earlier, later in pairwise(heights))  # px
+
+
+def test_the_legend_names_words_and_ranges_of_numbers():
+    of_words = texts(drawn(experiment_figure(RUNS, "learning-rate", "accuracy", "algorithm")))
+    assert {"algorithm", "ditto", "fedavg", "mr-mtl"} <= set(of_words)
+    of_numbers = texts(drawn(parallel_figure(RUNS, ["learning-rate"], "accuracy", "loss")))
+    assert {"loss", "< 1.33", "1.33 – 1.42", "≥ 1.67"} <= set(of_numbers)  # noqa: RUF001
 
 
 def test_the_numbers_behind_it_have_a_row_for_each_run_that_measured_the_metric():

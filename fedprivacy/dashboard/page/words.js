@@ -21,6 +21,8 @@ const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 /** Between a sign and its number. */
 export const NBSP = "\u00a0";
 
+const NO_BREAK_HYPHEN = "\u2011";
+
 /** What stands where an epsilon would, of a baseline. */
 export const NO_PRIVACY = "no privacy";
 
@@ -118,5 +120,6 @@ export function ownSpentText({ epsilon_text, budget, budget_text }, deltaText) {
 
 /** Every epsilon's small print: whose eyes it is for, at which delta, by which accountant. */
 export function smallPrint({ view, delta_text, accountant }) {
-  return `as seen by the ${view}, δ${NBSP}=${NBSP}${delta_text}, ${accountant} accountant`;
+  const delta = delta_text.replaceAll("-", NO_BREAK_HYPHEN);
+  return `as seen by the ${view}, δ${NBSP}=${NBSP}${delta}, ${accountant} accountant`;
 }
