@@ -69,7 +69,7 @@ def test_the_folder_receives_every_file(main_job):
     assert [line["round"] for line in lines] == list(range(1, 61))
     assert lines[-1].keys() == {
         "round", "metrics", "clients", "participants", "failures", "exhausted", "unreconciled", "max_epsilon",
-        "privacy", "since",
+        "privacy", "since", "most_charged",
     }  # fmt: skip
     assert json.loads((folder / "config.json").read_text())["settings"]["epsilon"] == 3.0
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
