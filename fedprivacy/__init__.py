@@ -17,7 +17,7 @@ and `Evenly`;
 `PrivateGradients` is for a loop of one's own; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets two
-environment variables unless they are set: `MKL_CBWR` (`fedprivacy._support.blas` says why) and `OMP_WAIT_POLICY`
+environment variables unless they are set: `MKL_CBWR` (`fedprivacy._support.blas` says why) and `GOMP_SPINCOUNT`
 (`fedprivacy._support.openmp`); so import it before torch.
 """
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedprivacy._support.blas import ask_for_strict_products
 from fedprivacy._support.lazy import from_homes, names_of
-from fedprivacy._support.openmp import ask_for_sleeping_threads
+from fedprivacy._support.openmp import ask_for_short_waits
 
 if TYPE_CHECKING:
     from fedprivacy import reproductions as reproductions
@@ -116,7 +116,7 @@ _HOMES = {
     "ConfigError": "runs.settings.configuration",
 }
 
-ask_for_sleeping_threads()
+ask_for_short_waits()
 ask_for_strict_products()  # whichever door leads here: a command, a notebook, a process of Flower's, a worker, Ray
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - all of them are strings
