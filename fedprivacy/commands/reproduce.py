@@ -126,13 +126,13 @@ def _measured(results: ReproductionResults) -> str:
 
 
 def _cells(row: RowResult) -> list[str]:
-    from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
+    from fedprivacy.values.wording import NO_PRIVACY, beside_text, epsilon_text
 
     return [
         escape(row.row.name),
         _number(row.row.published),
         _number(row.row.goal),
-        _number(row.mean),
+        beside_text(row.mean, row.row.goal),
         "-" if row.standard_error is None else f"{row.standard_error:.2g}",
         NO_PRIVACY if row.epsilon is None else epsilon_text(row.epsilon),
         f"[{_COLOURS[row.verdict]}]{row.verdict}[/]",

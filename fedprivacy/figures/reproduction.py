@@ -10,7 +10,7 @@ import altair as alt
 
 from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Scale
 from fedprivacy.figures.style import EXHAUSTED, INK, MUTED, SPENDING, WIDTH, chart_of, layered, styled, titled
-from fedprivacy.values.wording import count_text
+from fedprivacy.values.wording import beside_text, count_text
 
 ROW_HEIGHT = 44
 """Height of a row, in px."""
@@ -78,7 +78,7 @@ def reproduction_figure(title: str, rows: Sequence[DrawnRow], width: int = WIDTH
 
 def _row(row: DrawnRow) -> dict[str, Any]:
     verdict = {True: "met", False: "not met", None: "recorded"}[row.met]
-    text = f"{row.mean:.4g}" + (f"\N{EN SPACE}{verdict}" if row.met is not None else "")
+    text = beside_text(row.mean, row.goal) + (f"\N{EN SPACE}{verdict}" if row.met is not None else "")
     low, high = row.mean - 2 * row.standard_error, row.mean + 2 * row.standard_error
     of_row = {"name": row.name, "mean": row.mean, "goal": row.goal, "published": row.published}
     return of_row | {"low": low, "high": high, "verdict": verdict, "text": text}

@@ -127,6 +127,7 @@ export class FigureCard {
     this.#view?.finalize();
     this.#view = view;
     drawing.replaceChildren(element);
+    drawing.dataset.drawn = shownTheme();
     drawing.setAttribute("role", "img");
     drawing.setAttribute("aria-label", description(spec, this.#parts.title.textContent));
     drawing.style.minHeight = `${element.offsetHeight}px`;
