@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -82,30 +83,91 @@ Condition = Within | OneOf
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenRows:
-    """Some records of a table, by column."""
+class ChosenRecords:
+    """Some records of a table, by column; a record is a row."""
 
     table: Table
-    chosen: NDArray[np.intp]
+    rows: NDArray[np.intp]
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.rows)
+
+    @property
+    def sizes(self) -> NDArray[np.intp]:
+        """Number of each record's rows, shape [records]."""
+        return np.ones(len(self), np.intp)
 
     def numbers(self, column: str) -> NDArray[np.float64]:
-        """Return numbers, NaN where a cell holds none, shape [chosen records]."""
-        return self.table.numbers(column)[self.chosen]
+        """Return each record's number, NaN where it has none, shape [records]."""
+        return self.table.numbers(column)[self.rows]
 
     def codes(self, column: str, levels: Sequence[Level]) -> NDArray[np.int64]:
-        """Return places among the levels, -1 where a cell is none of them, shape [chosen records]."""
-        return self.table.codes(column, levels)[self.chosen]
+        """Return places among the levels, -1 where a record has none of them, shape [records]."""
+        return self.table.codes(column, levels)[self._told(column)]
 
     def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str]) -> NDArray[np.int64]:
-        """Return places among the prefixes and whole texts, -1 where a text is none of them, shape [chosen records]."""
-        return self.table.beginnings(column, prefixes, whole)[self.chosen]
+        """Return places among the prefixes and whole texts, -1 where a text is none of them, shape [records]."""
+        return self.table.beginnings(column, prefixes, whole)[self._told(column)]
 
     def empty(self, column: str) -> NDArray[np.bool_]:
-        """Return which cells hold nothing, shape [chosen records]."""
-        return self.table.empty(column)[self.chosen]
+        """Return of which records a column holds nothing, shape [records]."""
+        return self.table.empty(column)[self._told(column)]
+
+    def _told(self, column: str) -> NDArray[np.intp]:
+        """Return the row whose text stands for each record."""
+        return self.rows
+
+
+class ChosenPersons(ChosenRecords):
+    """Some persons of a table, by column; of each of them some rows, at least one, in the table's order.
+
+    Formal guarantee: what is returned for a person depends on that person's rows and on public arguments alone, bit for
+    bit: sums run over one person's rows, in their order.
+    """
+
+    def __len__(self) -> int:
+        return int(self._which.max(initial=-1)) + 1
+
+    @cached_property
+    def _which(self) -> NDArray[np.intp]:
+        """Place of each row's person, shape [rows]."""
+        assert self.table.person_of is not None
+        return np.unique(self.table.person_of[self.rows], return_inverse=True)[1]
+
+    @property
+    def sizes(self) -> NDArray[np.intp]:
+        """Number of each person's rows, shape [persons]."""
+        return np.bincount(self._which)
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """Return each person's number by the table's summary, NaN where no row holds one, shape [persons]."""
+        values, which = self.table.numbers(column)[self.rows], self._which
+        known = ~np.isnan(values)
+        values, of = values[known], which[known]
+        found = np.full(len(self), np.nan)
+        match self.table.summaries.get(column, "mean"):
+            case "mean":
+                counts = np.bincount(of, minlength=len(self))
+                means = np.bincount(of, values / counts[of], len(self))  # divided first: no sum is too large
+                found[counts > 0] = means[counts > 0]
+            case "first":
+                found[of[::-1]] = values[::-1]  # of several values for one place, the last one stays
+            case "last":
+                found[of] = values
+            case "least":
+                np.fmin.at(found, of, values)
+            case _:
+                np.fmax.at(found, of, values)
+        return found
+
+    def _told(self, column: str) -> NDArray[np.intp]:
+        """Return each person's first row that holds something, or the last one if the table says so."""
+        which, told = self._which, ~self.table.empty(column)[self.rows]
+        backwards = slice(None) if self.table.summaries.get(column) == "last" else slice(None, None, -1)
+        found = np.empty(len(self), np.intp)
+        found[which] = self.rows
+        found[which[told][backwards]] = self.rows[told][backwards]
+        return found
 
 
 def some_text(levels: Sequence[Level], separator: str) -> str:
@@ -114,19 +176,30 @@ def some_text(levels: Sequence[Level], separator: str) -> str:
     return first if len(levels) <= _NAMED else f"{first} and {len(levels) - _NAMED} more"
 
 
-def groups_of(table: Table, where: Sequence[Condition], by: OneOf | None) -> Iterator[ChosenRows]:
-    """Yield the records that meet every condition, group by group; a record is in at most one group."""
-    chosen = np.ones(len(table), dtype=np.bool_)
+def groups_of(table: Table, where: Sequence[Condition], by: OneOf | None) -> Iterator[ChosenRecords]:
+    """Yield the records that meet every condition, group by group; a record is in at most one group.
+
+    A person meets the conditions if one row meets them all, and is then asked about by the rows that do. The person's
+    group is that of the first of these rows that is in any, and rows of other groups are left out.
+    """
+    person_of = table.person_of
+    records = ChosenRecords if person_of is None else ChosenPersons
+    chosen = np.ones(len(table), dtype=np.bool_) if person_of is None else person_of >= 0
     for condition in where:
-        chosen &= condition.met(table)
+        chosen = chosen & condition.met(table)
     if by is None:
-        yield ChosenRows(table, np.flatnonzero(chosen))
+        yield records(table, np.flatnonzero(chosen))
         return
     codes = np.where(chosen, by.codes(table), -1)
+    if person_of is not None:
+        grouped = np.flatnonzero(codes >= 0)[::-1]
+        group = np.full(len(table), -1)
+        group[person_of[grouped]] = codes[grouped]  # of several values for one place, the last one stays
+        codes = np.where(codes == group[person_of], codes, -1)
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(len(by.levels) + 1))
     for first, after in pairwise(ends):
-        yield ChosenRows(table, order[first:after])
+        yield records(table, order[first:after])
 
 
 def as_levels(column: str, levels: object) -> tuple[Level, ...]:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.questions.arguments import as_bounds, as_whole, check_name, settle
-from fedprivacy.questions.conditions import ChosenRows, Level, as_levels
+from fedprivacy.questions.conditions import ChosenRecords, Level, as_levels
 from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.lattice import STEPS, interval
 from fedprivacy.questions.question import Question, Totals
+from fedprivacy.values.unit import MOST_ROWS
 
 MOST_BINS = 4096
 OTHER = "other"
@@ -33,7 +34,7 @@ class Count(Question):
     per_count = 1.0 / STEPS
     words = "number of records"
 
-    def summed(self, rows: ChosenRows) -> Totals:
+    def summed(self, rows: ChosenRecords) -> Totals:
         """Return the number of records, in steps."""
         return np.array([STEPS * len(rows)], dtype=np.int64)
 
@@ -44,6 +45,48 @@ class Count(Question):
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Return the noisy count."""
         return [Estimate.of("count", self.records(noisy), self.per_count * noisy.deviation)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Question):
+    """Number of rows, of each record at most so many. A record's vector is the number of its rows.
+
+    Attributes:
+        most: rows of one record that are counted, at most; of a table without persons each record has one.
+    """
+
+    kind = "rows"
+    most: int
+
+    reads = ()
+    width = 1
+    per_count = 1.0 / STEPS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settle(self, most=as_whole("most", self.most, 1, MOST_ROWS))
+
+    @property
+    def squared_sensitivity(self) -> int:
+        """Squared norm of a record with the most rows."""
+        return (STEPS * self.most) ** 2
+
+    @property
+    def words(self) -> str:
+        """The question for people."""
+        return f"number of rows, at most {self.most} of each record"
+
+    def summed(self, rows: ChosenRecords) -> Totals:
+        """Return the number of rows, in steps."""
+        return np.array([STEPS * int(np.minimum(rows.sizes, self.most).sum())], dtype=np.int64)
+
+    def records(self, noisy: Noisy) -> float:
+        """Return the fewest records that may have so many rows."""
+        return float(noisy.totals[0]) / (STEPS * self.most)
+
+    def figures(self, noisy: Noisy) -> list[Estimate]:
+        """Return the noisy number of rows."""
+        return [Estimate.of("rows", float(noisy.totals[0]) / STEPS, self.per_count * noisy.deviation)]
 
 
 class Bins(Question):
@@ -131,7 +174,7 @@ class Categories(Bins):
         yield from map(str, self.levels)
         yield OTHER
 
-    def summed(self, rows: ChosenRows) -> Totals:
+    def summed(self, rows: ChosenRecords) -> Totals:
         """Count records of each level, and in the last place those of none of them."""
         return counted_with_others(rows.codes(self.column, self.levels), rows.empty(self.column), self.width)
 
@@ -205,6 +248,6 @@ class Histogram(Bins):
         edges = np.linspace(self.low, self.high, self.intervals + 1).tolist()
         return (f"{low} to {high}" for low, high in pairwise(_told_apart(edges)))
 
-    def summed(self, rows: ChosenRows) -> Totals:
+    def summed(self, rows: ChosenRecords) -> Totals:
         """Count records in each interval; a cell that is no number is in none."""
         return _counted(interval(rows.numbers(self.column), self.low, self.high, self.intervals), self.intervals)

@@ -3,6 +3,7 @@
 | question | what follows |
 |---|---|
 | `count` | |
+| `rows` | how many of each person are counted, at most |
 | `categories` | column, levels |
 | `heavy-hitters` | column, how many to report, levels |
 | `prefixes` | column, how its texts may begin |
@@ -145,6 +146,7 @@ def _bare(words: list[str], options: dict[str, Any]) -> Question:
 
 _FORMS: dict[str, Callable[[list[str], dict[str, Any]], Question | tuple[Question, ...]]] = {
     "count": _bare,
+    "rows": lambda w, o: Questions.rows(*map(int, w), **o),
     "categories": lambda w, o: Questions.categories(w[0], w[1:], **o),
     "heavy-hitters": lambda w, o: Questions.heavy_hitters(w[0], w[2:], int(w[1]), **o),
     "prefixes": lambda w, o: Questions.prefixes(w[0], w[1:], **o),

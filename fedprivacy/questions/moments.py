@@ -18,7 +18,7 @@ from itertools import combinations, combinations_with_replacement
 import numpy as np
 
 from fedprivacy.questions.arguments import QuestionError, as_bounds, as_tuple, check_name, settle
-from fedprivacy.questions.conditions import ChosenRows
+from fedprivacy.questions.conditions import ChosenRecords
 from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, Estimate, Noisy, estimated, ratio
 from fedprivacy.questions.lattice import STEPS, Values, centred, in_steps
 from fedprivacy.questions.question import Question, Totals
@@ -104,7 +104,7 @@ class _Moments(Question):
         first = ", ".join(self.reads[:_NAMED])
         return first if len(self.of) <= _NAMED else f"{first} and {len(self.of) - _NAMED} more"
 
-    def summed(self, rows: ChosenRows) -> Totals:
+    def summed(self, rows: ChosenRecords) -> Totals:
         """Sum the count, z, and the additional products of this kind."""
         scaled = [centred(rows.numbers(each.column), each.low, each.high) for each in self.of]
         known = np.logical_and.reduce([~np.isnan(values) for values in scaled])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fedprivacy.questions.arguments import QuestionError, as_tuple, check_name, is_writable, settle, shown
-from fedprivacy.questions.conditions import LONGEST_LEVEL, ChosenRows
+from fedprivacy.questions.conditions import LONGEST_LEVEL, ChosenRecords
 from fedprivacy.questions.counts import OTHER, Bins, counted_with_others
 from fedprivacy.questions.question import Totals
 
@@ -72,7 +72,7 @@ class Prefixes(Bins):
         yield from self.whole
         yield OTHER
 
-    def summed(self, rows: ChosenRows) -> Totals:
+    def summed(self, rows: ChosenRecords) -> Totals:
         """Count records of each prefix and each whole text, and in the last place those of none of them."""
         codes = rows.beginnings(self.column, self.prefixes, self.whole)
         return counted_with_others(codes, rows.empty(self.column), self.width)

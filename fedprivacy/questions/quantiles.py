@@ -31,7 +31,7 @@ from fedprivacy.questions.arguments import (
     check_name,
     settle,
 )
-from fedprivacy.questions.conditions import ChosenRows
+from fedprivacy.questions.conditions import ChosenRecords
 from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Estimate, Noisy
 from fedprivacy.questions.lattice import interval
 from fedprivacy.questions.question import Question, Totals
@@ -117,7 +117,7 @@ class Quantiles(Question):
         """The question for people."""
         return f"{', '.join(map(_name, self.at))} of {self.column}"
 
-    def summed(self, rows: ChosenRows) -> Totals:
+    def summed(self, rows: ChosenRecords) -> Totals:
         """Sum C times the number of records in each interval, in whole numbers."""
         places = interval(rows.numbers(self.column), self.low, self.high, self.points)
         counts = np.bincount(places, minlength=self.points).astype(np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.questions.arguments import QuestionError, settle
-from fedprivacy.questions.conditions import ChosenRows, Condition, OneOf, as_conditions, groups_of, some_text
+from fedprivacy.questions.conditions import ChosenRecords, Condition, OneOf, as_conditions, groups_of, some_text
 from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.tasks.columns import Table
 
@@ -62,7 +62,7 @@ class Question(ABC):
         """Largest squared norm of one record's vector, in squared lattice steps."""
 
     @abstractmethod
-    def summed(self, rows: ChosenRows) -> Totals:
+    def summed(self, rows: ChosenRecords) -> Totals:
         """Sum the vectors of some records, shape [width]."""
 
     @abstractmethod

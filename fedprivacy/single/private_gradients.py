@@ -160,7 +160,7 @@ class PrivateGradients:
         divisor = _divisor(batch_size, sampling_rate * len(self._shard) if size_public else None)
         views = None if augmentation is None else Views(augmentation, augmentation_multiplicity, kind[0])
 
-        unit = Unit("person", self._shard.rows) if self._shard.rows > 1 else RECORD
+        unit = Unit("person", self._shard.rows) if self._shard.by_person else RECORD
         self._account, self._run, self._earlier_runs = _opened(account, budget, relation, unit, state)
         noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
         self.steps, self.delta, self.event = (

@@ -1,7 +1,8 @@
-"""A client's records by column, of which questions are asked."""
+"""A client's rows by column, of which questions are asked: each is a record, or some of them are a person."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,10 @@ from fedprivacy.tasks.cells import (
     one_by_one,
     read_each,
 )
+from fedprivacy.values.unit import checked_persons
+
+SUMMARIES = ("mean", "first", "last", "least", "largest")
+"""Ways in which the numbers in a person's rows become the person's one number."""
 
 READINGS = 32
 """Maximum number of columns that a table keeps as codes or emptiness: a question reads one again for each group."""
@@ -25,34 +30,46 @@ READINGS = 32
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """A client's records by column: each row is one record, the unit of privacy.
+    """A client's rows by column: each row is one record, the unit of privacy, or with `persons` a person is.
 
     >>> import fedprivacy as fp
     >>> table = fp.Table({"age": [70, " 50 ", "?", None], "sex": ["f", "m", "f", "x"]})
     >>> len(table), table.numbers("age"), table.codes("sex", ["f", "m"])
     (4, array([70., 50., nan, nan]), array([ 0,  1,  0, -1]))
 
-    Formal guarantee: the value read for a record depends on that record's cell and on public arguments (the column, the
-    levels) alone, bit for bit; shapes and types depend on the number of records and on public arguments. No cell
-    changes how another is read, or makes reading fail: an unreadable cell is NaN, -1 or "".
+    Formal guarantee: the value read for a row depends on that row's cell and on public arguments (the column, the
+    levels) alone, bit for bit; shapes and types depend on the number of rows and on public arguments. No cell
+    changes how another is read, or makes reading fail: an unreadable cell is NaN, -1 or "". Which rows of a person
+    count depends on that person's rows alone.
 
     The table can keep this promise only for the cells that it is given. `np.asarray([70, "?"])` has turned 70 into a
     text before it arrives here, because of another record: pass lists of mixed values as they are.
 
     Attributes:
-        columns: cells of every record, by the column's name, which is public. An array of numbers stays one; the cells
+        columns: cells of every row, by the column's name, which is public. An array of numbers stays one; the cells
             of any other column are kept as Python objects (`tolist()`), a masked one as None.
+        persons: whose each row is; None: each row is a record by itself.
+        most_rows: m, public: a person's first m rows count, the others do not. It is that of the task's unit.
+        summaries: how a person's rows become one number, by column: one of `SUMMARIES`; public. Without an entry it is
+            the mean of those rows that hold a number, and a person's category is that of the first row that has one
+            ("last": of the last).
+        person_of: number of each row's person, shape [rows]; -1 for a row that does not count; None without persons.
         decimal, fold_case, missing: how the cells are written, as for `load_table`; public. Prefixes are compared
             exactly.
 
     Raises:
-        TableError: there is no column, they differ in length, a name is no text, or a column is no list of cells.
+        TableError: there is no column, they differ in length, a name is no text, a column is no list of cells,
+            `persons` and `most_rows` do not belong together, or a summary is of no column or unknown.
     """
 
     columns: Mapping[str, Sequence[Cell] | NDArray[Any]]
     decimal: str = "."
     fold_case: bool = False
     missing: Sequence[str] = ()
+    persons: Sequence[Hashable] | None = None
+    most_rows: int | None = None
+    summaries: Mapping[str, str] = field(default_factory=dict)
+    person_of: NDArray[np.int64] | None = field(init=False, default=None)
     _notation: Notation = field(init=False)
     _numbers: dict[str, NDArray[np.float64]] = field(init=False, default_factory=dict)
     _readings: dict[Hashable, NDArray[Any]] = field(init=False, default_factory=dict)
@@ -69,6 +86,30 @@ class Table:
             raise TableError("the table's columns differ in length; give each one cell for every record.")
         object.__setattr__(self, "columns", kept)
         object.__setattr__(self, "_notation", Notation(self.decimal, self.fold_case, tuple(self.missing)))
+        if self.persons is not None or self.most_rows is not None:
+            object.__setattr__(self, "person_of", self._persons())
+        for column, summary in self.summaries.items():
+            if column not in kept or summary not in SUMMARIES or self.persons is None:
+                raise TableError(
+                    f"summaries say {summary!r} for '{column}'; give one of {', '.join(SUMMARIES)} for a column of a "
+                    "table with persons."
+                )
+
+    def _persons(self) -> NDArray[np.int64]:
+        """Return the number of each row's person; -1 where the person has m earlier rows."""
+        try:
+            names, most_rows = checked_persons(self.persons, self.most_rows, len(self))
+        except ValueError as error:
+            raise TableError(str(error)) from None
+        numbers: dict[Hashable, int] = {}
+        seen: Counter[Hashable] = Counter()
+        found = np.full(len(self), -1)
+        for row, name in enumerate(names):
+            number = numbers.setdefault(name, len(numbers))
+            if seen[name] < most_rows:
+                found[row] = number
+            seen[name] += 1
+        return found
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

@@ -23,7 +23,7 @@ from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, che
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.metrics import bare_name
 from fedprivacy.values.number import number_of
-from fedprivacy.values.unit import RECORD, unit_of
+from fedprivacy.values.unit import RECORD, Unit, unit_of
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
@@ -208,11 +208,8 @@ def shard_of(task: Task, source: ShardSource) -> Shard:
     shard = task.shard(source)
     if not isinstance(shard, Shard):
         raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
-    if shard.rows != (unit := unit_of(task)).rows:
-        raise ValueError(
-            f"its records have up to {shard.rows} rows, and the task's unit is {unit}; give the shard persons= and "
-            f"most_rows={unit.rows}, or the task another unit"
-        )
+    if wrong := _not_of(unit_of(task), shard.rows, shard.by_person):
+        raise ValueError(f"its {wrong}")
     check_null(shard, relation_of(task))
     return shard.present()
 
@@ -255,17 +252,30 @@ def table_of(task: Task, source: ShardSource) -> Table:
     """Read a client's records by column, of which questions are asked.
 
     Raises:
-        TaskError: the task offers no table, `table` fails, or it returns something else.
+        TaskError: the task offers no table, `table` fails, it returns something else, or a table whose records are not
+            the task's unit of privacy.
     """
     if not offers_table(task):
         raise TaskError(NO_TABLE.format(name=task.name))
-    if (unit := unit_of(task)) != RECORD:  # one row of a table is one record: a person's rows would count as several
-        raise TaskError(f"task {task.name} protects a {unit}, and questions count rows; ask no questions of it.")
     with method_of(task, "table()"):
         table = task.table(source)
     if not isinstance(table, Table):
         raise TaskError(f"task {task.name}: table() returns a {type(table).__name__}; return a fedprivacy.Table.")
+    if wrong := _not_of(unit_of(task), table.most_rows or 1, table.persons is not None):
+        raise TaskError(f"task {task.name}: the table's {wrong}.")
     return table
+
+
+def _not_of(unit: Unit, rows: int, by_person: bool) -> str:
+    """Say why records of up to `rows` rows are not the task's unit of privacy; "": they are."""
+    if by_person and unit == RECORD:  # without a row, a person's next one would count
+        return f"records are persons, and the task's unit is a row; name it: unit = fp.Unit('patient', {rows})"
+    if rows == unit.rows:
+        return ""
+    return (
+        f"records have up to {count_text(rows, 'row')}, and the task's unit is {unit}; give persons= and "
+        f"most_rows={unit.rows}, or the task another unit"
+    )
 
 
 def check_scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from fedprivacy.values.unit import MOST_ROWS, missing_target
+from fedprivacy.values.unit import checked_persons, missing_target
 
 _Joined = tuple[Tensor, Tensor, Tensor | None, int]
 """Inputs and targets [persons, m, ...], mask of the null persons, and m."""
@@ -34,13 +34,7 @@ def rows_of_persons(
         ValueError: the persons are not as many as the rows, m is out of range or open, or targets have no value that
             can mark a missing row.
     """
-    if persons is None or most_rows is None:
-        raise ValueError("The shard's persons and most_rows belong together; give both, or neither.")
-    if isinstance(most_rows, bool) or not isinstance(most_rows, int) or not 1 <= most_rows <= MOST_ROWS:
-        raise ValueError(f"most_rows is {most_rows!r}; give a whole number from 1 to {MOST_ROWS}.")
-    names: Sequence[Hashable] = persons.tolist() if isinstance(persons, Tensor) else persons
-    if len(names) != len(inputs):
-        raise ValueError(f"The shard has {len(inputs)} rows, and persons are {len(names)}; give one for each row.")
+    names, most_rows = checked_persons(persons, most_rows, len(inputs))
     if not targets.is_floating_point():
         if targets.dtype is torch.bool or targets.is_complex():
             raise ValueError(f"targets are {targets.dtype}; give persons' targets as whole numbers or floats.")

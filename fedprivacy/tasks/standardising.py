@@ -41,12 +41,12 @@ class Standardise(nn.Module):
         return {name: values.tolist() for name, values in self.named_buffers()}
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Standardise the first of the inputs [batch, inputs], in their own type."""
+        """Standardise the first of the inputs [..., inputs], in their own type."""
         count = len(self.low)
-        first = ((inputs[:, :count].double().clamp(self.low, self.high) - self.mean) / self.scale).to(inputs.dtype)
+        first = ((inputs[..., :count].double().clamp(self.low, self.high) - self.mean) / self.scale).to(inputs.dtype)
         # One NaN for all: in bfloat16 its sign would depend on its place.
         first = first.masked_fill(first.isnan(), math.nan)
-        return torch.cat([first, inputs[:, count:]], 1)
+        return torch.cat([first, inputs[..., count:]], -1)
 
 
 def unsuited(inputs: Tensor, columns: Sequence[str]) -> str:

@@ -132,13 +132,15 @@ def read_table(
     target: str | None = None,
     classes: Sequence[object] | None = None,
     person: str | None = None,
+    rows_per_person: int | None = None,
+    summaries: Mapping[str, str] | None = None,
     decimal: str = ".",
     fold_case: bool = False,
     missing: Sequence[str] = (),
     delimiter: str = ",",
     encoding: str = "utf-8",
 ) -> Table:
-    """Read a CSV (with a header, a record a line) or Parquet file by column, for questions.
+    """Read a CSV (with a header, a row a line) or Parquet file by column, for questions.
 
     >>> import fedprivacy as fp
     >>> from pathlib import Path
@@ -155,8 +157,9 @@ def read_table(
         only: values by column that select rows. The number of selected rows depends on their content.
         split: split of a simulation, the same as the shard's: each client gets the same rows of the file.
         source: the argument of `Task.table`, which names the part.
-        target, classes, person: those of the shard, if the split uses them, as `ByDirichlet` does target and classes;
-            otherwise not needed.
+        target, classes: those of the shard, if the split uses them, as `ByDirichlet` does; otherwise not needed.
+        person, rows_per_person: those of the shard, whose records are persons; `person` alone only splits.
+        summaries: how a person's rows become one number, by column; see `Table`.
         decimal, fold_case, missing, delimiter, encoding: as for `load_table`.
 
     Raises:
@@ -174,11 +177,13 @@ def read_table(
         split_by=tuple(file.columns),
     )
     rows = reading.rows()
-    cells = rows.cells
+    cells, persons = rows.cells, rows.persons
     if splits is not None and source is not None:
         mine = splits.rows(rows.splittable(reading.notation), source.num_partitions or 1)[source.partition_id or 0]
         cells = {name: [column[place] for place in mine] for name, column in cells.items()}
-    return Table(cells, decimal, fold_case, missing)
+        persons = [persons[place] for place in mine] if person else persons
+    whose = None if rows_per_person is None or person is None else persons
+    return Table(cells, decimal, fold_case, missing, whose, rows_per_person, summaries or {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -106,12 +106,14 @@ class Shard:
         targets: shape [rows, ...]; of persons [persons, m, ...], missing (`values.unit.missing`) there.
         null: mask of the null records, bool, shape [rows], or [persons]; None: not stated.
         rows: m, the most rows of a record; 1: a row is a record.
+        by_person: whether a record is a person, maybe with one row.
     """
 
     inputs: Tensor
     targets: Tensor
     null: Tensor | None
     rows: int
+    by_person: bool
 
     def __init__(
         self,
@@ -146,13 +148,13 @@ class Shard:
             raise ValueError("The shard's inputs and targets differ in length; give one target for each record.")
         unreadable = _null_rows(inputs, null)
         if persons is None and most_rows is None:
-            self._set(inputs, targets, unreadable, 1)
+            self._set(inputs, targets, unreadable, 1, False)
         else:
-            self._set(*rows_of_persons(inputs, targets, unreadable, persons, most_rows))
+            self._set(*rows_of_persons(inputs, targets, unreadable, persons, most_rows), True)
 
-    def _set(self, inputs: Tensor, targets: Tensor, null: Tensor | None, rows: int) -> None:
-        for name, value in (("inputs", inputs), ("targets", targets), ("null", null), ("rows", rows)):
-            object.__setattr__(self, name, value)
+    def _set(self, *values: object) -> None:
+        for attribute, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, attribute.name, value)
 
     @property
     def blank(self) -> tuple[Tensor, Tensor]:
@@ -177,13 +179,13 @@ class Shard:
     def holding(self, inputs: Tensor, targets: Tensor) -> Shard:
         """Return the shard with other values in its records, in the same order; null ones stay null."""
         other = object.__new__(Shard)
-        other._set(inputs, targets, self.null, self.rows)
+        other._set(inputs, targets, self.null, self.rows, self.by_person)
         return other
 
     def of_records(self, inputs: Tensor, targets: Tensor, null: Tensor | None = None) -> Shard:
         """Return a shard of other records of this kind, with a mask of the null ones; None: none is null."""
         other = object.__new__(Shard)
-        other._set(inputs, targets, _null_rows(inputs, False if null is None else null), self.rows)
+        other._set(inputs, targets, _null_rows(inputs, False if null is None else null), self.rows, self.by_person)
         return other
 
     def by_row(self) -> Shard:

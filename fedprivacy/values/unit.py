@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 MOST_ROWS = 1024
@@ -69,6 +71,29 @@ def unit_of(task: Any) -> Unit:
     """Return the unit of a task's guarantee; a task that states none protects a record, which is a row."""
     unit: Unit = getattr(task, "unit", None) or RECORD
     return unit
+
+
+def checked_persons(
+    persons: Sequence[Hashable] | NDArray[Any] | Tensor | None, most_rows: int | None, rows: int
+) -> tuple[Sequence[Hashable], int]:
+    """Check whose each row is, and m.
+
+    Args:
+        persons: whose each row is: a list, an array or a tensor.
+        most_rows: m.
+        rows: number of rows.
+
+    Raises:
+        ValueError: one of the two is open, the persons are not as many as the rows, or m is out of range.
+    """
+    if persons is None or most_rows is None:
+        raise ValueError("persons and most_rows belong together; give both, or neither.")
+    if isinstance(most_rows, bool) or not isinstance(most_rows, int) or not 1 <= most_rows <= MOST_ROWS:
+        raise ValueError(f"most_rows is {most_rows!r}; give a whole number from 1 to {MOST_ROWS}.")
+    names: Sequence[Hashable] = persons if isinstance(persons, Sequence) else persons.tolist()
+    if len(names) != rows:
+        raise ValueError(f"there are {rows} rows, and persons are {len(names)}; give one for each row.")
+    return names, most_rows
 
 
 def missing(targets: Tensor) -> Tensor:

@@ -68,18 +68,14 @@ def test_two_processes_release_what_one_does(tmp_path):
 def test_a_shard_that_is_not_of_the_task_s_unit_is_refused_before_anything_is_charged(tmp_path):
     ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
     for most_rows, unit, words in (
-        (None, None, r"its records have up to 1 rows, and the task's unit is patient \(at most 4 rows\)"),
+        (None, None, r"its records have up to 1 row, and the task's unit is patient \(at most 4 rows\)"),
         (2, None, r"its records have up to 2 rows, .* most_rows=4"),
-        (M, fp.Unit(), "its records have up to 4 rows, and the task's unit is record"),
+        (M, fp.Unit(), r"its records are persons, .* is a row; name it: unit = fp.Unit\('patient', 4\)"),
+        (1, fp.Unit(), "its records are persons, and the task's unit is a row"),
     ):
         with pytest.raises(fp.ConfigError, match=words):
             run(tmp_path, Visits(unit=unit, most_rows=most_rows), ledger=ledger)
     assert not Ledger(ledger).dataset_ids()
-
-
-def test_questions_which_count_rows_are_not_asked_of_persons(tmp_path):
-    with pytest.raises(fp.ConfigError, match=r"protects a patient \(at most 4 rows\), and questions count rows"):
-        fp.ask(Visits(), [fp.ask.count()], epsilon=1.0, out=tmp_path / "asked")
 
 
 def test_a_loop_of_one_s_own_trains_by_person():

@@ -26,15 +26,17 @@ class Visits(fp.Task):
         torch.manual_seed(0)
         return nn.Linear(5, 2)
 
-    def shard(self, source):
+    def _visits(self, source):
         generator = torch.Generator().manual_seed(source.partition_id)
         visits = torch.randint(1, 7, (PATIENTS,), generator=generator)
         patients = torch.arange(PATIENTS).repeat_interleave(visits)
         sides = torch.randint(2, (PATIENTS,), generator=generator)[patients]
         inputs = torch.randn(len(patients), 5, generator=generator) + sides[:, None]
-        if self.most_rows is None:
-            return fp.Shard(inputs, sides)
-        return fp.Shard(inputs, sides, persons=patients, most_rows=self.most_rows)
+        return inputs, sides, {} if self.most_rows is None else {"persons": patients, "most_rows": self.most_rows}
+
+    def shard(self, source):
+        inputs, sides, persons = self._visits(source)
+        return fp.Shard(inputs, sides, **persons)
 
     def evaluate(self, model):
         records = self.held_out(fp.ShardSource(partition_id=9, num_partitions=9)).by_row()
@@ -47,7 +49,9 @@ class Visits(fp.Task):
         return fp.Shard(inputs, sides, persons=torch.arange(300) // 2, most_rows=M)
 
     def table(self, source):
-        return fp.Table({"age": torch.arange(7.0).numpy()})
+        inputs, sides, persons = self._visits(source)
+        columns = {f"value {number}": values for number, values in enumerate(inputs.T.numpy())}
+        return fp.Table(columns | {"side": sides.numpy()}, **persons)
 
     def partition(self, num_partitions):
         return f"{num_partitions} hospitals with {PATIENTS} patients"

@@ -27,6 +27,7 @@ def of_every_kind(**clauses):
     ask = Questions
     return {
         "count": [ask.count(**clauses)],
+        "rows": [ask.rows(1, **clauses)],
         "categories": [ask.categories("s", LEVELS, **clauses)],
         "heavy-hitters": [ask.heavy_hitters("s", LEVELS, 2, **clauses)],
         "prefixes": [ask.prefixes("s", ["m", "3."], ["f", "3"], **clauses)],

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.conditions import LONGEST_LEVEL, MOST_LEVELS, ChosenRows, OneOf, Within, as_levels, groups_of
+from fedprivacy.questions.conditions import (
+    LONGEST_LEVEL,
+    MOST_LEVELS,
+    ChosenRecords,
+    OneOf,
+    Within,
+    as_levels,
+    groups_of,
+)
 from fedprivacy.questions.constructors import Questions
 
 TABLE = fp.Table({"age": [39.9, 40, 59.9, 60, None, "?", " 50 "], "sex": ["f", "m", "f", "m", "f", "f", "x"]})
@@ -17,7 +25,7 @@ TABLE = fp.Table({"age": [39.9, 40, 59.9, 60, None, "?", " 50 "], "sex": ["f", "
 
 def met(**where):
     (rows,) = groups_of(TABLE, Questions.count(where=where).where, None)
-    return rows.chosen.tolist()
+    return rows.rows.tolist()
 
 
 def test_a_number_is_from_the_least_on_and_below_the_other():
@@ -32,12 +40,12 @@ def test_a_level_a_list_of_levels_and_all_conditions_at_once():
 def test_groups_hold_those_who_meet_the_conditions_in_the_order_of_the_levels():
     (within,) = Questions.count(where={"age": (40, 60)}).where
     groups = list(groups_of(TABLE, [within], OneOf("sex", ("x", "none", "m", "f"))))
-    assert [rows.chosen.tolist() for rows in groups] == [[6], [], [1], [2]]
+    assert [rows.rows.tolist() for rows in groups] == [[6], [], [1], [2]]
     assert [len(rows) for rows in groups] == [1, 0, 1, 1]
 
 
 def test_rows_are_read_from_the_whole_table_and_only_theirs():
-    rows = ChosenRows(TABLE, np.array([1, 4, 6]))
+    rows = ChosenRecords(TABLE, np.array([1, 4, 6]))
     assert np.array_equal(rows.numbers("age"), [40, np.nan, 50], equal_nan=True)
     assert rows.codes("sex", ("f", "m")).tolist() == [1, 0, -1] and rows.empty("age").tolist() == [False, True, False]
 

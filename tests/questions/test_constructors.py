@@ -22,6 +22,7 @@ from tests.questions.kinds import Odd, all_questions, table_of
 
 ARGUMENTS = {
     Questions.count: (),
+    Questions.rows: (3,),
     Questions.categories: ("a", ["x"]),
     Questions.heavy_hitters: ("a", ["x"], 3),
     Questions.prefixes: ("a", ["x"], ["y"]),

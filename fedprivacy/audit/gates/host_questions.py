@@ -67,6 +67,7 @@ def _not_listed(answerable: Answerable) -> Iterator[tuple[str, Question]]:
     """Questions of kinds and columns that a list does not name."""
     samples: list[Question] = [
         Questions.count(),
+        Questions.rows(1),
         Questions.mean(NOBODY_S, 0.0, 1.0),
         Questions.histogram(NOBODY_S, 0.0, 1.0),
         Questions.categories(NOBODY_S, ["a"]),

@@ -163,7 +163,7 @@ class LocalClient:
             raise MessageError(str(error)) from error
         if question is None:
             return None
-        if why := unsuited(self.shard.inputs, question.reads):
+        if why := unsuited(self.shard.blank[0], question.reads):
             raise MessageError(f"The task standardises its inputs, and {why}.")
         return _standardise(question, numbers)
 

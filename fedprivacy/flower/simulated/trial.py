@@ -107,7 +107,7 @@ def _standardised(task: Task, question: Spread | None, shard: Shard) -> Shard:
     """Return a few records of a shard, standardised by the question's bounds alone."""
     if question is None:
         return shard
-    if why := unsuited(shard.inputs, question.reads):
+    if why := unsuited(shard.blank[0], question.reads):
         raise TaskError(f"task {task.name} standardises its inputs, and {why}.")
     few = shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()
     return shard.of_records(standardiser(question)(few[0]), few[1])

@@ -200,8 +200,8 @@ BUGS = (
     Bug(
         meaning="a record is in every group",
         place="fedprivacy.questions.conditions:groups_of",
-        old="yield ChosenRows(table, order[first:after])",
-        new="yield ChosenRows(table, np.arange(len(table)))",
+        old="yield ChosenRecords(table, order[first:after])",
+        new="yield ChosenRecords(table, np.arange(len(table)))",
         breaks=guarantees.TOTALS,
         gates=("answers",),
     ),
