@@ -346,8 +346,8 @@ def ask(
     """Ask simulated clients about their records: counts, means, quantiles, charged to the account of training.
 
     All questions are one release: 'count', 'rows 8', 'mean age 0 120', 'median age 0 120', 'variance age 0 120',
-    'sum age 0 120', 'histogram age 0 120 12', 'categories sex f m', 'heavy-hitters icd 5 A00 A01 A02', 'prefixes icd A B C4',
-    'quantiles age 0 120 .1 .9', 'spread age 0 120 bmi 10 60', 'covariance age 0 120 bmi 10 60',
+    'sum age 0 120', 'histogram age 0 120 12', 'categories sex f m', 'heavy-hitters icd 5 A00 A01 A02',
+    'prefixes icd A B C4', 'quantiles age 0 120 .1 .9', 'spread age 0 120 bmi 10 60', 'covariance age 0 120 bmi 10 60',
     'table age=0:120 sex=f,m by arm=a,b'. After any of them: 'where sex=f age=40:60' and 'by arm=a,b'. Bounds and levels
     are public. What was asked before on the same ledger is read again for nothing. Exit code 1: a client did not
     answer.

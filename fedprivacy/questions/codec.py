@@ -9,7 +9,7 @@ from typing import Any
 
 from fedprivacy.questions.arguments import QuestionError, shown
 from fedprivacy.questions.conditions import Condition, OneOf, Within
-from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, Rows
+from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, RowCount
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
 from fedprivacy.questions.prefixes import Prefixes
 from fedprivacy.questions.quantiles import Quantiles
@@ -18,7 +18,7 @@ from fedprivacy.values.wording import question_text
 
 KINDS: Mapping[str, type[Any]] = {
     kind.kind: kind
-    for kind in (Count, Rows, Categories, HeavyHitters, Prefixes, Histogram, Sum, Mean, Spread, Covariance, Quantiles)
+    for kind in (Count, RowCount, Categories, HeavyHitters, Prefixes, Histogram, Sum, Mean, Spread, Covariance, Quantiles)
 }
 """Every kind of question, by its name in a text and in a data owner's list of allowed questions."""
 

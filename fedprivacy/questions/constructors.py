@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from fedprivacy.questions.arguments import QuestionError, as_tuple
 from fedprivacy.questions.conditions import By, Level, Where, conditions, grouping
-from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, Rows
+from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, RowCount
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
 from fedprivacy.questions.prefixes import Prefixes
 from fedprivacy.questions.quantiles import Quantiles
@@ -37,14 +37,14 @@ class Questions:
         return Count(where=conditions(where), by=grouping(by))
 
     @staticmethod
-    def rows(most: int, *, where: Where = None, by: By = None) -> Rows:
+    def rows(most: int, *, where: Where = None, by: By = None) -> RowCount:
         """Ask for the number of rows, of each person at most `most`: of visits, where a record is a patient.
 
         >>> import fedprivacy as fp
         >>> fp.ask.rows(8, where={"ward": "icu"}).sentence
         'number of rows, at most 8 of each record, where ward is icu'
         """
-        return Rows(most=most, where=conditions(where), by=grouping(by))
+        return RowCount(most=most, where=conditions(where), by=grouping(by))
 
     @staticmethod
     def categories(column: str, levels: Sequence[Level], *, where: Where = None, by: By = None) -> Categories:

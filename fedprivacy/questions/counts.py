@@ -48,7 +48,7 @@ class Count(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Question):
+class RowCount(Question):
     """Number of rows, of each record at most so many. A record's vector is the number of its rows.
 
     Attributes:

@@ -89,3 +89,8 @@ def table_of(records):
     """Records as a table."""
     columns = list(zip(*records, strict=True)) or [()] * 4
     return fp.Table(dict(zip(("x", "y", "s", "ward"), columns, strict=True)))
+
+
+def squared(vector):
+    """Exact, in Python's whole numbers."""
+    return sum(int(entry) ** 2 for entry in vector.ravel())

@@ -13,8 +13,7 @@ from fedprivacy.ledger.certificate import certify
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.tasks.cells import TableError
 from tests.flower.visits import PATIENTS, M, Visits
-from tests.questions.kinds import every_question
-from tests.questions.test_question import squared
+from tests.questions.kinds import every_question, squared
 
 COLUMNS = ("x", "y", "s", "ward")
 ROWS = [

@@ -15,7 +15,7 @@ from fedprivacy.questions.conditions import OneOf, Within
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Count
 from fedprivacy.tasks.cells import TableError
-from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, table_of
+from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, squared, table_of
 
 EVERY = every_question()
 
@@ -28,11 +28,6 @@ def vectors_of(place):
 
 def named(question):
     return f"{question.kind}{' where' * bool(question.where)}{' by' * bool(question.by)}"
-
-
-def squared(vector):
-    """Exact, in Python's whole numbers."""
-    return sum(int(entry) ** 2 for entry in vector.ravel())
 
 
 def test_no_kind_is_left_out():
