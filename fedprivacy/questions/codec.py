@@ -16,10 +16,9 @@ from fedprivacy.questions.quantiles import Quantiles
 from fedprivacy.questions.question import Question
 from fedprivacy.values.wording import question_text
 
-KINDS: Mapping[str, type[Any]] = {
-    kind.kind: kind
-    for kind in (Count, RowCount, Categories, HeavyHitters, Prefixes, Histogram, Sum, Mean, Spread, Covariance, Quantiles)
-}
+_KINDS = Count, RowCount, Categories, HeavyHitters, Prefixes, Histogram, Sum, Mean, Spread, Covariance, Quantiles
+
+KINDS: Mapping[str, type[Any]] = {kind.kind: kind for kind in _KINDS}
 """Every kind of question, by its name in a text and in a data owner's list of allowed questions."""
 
 LONGEST_TEXT = 1_000_000

@@ -94,6 +94,7 @@ def people(count, seed=1):
 
 # fmt: off
 WELL_KNOWN = [
+    Questions.rows(5),
     Questions.count(), Questions.categories("sex", ["f", "m"]), Questions.heavy_hitters("sex", ["f", "m"]),
     Questions.prefixes("sex", ["f"], ["m"]),
     Questions.histogram("age", 20, 100, 4), Questions.sum("age", 0, 100), Questions.sum("age", 55, 65),
