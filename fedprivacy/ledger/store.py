@@ -71,8 +71,7 @@ class Ledger:
                     f"ledger {self.name} holds runs on {dataset} split as '{other}', and this run splits them as "
                     f"'{partition}': a record's loss could no longer be added up. Use another ledger."
                 )
-            for other in connection.scalars(select(runs.c.unit).where(*same_records, runs.c.unit != str(unit))):
-                raise self._other_unit(f"runs on {dataset}", other, unit)
+            self._check_unit(connection, dataset, run_id, unit)
             entry = connection.scalar(select(runs.c.entry).where(runs.c.run_id == run_id))
             if entry is None:
                 facts = {"run_id": run_id, "dataset": dataset, "partition": partition, "unit": str(unit)}
@@ -103,6 +102,19 @@ class Ledger:
                 raise self._other_unit(f"run {run_id}", before, unit)
 
         self.database.read(work)
+
+    def check_unit(self, dataset: str, run_id: str, unit: Unit) -> None:
+        """Check that no other run on the same records had another unit of privacy, before one is planned.
+
+        Raises:
+            LedgerError: one had.
+        """
+        self.database.read(lambda connection: self._check_unit(connection, dataset, run_id, unit))
+
+    def _check_unit(self, connection: Connection, dataset: str, run_id: str, unit: Unit) -> None:
+        others = runs.c.dataset == dataset, runs.c.run_id != run_id, runs.c.unit != str(unit)
+        if (other := connection.scalars(select(runs.c.unit).where(*others)).first()) is not None:
+            raise self._other_unit(f"runs on {dataset}", other, unit)
 
     def _other_unit(self, held: str, before: str, unit: Unit) -> LedgerError:
         return LedgerError(

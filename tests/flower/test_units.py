@@ -12,7 +12,7 @@ from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html, spent_words
 from fedprivacy.commands.client_table import client_table
 from fedprivacy.guard import UnitChangedError
-from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.certificate import certify
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.records.store import RunStore
@@ -44,8 +44,10 @@ def test_a_run_by_another_unit_is_refused_on_the_ledger_of_the_first(tmp_path, f
     run(tmp_path, first, "first", spend=0.5)
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     before = ledger.accounts(ledger.dataset_ids())
-    with pytest.raises(LedgerError, match=f"{units}.*use another ledger, or another dataset name"):
+    with pytest.raises(fp.ConfigError, match=f"{units}.*use another ledger, or another dataset name"):
         run(tmp_path, then, "then", spend=0.5)
+    with pytest.raises(fp.ConfigError, match=units):
+        fp.plan(then, spend=0.5, ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
     assert ledger.accounts(ledger.dataset_ids()) == before
     assert run(tmp_path, first, "again", spend=0.5).rounds
 

@@ -164,8 +164,14 @@ class RunPlan:
         return self.on_ledger(client_ids)
 
     def on_ledger(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
-        """The same, by what is on the run's ledger now."""
+        """The same, by what is on the run's ledger now.
+
+        Raises:
+            LedgerError: the ledger holds runs on the same records with another unit of privacy.
+        """
         ledger = Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else None
+        if ledger is not None:
+            ledger.check_unit(self.task.dataset, self.run_id, self.unit)
         come = self._expected(ledger) if client_ids is None else client_ids
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
         return standings_on(ledger, self.run_id, datasets, self.allowance)
