@@ -36,6 +36,7 @@ from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import MODEL, RunFolderError
 from fedprivacy.tasks import Shard, Task
+from fedprivacy.values.unit import unit_of
 
 GATES: dict[str, Callable[[OurClient], Gate]] = {
     "release": leaks.check,
@@ -215,4 +216,5 @@ def _training(audited: Audited) -> AuditedTraining:
         clipping_norm=grant.clipping_norm,
         clipping=grant.clipping,
         expected_batch_size=grant.expected_batch_size,
+        unit=unit_of(audited.task),
     )

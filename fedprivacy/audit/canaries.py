@@ -24,6 +24,7 @@ from fedprivacy.audit.canary_tasks import DenseCanaries, SparseCanaries
 from fedprivacy.audit.observed import AuditedTraining, ObservedClient
 from fedprivacy.audit.real_client import parameters_of
 from fedprivacy.tasks import Shard, Task
+from fedprivacy.values.unit import Unit, unit_of
 
 LONG = 10.0
 """Norm of a canary's gradient, in clipping norms: long enough to be clipped."""
@@ -127,8 +128,8 @@ def coordinates(
     places, values = np.zeros((2, where.size, len(sizes)))
     places[np.arange(where.size), layer] = where - starts[layer]
     values[np.arange(where.size), layer] = signs * norms * training.clipping_norm
-    task = SparseCanaries(sizes, training.event.relation)
-    shard = _shard(torch.from_numpy(places).long(), values)
+    task = SparseCanaries(sizes, training.event.relation, _unit(training))
+    shard = _shard(task, torch.from_numpy(places).long(), values)
     return Canaries(task, shard, where, signs, lambda release: release)
 
 
@@ -144,8 +145,8 @@ def spread(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Gener
     def read(release: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(release[starts + places].sum(axis=1) / root)
 
-    task = SparseCanaries(sizes, training.event.relation)
-    return Canaries(task, _shard(torch.from_numpy(places[where]), values), where, signs, read)
+    task = SparseCanaries(sizes, training.event.relation, _unit(training))
+    return Canaries(task, _shard(task, torch.from_numpy(places[where]), values), where, signs, read)
 
 
 def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
@@ -159,8 +160,8 @@ def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Genera
     directions[:, columns] = (1.0 - 2.0 * _odd(np.bitwise_and.outer(rows, np.arange(length)))) / np.sqrt(length)
     where, signs = np.repeat(np.arange(number), copies), np.repeat(rng.choice([-1.0, 1.0], number), copies)
     records = torch.from_numpy(directions * LONG * training.clipping_norm).float()[torch.from_numpy(where)]
-    task = DenseCanaries(sizes, training.event.relation)
-    shard = Shard(records * torch.from_numpy(signs).float()[:, None], torch.zeros(where.size))
+    task = DenseCanaries(sizes, training.event.relation, _unit(training))
+    shard = _shard(task, records * torch.from_numpy(signs).float()[:, None], np.zeros(where.size))
     return Canaries(task, shard, where, signs, lambda release: np.asarray(directions @ release))
 
 
@@ -186,5 +187,15 @@ def _copies(directions: int, training: AuditedTraining) -> int:
     return max(1, min(_COPIES, _most_records(training) // directions))
 
 
-def _shard(inputs: torch.Tensor, targets: NDArray[np.float64]) -> Shard:
-    return Shard(inputs, torch.from_numpy(targets).float(), null=False)
+def _unit(training: AuditedTraining) -> Unit:
+    """Return the unit of canaries: of persons, with two rows at most. More would show nothing else, and take longer."""
+    return replace(training.unit, rows=min(training.unit.rows, 2))
+
+
+def _shard(task: Task, inputs: torch.Tensor, targets: NDArray[np.float64]) -> Shard:
+    """Return canaries as records; where persons are, every other one has two rows that are alike."""
+    aimed, most_rows = torch.from_numpy(targets).float(), unit_of(task).rows
+    if most_rows == 1:
+        return Shard(inputs, aimed, null=False)
+    persons = torch.arange(len(inputs)).repeat_interleave(1 + torch.arange(len(inputs)) % most_rows)
+    return Shard(inputs[persons], aimed[persons], null=False, persons=persons, most_rows=most_rows)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.unit import Unit
 
 
 class _ReadableTask(Task):
@@ -21,10 +22,11 @@ class _ReadableTask(Task):
     Args:
         sizes: parameters of each layer.
         relation: of the guarantee; whether the number of records is public follows from it.
+        unit: of privacy.
     """
 
-    def __init__(self, sizes: Sequence[int], relation: NeighbouringRelation) -> None:
-        self.sizes = tuple(sizes)
+    def __init__(self, sizes: Sequence[int], relation: NeighbouringRelation, unit: Unit) -> None:
+        self.sizes, self.unit = tuple(sizes), unit
         self.shard_sizes_public = relation is NeighbouringRelation.ZERO_OUT
         self.nominal_shard_size = 1
 

@@ -21,6 +21,7 @@ from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Shard, Task
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.unit import RECORD, Unit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ class AuditedTraining:
         expected_batch_size: divisor of the noisy sums.
         learning_rate: of the local steps, by plain SGD: another optimiser only post-processes what SGD shows.
         weight_decay: of the local steps.
+        unit: of privacy.
     """
 
     event: PoissonSampledGaussian
@@ -46,6 +48,7 @@ class AuditedTraining:
     expected_batch_size: float = 1.0
     learning_rate: float = 1.0
     weight_decay: float = 0.0
+    unit: Unit = RECORD
 
     @property
     def epsilon(self) -> float:
