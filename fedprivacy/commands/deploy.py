@@ -66,9 +66,10 @@ def check(
     *,
     as_json: Json = False,
 ) -> None:
-    """Test this host, the server's or a client's, before a run does. Charges nothing, and shows nothing of any record.
+    """Test this host, the server's or a client's, before a run does. Charges nothing.
 
-    Exit code 1: a check failed.
+    A client's line `cells`, and what is below it, is of private records: do not send it. --json leaves it out. Exit
+    code 1: a check failed, maybe that one.
     """
     from fedprivacy.deploy.client_inspection import inspect_client
     from fedprivacy.deploy.inspection import CheckResult
@@ -83,10 +84,11 @@ def check(
         found.append(finding)
         if not as_json:
             OUT.print(_finding_line(finding))
-    failed = any(finding.verdict is CheckResult.FAILED for finding in found)
+    failed = {finding.check for finding in found if finding.verdict is CheckResult.FAILED}
     if as_json:
-        checks = [{name: value for name, value in asdict(finding).items() if name != "local"} for finding in found]
-        print_json({"party": party.party, "ok": not failed, "checks": checks})
+        checks = [asdict(finding) for finding in found if not finding.local]
+        told = [{name: value for name, value in check.items() if name != "local"} for check in checks]
+        print_json({"party": party.party, "ok": not failed & {check["check"] for check in told}, "checks": told})
     elif not party.is_server and not failed:
         command = f"{as_typed()} audit --node {shlex.quote(str(folder))}"
         PLAIN.print(f"Next: '{command}' looks whether the code that will run here deserves its epsilon.")

@@ -51,7 +51,8 @@ class CheckResult(enum.StrEnum):
 class Finding:
     """The finding of one check, and what to do about it.
 
-    `local` is for the host's owner alone: the other words may be sent to the operator, these count private records.
+    A finding with `local` lines, which count private records, is for the host's owner alone, its verdict too. All
+    others may be sent to the operator.
     """
 
     check: str
