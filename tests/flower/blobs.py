@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -142,18 +143,6 @@ A_GRANT = Grant(
     signature="",
 )
 
-A_RECEIPT = Receipt(
-    run_id="run",
-    client_id="client-0",
-    round=3,
-    attempt=1,
-    steps=2,
-    sampling_rate=0.5,
-    noise_multiplier=1.5,
-    relation=NeighbouringRelation.ZERO_OUT,
-    unit="record",
-    clipping_norm=0.3,
-    update="",
-    signature="",
-)
+SHARED = {field.name for field in fields(Grant)} & {field.name for field in fields(Receipt)} - {"signature"}
+A_RECEIPT = Receipt(**{name: getattr(A_GRANT, name) for name in SHARED}, update="", signature="")
 """The receipt that matches it."""

@@ -7,9 +7,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.simulated.orders import PrivateOrder
 from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records.folder import RunWriter
+from fedprivacy.values.events import PoissonSampledGaussian
 
 SAMPLING = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
@@ -20,6 +22,26 @@ class Silent(InProcessGrid):
     def push_messages(self, messages):
         assert not list(messages), "a population sends no messages"
         return []
+
+
+def order_of(part, **changed):
+    """What a population is asked to train: one client's round of a step, but for some of it."""
+    usual = {"client_id": f"client-{part}", "event": PoissonSampledGaussian(0.5, 1.0), "clipping_norm": 1.0}
+    usual |= {"expected_batch_size": 15.0, "steps": 1, "weight": 1.0}
+    return PrivateOrder(part=part, **usual | changed)
+
+
+class Noting(FedAvg):
+    """FedAvg, and the weights of the updates that it averaged in each round."""
+
+    def __init__(self):
+        super().__init__(**SAMPLING)
+        self.weights = []
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        self.weights.append([reply.content["metrics"]["num-examples"] for reply in replies])
+        return super().aggregate_train(server_round, replies)
 
 
 def run(plan, strategy=None, client=None, *, grid=None, population=None, observers=(), initial_arrays=None, **kwargs):

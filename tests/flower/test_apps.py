@@ -31,21 +31,18 @@ SERVER_EXAMPLE = ROOT / "server" / "example-config.toml"
 NODE_EXAMPLE = ROOT / "clients" / "example-node-config.toml"
 
 
-def test_the_server_s_example_is_a_configuration():
-    config = resolve(tomllib.loads(SERVER_EXAMPLE.read_text()))
-    assert (config.task, config.clients, config.rounds, config.epsilon) == ("digits", 3, 20, 3.0)
-    assert config.seed is None and config.signing_key and config.ledger
-
-
 def on_this_host(text, node):
     """The example, with files that are there."""
     return tomllib.loads(text) | {name: node[name] for name in ("folder", "key")}
 
 
-def test_the_client_s_example_is_a_node_configuration_for_the_server_s_task(node):
+def test_the_examples_are_a_configuration_and_a_node_configuration_for_its_task(node):
+    config = resolve(tomllib.loads(SERVER_EXAMPLE.read_text()))
+    assert (config.task, config.clients, config.rounds, config.epsilon) == ("digits", 3, 20, 3.0)
+    assert config.seed is None and config.signing_key and config.ledger
     settings = NodeSettings.of(on_this_host(NODE_EXAMPLE.read_text(), node))
     assert (settings.budget.epsilon, settings.budget.delta) == (3.0, 1e-5)
-    assert isinstance(settings.task(tomllib.loads(SERVER_EXAMPLE.read_text())["task"], None), Digits)
+    assert isinstance(settings.task(config.task, None), Digits)
 
 
 def test_what_the_client_s_example_leaves_out_is_every_other_key_with_a_value_that_it_takes(node):
@@ -55,26 +52,22 @@ def test_what_the_client_s_example_leaves_out_is_every_other_key_with_a_value_th
     assert given.keys() == node_configuration._KINDS.keys() - {"tasks"}
 
 
-def run(folder, *, config, **settings):
+def deployed(**run_config):
     """A run of the deployed apps, as `flwr run` does it in a simulation."""
-    run_config = config | settings
     grid = InProcessGrid(clients.app.app, 3, run_config)
     server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
-    return read_history(folder)
 
 
 @pytest.mark.exhaustive
-def test_the_deployed_apps_train_as_the_library_s_do_and_run_nothing_again(tmp_path):
-    given = {"task": "cancer", "clients": 3, "rounds": 3, "seed": 1}
+def test_the_deployed_apps_train_as_the_library_s_do_and_run_nothing_again(tmp_path, undrawn):
+    given, out = {"task": "cancer", "clients": 3, "rounds": 3, "seed": 1}, tmp_path / "deployed"
     config = resolve(given | {"out": str(tmp_path / "library")})
     expected = engine.simulate(server_app(config=config), private_client(config=config), config)
-    out = tmp_path / "deployed"
-    done = run(out, config=given, out=str(out))
-    assert done.rounds == expected.rounds and len(done.rounds) == 3
+    for place in ("out", "resume"):
+        deployed(**given, **{place: str(out)})
+        assert read_history(out).rounds == expected.rounds and len(expected.rounds) == 3
     (stored,) = RunStore(f"sqlite:///{out / 'ledger.db'}").runs()
     assert stored.status is RunStatus.FINISHED
-    again = run(out, config=given, resume=str(out))
-    assert again.rounds == expected.rounds
 
 
 @pytest.fixture
@@ -112,9 +105,7 @@ def test_the_deployed_client_tells_another_server_nothing(hospital):
 def test_the_deployed_apps_ask_where_the_run_config_names_questions(tmp_path):
     asked = {"questions": "count by diagnosis=malignant,benign; mean 'mean radius' 0 30", "noise-multiplier": 0.5}
     given = {"task": "cancer", "clients": 3, "rounds": 40, "seed": 1, "epsilon": "", **asked}
-    run_config = given | {"out": str(tmp_path / "out"), "ledger": str(tmp_path / "ledger.db")}
-    grid = InProcessGrid(clients.app.app, 3, run_config)
-    server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
+    deployed(**given, out=str(tmp_path / "out"), ledger=str(tmp_path / "ledger.db"))
     answers = json.loads((tmp_path / "out" / "answers.json").read_text())
     counts = [row["value"] for row in answers["federation"] if row["figure"] == "count" and row["group"]]
     assert counts == pytest.approx([170, 285], abs=8)

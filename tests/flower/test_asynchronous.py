@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 
 import pytest
@@ -17,7 +18,6 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.rounds import RunRounds
 from fedprivacy.flower.simulated.engine import check_rounds
-from fedprivacy.flower.simulated.orders import PrivateOrder
 from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
@@ -28,7 +28,7 @@ from fedprivacy.simulation.simulate import simulate
 from fedprivacy.training import cohort
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, plan_of
-from tests.flower.runs import SAMPLING, model_of, run_together
+from tests.flower.runs import SAMPLING, model_of, order_of, run_together
 from tests.flower.wards import Wards
 
 BUFFERED = {"concurrency": 4, "buffer_size": 2, "speeds": "lognormal:1", "clients": 9, "rounds": 9}
@@ -42,16 +42,8 @@ def plan(name="run", **settings):
 def trained(plan, client, version, model):
     """Where local DP-SGD takes one client from a model, flat: by the cohort's own code, which has tests of its own."""
     event, records = plan.event(), 30 + client
-    expected = event.sampling_rate * records
-    order = PrivateOrder(
-        client_id=f"client-{client}",
-        part=client,
-        event=event,
-        clipping_norm=1.0,
-        expected_batch_size=expected,
-        steps=plan.config.local_steps,
-        weight=float(records),
-    )
+    asked = {"expected_batch_size": event.sampling_rate * records, "weight": float(records), "event": event}
+    order = order_of(client, steps=plan.config.local_steps, **asked)
     weight, bias = model.float().split([4, 2])
     arrays = ArrayRecord({"weight": Array(weight.reshape(2, 2).numpy()), "bias": Array(bias.numpy())})
     update = Population(plan.task, plan.config).train([order], arrays, Attempt("any", version + 1), 0, 0.0)
@@ -81,14 +73,13 @@ def fedbuff(plan, seconds, size, steps):
     return models
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
-def test_the_model_is_that_of_fedbuff(size, tmp_path):
+def test_the_model_is_that_of_fedbuff(tmp_path):
     seconds = [1.0, 1.7, 2.9, 4.3, 7.1]  # no two are ever done at the same moment
     (tmp_path / "speeds.csv").write_text("client,seconds\n" + "".join(f"{n},{s}\n" for n, s in enumerate(seconds)))
-    settings = plan(clients=5, concurrency=5, buffer_size=size, speeds=str(tmp_path / "speeds.csv"), rounds=10)
+    settings = plan(clients=5, concurrency=5, buffer_size=3, speeds=str(tmp_path / "speeds.csv"), rounds=10)
     done = run_together(settings)
     assert max(record.buffered.max_staleness for record in done.records) >= 2
-    assert (model_of(done) - fedbuff(settings, seconds, size, 10)[-1]).abs().max() < 1e-5
+    assert (model_of(done) - fedbuff(settings, seconds, 3, 10)[-1]).abs().max() < 1e-5
 
 
 def test_every_training_is_charged_once_when_it_begins_and_epsilon_is_what_its_client_s_cost():
@@ -159,6 +150,22 @@ def begin(folder, **settings):
     return run_together(settings, strategy, checkpoints=folder, observers=[RunWriter(folder, settings)])
 
 
+@contextmanager
+def stopped_in(where, number):
+    """Let a run be stopped at this step of a round."""
+    step = getattr(RunRounds, where)
+
+    def stopping(self, first, *rest):
+        opened = first if where != "average" else first.opened
+        if opened.attempt.round == number:
+            raise KeyboardInterrupt
+        return step(self, first, *rest)
+
+    with pytest.MonkeyPatch.context() as monkeypatch, pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(RunRounds, where, stopping)
+        yield
+
+
 def go_on(folder, **settings):
     settings, stopped = plan(str(folder), out=str(folder), **settings), load_checkpoint(folder)
     strategy, writer = FedAvgM(**SAMPLING, server_momentum=0.5), RunWriter(folder, settings, stopped.round)
@@ -171,27 +178,15 @@ def go_on(folder, **settings):
         ("send", {"drop_out": 0.2}),
         pytest.param("settle", {"clipping": "adaptive"}, marks=pytest.mark.exhaustive),
         pytest.param("average", {"epsilon": 1.0, "rounds": 40}, marks=pytest.mark.exhaustive),
-        pytest.param("average", {"availability": "diurnal:0.5"}, marks=pytest.mark.exhaustive),
     ],
-    ids=["drop_out", "adaptive", "ending", "availability"],
+    ids=["drop_out", "adaptive", "ending"],
 )
-def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, settings, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, settings, tmp_path):
     """It was charged and trained, and all that was in memory is lost: who trained meanwhile is in the checkpoint."""
     settings = {"ema_decay": 0.5, "speeds": "lognormal:1:5000"} | settings
     whole = begin(tmp_path / "whole", **settings)
-    step = getattr(RunRounds, where)
-
-    def stopping(self, first, *rest):
-        opened = first if where != "average" else first.opened
-        if opened.attempt.round == len(whole.records) - 1:
-            raise KeyboardInterrupt
-        return step(self, first, *rest)
-
-    monkeypatch.setattr(RunRounds, where, stopping)
-    with pytest.raises(KeyboardInterrupt):
+    with stopped_in(where, len(whole.records) - 1):
         begin(tmp_path / "stopped", **settings)
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
     assert load_checkpoint(tmp_path / "stopped").underway.training
     resumed = go_on(tmp_path / "stopped", **settings)
     assert torch.equal(model_of(resumed), model_of(whole))
@@ -200,19 +195,9 @@ def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, setti
 
 
 @pytest.mark.exhaustive
-def test_without_a_seed_what_was_lost_is_trained_and_charged_anew_and_what_is_kept_is_not(tmp_path, monkeypatch):
-    average = RunRounds.average
-
-    def stopping(self, outcome):
-        if outcome.opened.attempt.round == 5:
-            raise KeyboardInterrupt
-        return average(self, outcome)
-
-    monkeypatch.setattr(RunRounds, "average", stopping)
-    with pytest.raises(KeyboardInterrupt):
+def test_without_a_seed_what_was_lost_is_trained_and_charged_anew_and_what_is_kept_is_not(tmp_path):
+    with stopped_in("average", 5):
         begin(tmp_path / "stopped", seed=None)
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
     resumed = go_on(tmp_path / "stopped", seed=None)
     replayed = verify_ledger(Ledger(resumed.plan.config.ledger)).replay.charges
     attempts = Counter((key.round, key.attempt) for key in replayed)
@@ -284,16 +269,13 @@ def test_where_clients_are_not_simulated_in_this_process_nothing_is_spent():
     assert not Ledger.exists(settings.config.ledger)
 
 
-def test_a_strategy_that_may_look_at_each_update_is_refused():
+def test_a_strategy_that_may_look_at_each_update_and_a_task_that_standardises_are_refused():
     class Mine(FedAvg):
         pass
 
     for strategy in (FedMedian(**SAMPLING), Mine(**SAMPLING)):
         with pytest.raises(ConfigError, match=f"the strategy is {type(strategy).__name__}, which may look at each"):
             PrivateStrategy(strategy, plan())
-
-
-def test_a_task_that_standardises_by_a_question_is_refused():
     with pytest.raises(ConfigError, match="task wards standardises by a question, which asynchronous rounds do not"):
         plan_of(Wards(), **BUFFERED)
 

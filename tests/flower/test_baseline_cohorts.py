@@ -14,17 +14,9 @@ from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.simulated.populations import Population
-from fedprivacy.gradients.stacked import Stack
 from fedprivacy.runs.settings.configuration import ConfigError
-from tests.flower.blobs import Blobs, _blobs, plan_of
+from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import model_of, run
-
-
-class Ragged(Blobs):
-    """Clients of very different sizes; some have no records."""
-
-    def shard(self, source):
-        return _blobs((0, 1, 200, 17, 0, 40)[source.partition_id % 6], seed=source.partition_id)
 
 
 class Infinite(Blobs):
@@ -45,14 +37,6 @@ def both(task, **settings):
     client = baseline_client(plan.task, plan.config)
     population = Population(plan.task, plan.config, train_without_privacy)
     return [run(plan, client=client, accounts=BaselineAccounts, population=each) for each in (None, population)]
-
-
-def test_clients_of_all_sizes_are_stacked_and_have_the_run_of_their_messages(monkeypatch):
-    stacked, clip = [], Stack.clip
-    monkeypatch.setattr(Stack, "clip", lambda *given: stacked.append(1) or clip(*given))
-    messages, together = both(Ragged(), clients=12)
-    assert (model_of(messages) - model_of(together)).abs().max() < 2e-6
-    assert len(stacked) == 3 * 2  # rounds of two steps: all clients at once
 
 
 def test_clients_whose_records_cannot_be_trained_on_are_left_out_and_not_counted():
@@ -81,10 +65,3 @@ def test_a_private_run_cannot_be_given_its_training(tmp_path):
     plan = plan_of(Blobs(), clients=3, ledger="sqlite:///ledger.db")
     with pytest.raises(ConfigError, match="privacy is on"):
         run(plan, population=Population(plan.task, plan.config, train_without_privacy))
-
-
-def test_a_run_without_privacy_cannot_be_given_private_training():
-    plan = plan_of(Blobs(), clients=3, privacy=False)
-    client = baseline_client(plan.task, plan.config)
-    with pytest.raises(AssertionError):
-        run(plan, client=client, accounts=BaselineAccounts, population=Population(plan.task, plan.config))

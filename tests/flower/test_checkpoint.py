@@ -25,7 +25,6 @@ from fedprivacy.flower.server.checkpoint import (
     save_checkpoint,
     write_state,
 )
-from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records.folder import ROUNDS, START, RunFolderError, RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.strategies import STRATEGIES
@@ -70,15 +69,17 @@ def assert_same(resumed, whole):
     assert all(resumed.arrays[name].data == whole.arrays[name].data for name in whole.arrays)
 
 
-MAKERS = dict.fromkeys(STRATEGIES, build_strategy) | {
+MAKERS = dict.fromkeys(["fedtrimmedavg", "krum"], build_strategy) | {
     "fedavgm that remembers": lambda _: FedAvgM(**SAMPLING, server_learning_rate=0.9, server_momentum=0.5),
     "fedyogi": lambda _: FedYogi(**SAMPLING),
     "fedadagrad": lambda _: FedAdagrad(**SAMPLING),
 }
-SOME = {"fedavgm that remembers", "fedyogi"}
+"""Strategies that tests/flower/test_every_way.py stops in no run."""
+
+EVERY = [pytest.param(n, marks=[] if n == "fedyogi" else pytest.mark.exhaustive) for n in MAKERS]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in SOME else pytest.mark.exhaustive) for n in MAKERS])
+@pytest.mark.parametrize("name", EVERY)
 def test_a_run_with_any_strategy_that_is_stopped_again_and_again_ends_as_if_it_had_not_been(name, tmp_path):
     settings = {"rounds": 4, "clients": 5, "strategy": name if name in STRATEGIES else "fedavg"}
     whole = begin(tmp_path / "whole", MAKERS[name], **settings)
@@ -88,37 +89,11 @@ def test_a_run_with_any_strategy_that_is_stopped_again_and_again_ends_as_if_it_h
     assert told(tmp_path / "stopped") == told(tmp_path / "whole")
 
 
-def test_the_simulated_clock_goes_on(tmp_path):
-    """Other settings: tests/flower/test_every_way.py."""
-    settings = {"availability": "diurnal:0.3", "deadline": 60000.0, "speeds": "lognormal:0.5:20000", "cohort_size": 2}
-    whole = begin(tmp_path / "whole", rounds=5, **settings)
-    begin(tmp_path / "stopped", stop=3, rounds=5, **settings)
-    assert_same(go_on(tmp_path / "stopped", rounds=5, **settings), whole)
-    assert told(tmp_path / "stopped") == told(tmp_path / "whole")
-
-
 def test_a_run_that_stops_before_it_begins_has_nothing_to_go_on_from(tmp_path):
     begin(tmp_path, stop=0)
     assert (tmp_path / "ledger.db").exists()
     with pytest.raises(RunFolderError, match=r"stopped before its first round\. Start anew in a new folder"):
         load_checkpoint(tmp_path)
-
-
-def test_a_finished_run_is_not_run_again_and_waits_for_nobody(tmp_path):
-    whole = begin(tmp_path, rounds=2)
-    before = told(tmp_path)
-    plan, checkpoint = plan_of(BLOBS, out=str(tmp_path), rounds=2), load_checkpoint(tmp_path)
-    again = PrivateStrategy(build_strategy(plan.config), plan, resume=checkpoint).start(grid=None)
-    assert_same(again, whole)
-    assert told(tmp_path) == before
-
-
-def test_a_run_that_its_ledger_does_not_know_is_refused(tmp_path):
-    begin(tmp_path, stop=2, rounds=3)
-    for file in tmp_path.glob("ledger.db*"):
-        file.unlink()
-    with pytest.raises(LedgerError):
-        go_on(tmp_path, rounds=3)
 
 
 def test_an_app_that_cannot_go_on_does_not_start_anew_instead(tmp_path):
@@ -218,16 +193,13 @@ def test_the_random_generators_go_on_where_they_were():
     assert draws() == expected
 
 
-def test_a_torn_checkpoint_is_named_with_the_remedy(tmp_path):
+def test_a_torn_checkpoint_another_file_and_another_version_are_named_with_the_remedy(tmp_path, monkeypatch):
     save_checkpoint(tmp_path, a_checkpoint())
     whole = (tmp_path / CHECKPOINT).read_bytes()
     for length in (0, 7, 8, 200, len(whole) // 2, len(whole) - 1):
         (tmp_path / CHECKPOINT).write_bytes(whole[:length])
         with pytest.raises(RunFolderError, match=r"checkpoint.safetensors' is not a checkpoint.*start anew"):
             load_checkpoint(tmp_path)
-
-
-def test_another_file_and_another_version_are_no_checkpoint(tmp_path, monkeypatch):
     save_file({"weight": np.zeros(2)}, tmp_path / CHECKPOINT)
     with pytest.raises(RunFolderError, match="is not a checkpoint"):
         load_checkpoint(tmp_path)

@@ -169,11 +169,11 @@ def test_an_address_at_which_nothing_listens(closed, monkeypatch):
     assert f"ray-address is 'auto' (RAY_ADDRESS: {closed}), but nothing listens at" in refused(ray_address="auto")
 
 
-@pytest.mark.parametrize(("own", "words"), [((), "no cluster"), (("127.0.0.1:1",), "the cluster at 127.0.0.1:1")])
-def test_a_machine_that_is_none_of_the_cluster_s(own, words, listening, monkeypatch):
+def test_a_machine_that_is_none_of_the_cluster_s(listening, monkeypatch):
     """For which Ray itself would look for a minute."""
-    monkeypatch.setattr("ray._private.services.find_gcs_addresses", lambda: own)
-    assert f"this machine belongs to {words}; start this on a machine of " in refused(ray_address=listening)
+    for own, words in (((), "no cluster"), (("127.0.0.1:1",), "the cluster at 127.0.0.1:1")):
+        monkeypatch.setattr("ray._private.services.find_gcs_addresses", lambda own=own: own)
+        assert f"this machine belongs to {words}; start this on a machine of " in refused(ray_address=listening)
 
 
 def test_a_cluster_of_another_python(listening, monkeypatch):
@@ -191,23 +191,17 @@ def test_a_cluster_of_another_python(listening, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [("localhost:80", True), ("127.0.0.1:81", False), ("[::1]:80", False), ("nobody.invalid:80", False)],
-)
-def test_addresses_of_one_place(other, same):
-    assert joining._same_place("127.0.0.1:80", other) is same
+def test_addresses_of_one_place():
+    others = {"localhost:80": True, "127.0.0.1:81": False, "[::1]:80": False, "nobody.invalid:80": False}
+    assert {other: joining._same_place("127.0.0.1:80", other) for other in others} == others
 
 
-def test_no_cluster_at_all(monkeypatch):
+def test_no_cluster_at_all_and_a_gpu_by_its_number(monkeypatch):
     def nothing(address):
         raise ConnectionError
 
     monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", nothing)
     assert "no cluster runs on this machine; start one by 'ray start --head'" in refused(ray_address="auto")
-
-
-def test_a_gpu_by_its_number(monkeypatch):
     monkeypatch.setattr(joining, "joined", lambda _: pytest.fail("the cluster was joined"))
     assert "device is 'cuda:0', but ray-address is 'auto': " in refused(ray_address="auto", device="cuda:0")
 
@@ -232,28 +226,26 @@ def entered(resources, **placement):
 
 
 @pytest.mark.parametrize(
-    ("resources", "settings", "workers", "gpus"),
+    ("gpus", "settings", "expected"),
     [
-        ({"CPU": 8.0}, {}, 8, 0.0),
-        ({"CPU": 8.0}, {"workers": 3}, 3, 0.0),
-        ({"CPU": 512.0}, {}, CLIENTS, 0.0),
-        ({"CPU": 8.0, "GPU": 4.0}, {}, 4, 1.0),
-        ({"CPU": 8.0, "GPU": 4.0}, {"device": "cuda", "workers": 2}, 2, 1.0),
-        ({"CPU": 8.0, "GPU": 4.0}, {"workers": 6}, 6, 0.5),
-        ({"CPU": 8.0, "GPU": 2.0}, {"workers": 5}, 5, 0.3333),
-        ({"CPU": 8.0, "GPU": 4.0}, {"device": "cpu"}, 8, 0.0),
+        (0.0, {}, (8, 0.0)),
+        (0.0, {"workers": 3}, (3, 0.0)),
+        (4.0, {}, (4, 1.0)),
+        (4.0, {"device": "cuda", "workers": 2}, (2, 1.0)),
+        (4.0, {"workers": 6}, (6, 0.5)),
+        (2.0, {"workers": 5}, (5, 0.3333)),
+        (4.0, {"device": "cpu"}, (8, 0.0)),
     ],
     ids=str,
 )
-def test_how_many_workers_and_what_each_has(resources, settings, workers, gpus):
-    found = entered(resources, **settings)
-    assert (found._wanted(), found._gpus) == (workers, gpus)
+def test_how_many_workers_and_what_each_has(gpus, settings, expected):
+    found = entered({"CPU": 8.0} | ({"GPU": gpus} if gpus else {}), **settings)
+    assert (found._wanted(), found._gpus) == expected
 
 
-def test_gpus_that_a_cluster_lacks():
-    with pytest.raises(
-        ConfigError, match="device is 'cuda', but ray-address is 'auto', and no machine there has a GPU"
-    ):
+def test_no_more_workers_than_clients_and_gpus_that_a_cluster_lacks():
+    assert entered({"CPU": 512.0})._wanted() == CLIENTS
+    with pytest.raises(ConfigError, match=r"device is 'cuda', but .* no machine there has a GPU"):
         entered({"CPU": 8.0}, device="cuda")
 
 
@@ -342,7 +334,7 @@ def test_a_number_that_was_asked_for_is_waited_for_in_every_round():
     assert places(found) == [0, 1]
 
 
-def test_when_all_have_died_the_run_ends():
+def test_when_all_have_died_the_run_ends_and_a_cluster_without_room_begins_none():
     ray = Pretended(1)
     found = pretended(ray)
     ray.cpus = 0
@@ -350,44 +342,25 @@ def test_when_all_have_died_the_run_ends():
     dead.kill()
     with pytest.raises(WorkerError, match=r"All workers of the cluster have died, and none came within node-timeout"):
         found._instead_of([dead])
-
-
-def test_a_cluster_without_room():
-    words = (
-        r"2 of 3 workers came within node-timeout \(0.05 s\): each needs a CPU, and 0 of 2 CPUs are free. Choose fewer"
-    )
+    words = r"2 of 3 workers came within node-timeout \(0.05 s\): each needs a CPU, and 0 of 2 CPUs are free. Choose"
     with pytest.raises(ConfigError, match=words):
         pretended(Pretended(2), workers=3)
 
 
-@pytest.mark.parametrize(
-    ("greeting", "words"),
-    [
-        (
-            replace(GREETING, versions=GREETING.versions | {"torch": "1.0"}),
-            r"gpu-7 has torch 1\.0, and here .*: install",
-        ),
-        (
-            ImportError("No module named 'fedprivacy'"),
-            r"cannot be made there \(No module named 'fedprivacy'\); install",
-        ),
-    ],
-    ids=["other versions", "nothing installed"],
-)
-def test_a_machine_that_will_not_do_is_refused(greeting, words):
+OTHER = replace(GREETING, versions=GREETING.versions | {"torch": "1.0"})
+
+
+def test_a_machine_that_will_not_do_is_refused_or_left_out_if_it_joins_later(caplog):
     """With other versions, a seeded run would have other bits there."""
-    ray = Pretended(1, greeting)
-    ray.exceptions = SimpleNamespace(RayError=ImportError)
-    if isinstance(greeting, Exception):
-        greeting.actor_init_failed = True
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=r"gpu-7 has torch 1\.0, and here .*: install"):
+        pretended(Pretended(1, OTHER))
+    ray = Pretended(1, nothing := ImportError("No module named 'fedprivacy'"))
+    ray.exceptions, nothing.actor_init_failed = SimpleNamespace(RayError=ImportError), True
+    with pytest.raises(ConfigError, match=r"cannot be made there \(No module named 'fedprivacy'\); install"):
         pretended(ray)
-
-
-def test_a_machine_that_joins_later_and_will_not_do_is_left_out(caplog):
     ray = Pretended(1)
     found = pretended(ray)
-    ray.cpus, ray.greeting = 2, replace(GREETING, versions=GREETING.versions | {"torch": "1.0"})
+    ray.cpus, ray.greeting = 2, OTHER
     assert places(found) == [0] and len(ray.alive) == 1
     assert "gpu-7 has torch 1.0" in caplog.text
 

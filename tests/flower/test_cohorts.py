@@ -7,13 +7,11 @@ import random
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.wrapped import averages
-from fedprivacy.flower.simulated import engine
-from fedprivacy.flower.simulated.orders import PrivateOrder
 from fedprivacy.flower.simulated.populations import CohortUpdate, Population
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.ledger import Ledger
@@ -21,9 +19,8 @@ from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.training import cohort
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.events import PoissonSampledGaussian
-from tests.flower.blobs import BLOBS, Blobs, Chain, Convolved, plan_of
-from tests.flower.runs import SAMPLING, model_of, run, run_together
+from tests.flower.blobs import BLOBS, Chain, Convolved, plan_of
+from tests.flower.runs import SAMPLING, model_of, order_of, run, run_together
 
 
 def both(task, **kwargs):
@@ -35,7 +32,7 @@ def both(task, **kwargs):
 
 def test_a_first_model_may_list_its_parameters_in_any_order():
     """Catches: an average that is cut into parameters by another order than that in which it was joined."""
-    backwards = ArrayRecord({n: Array(p.detach().numpy()) for n, p in reversed([*Chain().model().named_parameters()])})
+    backwards = ArrayRecord(dict(reversed(Chain().model().state_dict().items())))
     messages, together = both(Chain(), initial_arrays=backwards)
     assert list(together.result.arrays) == list(backwards)
     assert (model_of(messages) - model_of(together)).abs().max() < 2e-6
@@ -93,13 +90,11 @@ def test_clients_that_fail_together_leave_the_others_their_round(monkeypatch):
     assert all(spent.rounds == 1 for spent in one.spent.values())
 
 
-def test_an_update_that_is_not_finite_is_dropped():
+def test_an_update_that_is_not_finite_is_dropped_and_a_strategy_that_looks_at_each_gets_its_messages():
     """The learning rate carries every update beyond float32: nothing is left to be averaged, and the run says so."""
     with pytest.raises(RoundFailedError, match="not-finite"):
         run_together(plan_of(BLOBS, clients=3, learning_rate=1e30, optimizer="sgd"))
 
-
-def test_a_strategy_that_looks_at_each_update_gets_its_messages():
     class Mine(FedAvg):
         pass
 
@@ -110,27 +105,11 @@ def test_a_strategy_that_looks_at_each_update_gets_its_messages():
         run_together(plan_of(BLOBS, clients=3), Mine(**SAMPLING))
 
 
-def test_an_engine_trains_many_clients_together():
-    for clients in (engine.POPULATION - 1, engine.POPULATION):
-        assert engine.trains_together(plan_of(BLOBS, clients=clients).config) == (clients == engine.POPULATION)
-
-
-@pytest.mark.exhaustive
-def test_randomness_is_secret_without_a_seed():
-    plans = [plan_of(BLOBS, clients=3, seed=None, rounds=1, ledger=f"sqlite:///{n}.db") for n in range(2)]
-    one, other = (model_of(run_together(plan)) for plan in plans)
-    assert not torch.equal(one, other)
-
-
 def test_another_attempt_draws_other_noise():
     plan = plan_of(BLOBS, clients=1)
-    event = PoissonSampledGaussian(0.5, 1.0)
-    order = PrivateOrder(
-        client_id="client-0", part=0, event=event, clipping_norm=1.0, expected_batch_size=15.0, steps=1, weight=1.0
-    )
-    arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in plan.task.model().named_parameters()})
+    arrays = ArrayRecord(plan.task.model().state_dict())
     one, again, other = (
-        Population(plan.task, plan.config).train([order], arrays, Attempt("run", 1, number), 0, 0.0).mean()
+        Population(plan.task, plan.config).train([order_of(0)], arrays, Attempt("run", 1, number), 0, 0.0).mean()
         for number in (1, 1, 2)
     )
     assert torch.equal(one, again) and not torch.any(one == other)
@@ -144,7 +123,7 @@ def test_two_runs_on_one_ledger_share_no_noise():
 
 def test_a_first_model_of_another_task_is_refused_before_anybody_is_charged():
     plan = plan_of(BLOBS, clients=3, ledger="sqlite:///ledger.db")
-    own = {name: Array(values.numpy()) for name, values in Blobs().model().state_dict().items()}
+    own = BLOBS.model().state_dict()
     with pytest.raises(ValueError, match="'more' is in one of them alone"):
         run_together(plan, run_id="run", initial_arrays=ArrayRecord(own | {"more": own["bias"]}))
     assert not Ledger("sqlite:///ledger.db").reserved("run")

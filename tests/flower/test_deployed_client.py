@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedprivacy._support import signing
 from fedprivacy._support.signing import server_public_key, signed_by_client
+from fedprivacy.accounting import pld
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import digest
-from fedprivacy.flower.wire.histories import claims_of, history_text
-from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, MessageError, Receipt, RefusalCode
+from fedprivacy.flower.wire.histories import history_text
+from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, MessageError, Receipt, RefusalCode
 from fedprivacy.guard import AlreadyChargedError, Guard
 from fedprivacy.tasks import Shard
 from fedprivacy.training.dpsgd import DPSGD
@@ -21,12 +21,7 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import STRANGER, a_grant, code, enrol, spent, train
 from tests.flower.blobs import Blobs
-
-
-class Renamed(Blobs):
-    """The same records under another word."""
-
-    dataset = "blobs-v2"
+from tests.flower.deployment import pem
 
 
 def weights(reply):
@@ -39,11 +34,7 @@ def test_its_guard_refuses_when_its_own_budget_is_spent_whatever_the_server_gran
     assert any(refused) and not refused[0]
     assert refused == sorted(refused)
     assert code(replies[-1]) is RefusalCode.BUDGET_EXHAUSTED
-    from fedprivacy.accounting import pld
-    from fedprivacy.values.events import PoissonSampledGaussian
-
-    event = PoissonSampledGaussian(0.5, 2.0, NeighbouringRelation.ZERO_OUT)
-    assert pld.epsilon({event: spent(node)}, 1e-3) <= 3.0
+    assert pld.epsilon({a_grant().event: spent(node)}, 1e-3) <= 3.0
     assert code(train(node, round=1, steps=10, run_id="another run")) is RefusalCode.BUDGET_EXHAUSTED
 
 
@@ -69,11 +60,8 @@ def test_a_grant_whose_update_was_lost_in_a_crash_is_not_trained_again(node, mon
 def test_a_receipt_is_signed_with_the_client_s_key_together_with_its_update(node, keys):
     reply = train(node)
     receipt = Receipt.from_record(reply.content[RECEIPT])
-    key = load_ssh_public_key(keys.public_key.read_bytes())
-    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    assert signed_by_client(pem, signing.RECEIPT, receipt.signed_bytes(), receipt.signature)
-    forged = replace(receipt, steps=1)
-    assert not signed_by_client(pem, signing.RECEIPT, forged.signed_bytes(), receipt.signature)
+    for signed, genuine in ((receipt, True), (replace(receipt, steps=1), False)):
+        assert signed_by_client(pem(keys), signing.RECEIPT, signed.signed_bytes(), receipt.signature) is genuine
     assert receipt.update == digest({name: array.numpy() for name, array in reply.content["arrays"].items()})
 
 
@@ -83,7 +71,6 @@ def test_a_receipt_is_signed_with_the_client_s_key_together_with_its_update(node
         {"signature": ""},
         {"signature": "zz"},
         {"steps": 3},
-        {"learning_rate": 0.6},
         {"server_key": ""},
         {"server_key": "ab" * 32},
         {"server_key": server_public_key(STRANGER)},
@@ -104,13 +91,6 @@ def test_a_run_stays_with_the_key_that_opened_it_though_the_data_owner_trusts_an
     assert RECEIPT in train(node, signer=STRANGER, run_id="its own").content
 
 
-def test_it_says_at_enrolment_what_its_guard_holds(node):
-    train(node)
-    train(node, round=2, steps=1)
-    record = enrol(node).content[ENROLMENT]
-    assert claims_of(Enrolment.from_record(record).spent) == {("run", a_grant().event): 3}
-
-
 def test_a_server_cannot_ruin_the_book_with_an_event_that_no_filter_composes(node):
     node |= {"filter": "fixed-mechanism"}  # others compose an event of another noise
     train(node)
@@ -124,8 +104,9 @@ def test_a_server_cannot_ruin_the_book_with_an_event_that_no_filter_composes(nod
     assert RECEIPT in train(node, round=9).content
 
 
-def test_a_guard_under_its_earlier_name_is_not_forgotten(node):
-    """What `odometer.log` counted must not begin anew as `guard.log`."""
+def test_a_guard_under_its_earlier_names_is_not_forgotten(node):
+    """What `odometer.log` counted must not begin anew as `guard.log`; nor what a version before counted in a database,
+    which must be brought over first (tests/guard/test_adoption.py)."""
     folder = Path(node["folder"])
     assert RECEIPT in train(node).content
     (folder / "guard.log").rename(folder / "odometer.log")
@@ -133,21 +114,9 @@ def test_a_guard_under_its_earlier_name_is_not_forgotten(node):
     assert not (folder / "guard.log").exists()
     again = node | {"guard": str(folder / "odometer.log")}
     assert RECEIPT in train(again, round=2).content
-    own = Guard(folder / "odometer.log", PrivacyBudget(3.0, 1e-3))
-    assert sum(own.history().values()) == 4
-
-
-def test_an_earlier_version_s_guard_is_not_forgotten(node):
-    """The charges in `odometer.db` must be brought over before anything is trained (tests/guard/test_adoption.py)."""
-    (Path(node["folder"]) / "odometer.db").touch()
+    assert sum(Guard(folder / "odometer.log", PrivacyBudget(3.0, 1e-3)).history().values()) == 4
+    (folder / "odometer.log").rename(folder / "odometer.db")
     assert code(train(node)) is RefusalCode.GUARD_UNUSABLE
-
-
-def test_a_damaged_guard_lets_nothing_be_read_and_names_no_value(node):
-    train(node)
-    file = Path(node["folder"]) / "guard.log"
-    file.write_bytes(file.read_bytes()[:100])
-    assert code(train(node, round=2)) is RefusalCode.GUARD_UNUSABLE
 
 
 def test_noise_that_a_server_changes_mid_way_is_refused(node):
@@ -191,10 +160,13 @@ def test_one_record_cannot_make_the_client_fail(node):
             shard.targets[3] = 7
             return shard
 
-    assert all(RECEIPT in train(node, round=r, steps=1, task=Mislabelled()).content for r in range(1, 9))
+    assert all(RECEIPT in train(node, round=r, steps=1, task=Mislabelled()).content for r in range(1, 4))
 
 
 def test_another_word_for_the_same_records_opens_no_second_account(node):
+    class Renamed(Blobs):
+        dataset = "blobs-v2"
+
     assert RECEIPT in train(node, round=1, steps=8).content
     assert code(train(node, round=2, steps=8, task=Renamed())) is RefusalCode.BUDGET_EXHAUSTED
 
@@ -209,11 +181,9 @@ def test_two_deployed_clients_never_share_noise(node, tmp_path):
 
 UNREADABLE = [
     ValueError("patient P-4711 has no age"),
-    KeyError("patient P-4711"),
     MessageError("patient P-4711"),
     AlreadyChargedError("patient P-4711"),
     Refused(RefusalCode.NO_KEY, "patient P-4711"),
-    MemoryError("patient P-4711"),
     Shard(torch.zeros(4711, 2), torch.zeros(4711, dtype=torch.int64)).inputs,
     None,
 ]

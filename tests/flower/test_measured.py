@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 import fedprivacy as fp
 from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.simulation.simulate import prepared
-from tests.commands.running import fedprivacy, unwrapped
+from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
 
 SETTINGS = {"clients": 4, "rounds": 3, "epsilon": 3.0, "seed": 1, "progress": False}
@@ -40,25 +40,24 @@ class WholeBlobs(Blobs):
         return {"auc": float(roc_auc_score(records.targets, scores)), "size": len(records.inputs)}
 
 
-class Unmeasured(Blobs):
-    """Blobs that nobody measures."""
-
-    evaluate = fp.Task.evaluate
-
-
-@pytest.fixture
-def whole():
-    return fp.simulate(WholeBlobs(), algorithm="mr-mtl", pull=0.5, out="whole", **SETTINGS)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("measured") / "whole"
+    return fp.simulate(WholeBlobs(), algorithm="mr-mtl", pull=0.5, out=out, **SETTINGS)
 
 
-def test_a_metric_of_a_client_s_records_as_a_whole_is_that_of_its_model_on_them(undrawn, whole):
+def test_a_metric_of_a_client_s_records_as_a_whole_is_that_of_its_model_on_them(whole):
     task, expected = WholeBlobs(), {}
     for part in range(4):
         records = task.held_out(fp.ShardSource(partition_id=part, num_partitions=4))
         with torch.no_grad():
-            expected[f"client-{part}"] = task.held_out_metrics(whole.model(client_id=f"client-{part}"), records)
+            model = whole.model(client_id=f"client-{part}")
+            loss = float(task.loss(model(records.inputs), records.targets).double().mean())
+            expected[f"client-{part}"] = task.held_out_metrics(model, records) | {"loss": loss}
     found = {row["client_id"]: row for row in whole.held_out}
     assert found["client-3"]["auc"] is None and found["client-3"]["size"] == expected["client-3"]["size"]
+    assert all(found[client]["loss"] == pytest.approx(its["loss"]) for client, its in expected.items())
+    assert [bool(record.held_out) for record in whole.history.rounds] == [False, False, True]
     known = [expected[f"client-{part}"]["auc"] for part in range(3)]
     assert [found[f"client-{part}"]["auc"] for part in range(3)] == pytest.approx(known)
     assert len(set(known)) > 1  # else a mean could be any of them
@@ -84,36 +83,16 @@ def test_what_was_measured_is_shown_where_the_task_s_own_metric_was_not(whole):
         fp.compare(whole, other, metric="each_auk")
 
 
-@pytest.mark.exhaustive
-def test_runs_that_measured_nothing_are_compared_and_said_to_measure_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    first, second = (fp.simulate(Unmeasured(), out=name, **SETTINGS) for name in ("a", "b"))
-    assert "not measured" in fp.compare(first, second).save("compared").read_text()
-    assert not Path("compared/compare.png").exists()
-    printed = unwrapped(fedprivacy("compare", "a", "b", cwd=tmp_path).output)
-    assert "accuracy not measured" in printed
-    plan = prepared({"clients": 4}, Unmeasured())
-    (words,) = plan.warnings()
-    assert not plan.measures and "no evaluate() and no held_out()" in words and plan.warnings(watched=True) == []
-    assert prepared({"clients": 4}, WholeBlobs()).measures and prepared({"clients": 4}, Blobs()).measures
-    assert prepared({"clients": 4, "local-evaluation": 1}, Unmeasured()).measures
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ([("auc", 0.5)], "held_out_metrics() returns a list; return numbers by name"),
         ({"auc": "high"}, "held_out_metrics() returns a str for 'auc'"),
-        (
-            {"loss": 0.5},
-            "held_out_metrics() returns 'loss', as a score of scores() is called; call one of them otherwise",
-        ),
+        ({"loss": 0.5}, "returns 'loss', as a score of scores() is called; call one of them otherwise"),
         (ZeroDivisionError("by zero"), "held_out_metrics() fails"),
     ],
 )
-def test_what_cannot_be_a_metric_is_refused_before_anything_is_charged(given, told, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
+def test_what_cannot_be_a_metric_is_refused_before_anything_is_charged(given, told):
     class Wrong(WholeBlobs):
         def held_out_metrics(self, model, records):
             if isinstance(given, Exception):
@@ -126,9 +105,19 @@ def test_what_cannot_be_a_metric_is_refused_before_anything_is_charged(given, to
     assert not Path("wrong").exists()
 
 
+def test_a_task_without_a_measure_is_warned_of_where_nothing_else_measures():
+    class Unmeasured(Blobs):
+        evaluate = fp.Task.evaluate
+
+    (words,) = prepared({"clients": 4}, Unmeasured()).warnings()
+    assert "no evaluate() and no held_out()" in words
+    assert prepared({"clients": 4}, Unmeasured()).warnings(watched=True) == []
+    for task, settings in ((WholeBlobs(), {}), (Blobs(), {}), (Unmeasured(), {"local-evaluation": 1})):
+        assert prepared({"clients": 4} | settings, task).measures
+
+
 @pytest.mark.usefixtures("undrawn")
-def test_early_stopping_takes_the_nearest_metric_and_goes_on_with_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_early_stopping_takes_the_nearest_metric_and_goes_on_with_it():
     stopping = fp.EarlyStopping(patience=1, least_change=1.0)
     run = fp.simulate(WholeBlobs(), out="run", callbacks=[stopping], held_out_evaluation=1, **SETTINGS | {"rounds": 6})
     assert (run.history.finished, stopping.metric) == (2, "each_accuracy")

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord
 
 from fedprivacy.flower.wire.histories import claims_of, claims_text, history_of, history_text
-from fedprivacy.flower.wire.messages import VERSION, Enrolment, MessageError, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import Enrolment, MessageError, Refusal, RefusalCode
 from tests.flower.blobs import A_GRANT, A_RECEIPT
 
 
@@ -19,25 +19,22 @@ def test_records_survive_the_wire(record):
     assert type(record).from_record(record.to_record()) == record
 
 
-def test_a_negative_shard_size_cannot_become_a_weight():
-    with pytest.raises(MessageError, match="shard_size is -5"):
-        Enrolment.from_record(
-            ConfigRecord({"version": VERSION, "client_id": "a", "shard_size": -5, "num_partitions": 3, "spent": ""})
-        )
-
-
-@pytest.mark.parametrize("norm", [0.0, -1.0, 1e-30, 1e7, math.inf, math.nan])
-def test_a_receipt_with_an_impossible_clipping_norm_is_refused(norm):
-    with pytest.raises(MessageError, match="clipping_norm is"):
-        Receipt.from_record(ConfigRecord({**A_RECEIPT.to_record(), "clipping_norm": norm}))
+@pytest.mark.parametrize(
+    ("record", "field", "value"),
+    [
+        (Enrolment("a", 7, 3, ""), "shard_size", -5),  # it would become a weight
+        *((A_RECEIPT, "clipping_norm", norm) for norm in (0.0, -1.0, 1e-30, 1e7, math.inf, math.nan)),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused(record, field, value):
+    with pytest.raises(MessageError, match=f"{field} is"):
+        type(record).from_record(ConfigRecord({**record.to_record(), field: value}))
 
 
 def test_a_receipt_matches_its_grant_wherever_the_clipping_norm_has_arrived_and_no_other():
-    receipt = A_RECEIPT
-    assert receipt.matches(A_GRANT)
-    assert dataclasses.replace(receipt, clipping_norm=0.7).matches(A_GRANT)
-    assert not dataclasses.replace(receipt, steps=1).matches(A_GRANT)
-    assert not dataclasses.replace(receipt, client_id="client-1").matches(A_GRANT)
+    assert A_RECEIPT.matches(A_GRANT) and dataclasses.replace(A_RECEIPT, clipping_norm=0.7).matches(A_GRANT)
+    for changed in ({"steps": 1}, {"client_id": "client-1"}):
+        assert not dataclasses.replace(A_RECEIPT, **changed).matches(A_GRANT)
 
 
 def test_a_signature_covers_every_other_field():
@@ -58,14 +55,11 @@ def test_histories_survive_the_wire():
     [
         "x",
         "{}",
-        "7",
         "[7]",
         "[[]]",
         '[["run", 0.5, 1.0, "zero-out", -1]]',
-        '[["run", 0.5, 1.0, "zero-out", 1e3]]',
         '[["run", 0.5, 1.0, "zero-out", true]]',
         '[["run", 0.5, 1.0, "zero-out", 99999999999999999999]]',
-        '[["run", 5, 1.0, "zero-out", 1]]',
         '[["run", 0.5, "1.0", "zero-out", 1]]',
         '[["run", 0.5, 1.0, "nothing", 1]]',
         '[["run", 0.5, Infinity, "zero-out", 1]]',
@@ -81,7 +75,7 @@ def test_histories_survive_the_wire():
         json.dumps([["run", 0.5, 1.0 + i, "zero-out", 1] for i in range(501)]),
         " " * 5_000_000,
     ],
-    ids=range(24),
+    ids=range(21),
 )
 def test_a_history_that_is_none_is_refused(text):
     with pytest.raises(MessageError, match="history"):

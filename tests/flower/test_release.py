@@ -1,11 +1,12 @@
 """What a client's signature stands for, and what its disk gives back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedprivacy.flower.client.release import Released, digest
-from fedprivacy.flower.wire.messages import Receipt
-from fedprivacy.values.events import NeighbouringRelation
+from tests.flower.blobs import A_RECEIPT
 
 ARRAYS = {"body": np.arange(6, dtype=np.float32).reshape(2, 3), "head": np.ones(2, dtype=np.float32)}
 
@@ -36,21 +37,7 @@ def test_the_order_in_which_arrays_come_and_lie_in_memory_does_not_matter():
 
 
 def test_what_was_sealed_comes_back_whole_and_in_its_order():
-    receipt = Receipt(
-        "run",
-        "me",
-        2,
-        1,
-        3,
-        0.1,
-        1.5,
-        NeighbouringRelation.ZERO_OUT,
-        "record",
-        0.7,
-        digest(ARRAYS),
-        "[1.5, -0.25]",
-        "ab" * 40,
-    )
+    receipt = replace(A_RECEIPT, update=digest(ARRAYS), evaluation="[1.5, -0.25]", signature="ab" * 40)
     arrays = dict(reversed(ARRAYS.items()))
     back = Released.unsealed(Released(arrays, receipt).sealed())
     assert back.receipt == receipt

@@ -1,11 +1,7 @@
 """`fedprivacy simulate --resume`, from the command line, after a run was stopped or killed."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -21,13 +17,6 @@ from tests.flower.runs import stop_once_in_round_two
 RESULTS = ("rounds.jsonl", "start.json", "model.safetensors")
 OPTIONS = ["--rounds", "4", "--clients", "4", "--strategy", "fedadam", "--ema-decay", "0.5", "--clipping", "adaptive"]
 OPTIONS += ["--fraction-train", "0.5", "--out", "run"]
-
-
-def simulate_in_a_process(folder, *options, **environment):
-    """The command line in a process of its own, which may die."""
-    variables = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"} | environment
-    command = [sys.executable, "-m", "fedprivacy", "simulate", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=variables, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +54,13 @@ def results(folder):
     return {name: (folder / name).read_bytes() for name in RESULTS}
 
 
-@pytest.mark.exhaustive
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(whole, tmp_path):
-    """It is killed when the third checkpoint, that of round 2, was written."""
-    died = simulate_in_a_process(tmp_path, *OPTIONS, FEDPRIVACY_FAILPOINT="server.checkpointed:3")
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    killed = tmp_path / "run"
-    assert {path.name for path in killed.iterdir()} >= {"checkpoint.safetensors", "rounds.jsonl", "ledger.db"}
-    assert not (killed / "model.safetensors").exists()
-    done = simulate("--resume", killed)
-    assert "Going on after round 2 of 4." in done.stderr
-    assert "after 4 rounds" in done.stdout and "run/report.html" in done.stdout
-    assert results(killed) == results(whole)
-    assert json.loads((killed / "config.json").read_text())["settings"]["resume"] == ""
+def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(whole, stopped):
+    """Killed at every moment: tests/faults/test_killed_server.py."""
+    done = simulate("--resume", stopped, *OPTIONS[:-2])  # its own settings may be repeated
+    assert "Going on after round 1 of 4." in done.stderr
+    assert "after 4 rounds" in done.stdout and f"{stopped}/report.html" in done.stdout
+    assert results(stopped) == results(whole)
+    assert json.loads((stopped / "config.json").read_text())["settings"]["resume"] == ""
 
 
 def test_a_finished_run_is_shown_and_not_run_again(whole, tmp_path):
@@ -91,7 +74,9 @@ def test_a_finished_run_is_shown_and_not_run_again(whole, tmp_path):
     assert (finished / "ledger.db").read_bytes() == ledger
 
 
-def test_a_run_goes_on_with_its_own_settings_and_no_others(stopped):
+def test_a_run_goes_on_and_is_planned_with_its_own_settings_and_no_others(stopped):
+    planned = CliRunner().invoke(app, ["plan", "--json", "--resume", str(stopped)])
+    assert json.loads(planned.stdout)["noise_multiplier"] == read_config(stopped).noise_multiplier
     before = (stopped / "rounds.jsonl").read_bytes()
     refused = simulate("--resume", stopped, "--rounds", "9", "--strategy", "fedadam", "--epsilon", "5", code=2)
     assert refused.stderr.count("error:") == 2
@@ -100,33 +85,15 @@ def test_a_run_goes_on_with_its_own_settings_and_no_others(stopped):
     assert (stopped / "rounds.jsonl").read_bytes() == before
 
 
-@pytest.mark.exhaustive
-def test_its_own_settings_may_be_repeated_and_the_summary_is_one_object(stopped, whole):
-    done = simulate("--json", "--resume", stopped, *OPTIONS[:-2])
-    summary = json.loads(done.stdout)
-    assert (summary["rounds"], summary["out"]) == (4, str(stopped))
-    assert results(stopped) == results(whole)
-
-
-def test_a_folder_without_a_run_or_a_checkpoint_is_named_with_the_remedy(stopped, tmp_path):
+def test_what_cannot_go_on_is_said_with_the_remedy(stopped, tmp_path):
     assert "holds no run that could go on" in simulate("--resume", tmp_path / "nothing", code=2).stderr
-    (stopped / "checkpoint.safetensors").unlink()
-    assert "Start anew in a new folder" in simulate("--resume", stopped, code=2).stderr
-
-
-@pytest.mark.exhaustive
-def test_an_error_that_ends_a_run_says_how_to_go_on(stopped):
     for file in stopped.glob("ledger.db*"):
         file.unlink()
     failed = simulate("--resume", stopped, code=2)
     assert failed.stderr.count("error:") == 1
     assert f"To go on after the last finished round: fedprivacy simulate --resume {stopped}\n" in failed.stderr
-
-
-def test_the_plan_of_a_stopped_run_is_that_of_its_own_settings(stopped):
-    planned = CliRunner().invoke(app, ["plan", "--json", "--resume", str(stopped)])
-    assert planned.exit_code == 0, planned.output
-    assert json.loads(planned.stdout)["noise_multiplier"] == read_config(stopped).noise_multiplier
+    (stopped / "checkpoint.safetensors").unlink()
+    assert "Start anew in a new folder" in simulate("--resume", stopped, code=2).stderr
 
 
 @pytest.mark.exhaustive

@@ -32,24 +32,16 @@ def run(tmp_path, task, name, **settings):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("first", "then", "units"),
-    [
-        (BY_ROW, BY_PERSON, r"the unit of privacy 'record', and this run's is 'patient \(at most 4 rows\)'"),
-        (BY_PERSON, BY_ROW, r"the unit of privacy 'patient \(at most 4 rows\)', and this run's is 'record'"),
-    ],
-    ids=["by row first", "by person first"],
-)
-def test_a_run_by_another_unit_is_refused_on_the_ledger_of_the_first(tmp_path, first, then, units):
-    run(tmp_path, first, "first", spend=0.5)
+def test_a_run_by_another_unit_is_refused_on_the_ledger_of_the_first(tmp_path, undrawn):
+    run(tmp_path, BY_ROW, "first", spend=0.5)
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     before = ledger.accounts(ledger.dataset_ids())
-    with pytest.raises(fp.ConfigError, match=f"{units}.*use another ledger, or another dataset name"):
-        run(tmp_path, then, "then", spend=0.5)
-    with pytest.raises(fp.ConfigError, match=units):
-        fp.plan(then, spend=0.5, ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
+    words = r"the unit of privacy 'record', and this run's is 'patient \(at most 4 rows\)'"
+    with pytest.raises(fp.ConfigError, match=f"{words}.*use another ledger, or another dataset name"):
+        run(tmp_path, BY_PERSON, "then", spend=0.5)
+    with pytest.raises(fp.ConfigError, match=words):
+        fp.plan(BY_PERSON, spend=0.5, ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
     assert ledger.accounts(ledger.dataset_ids()) == before
-    assert run(tmp_path, first, "again", spend=0.5).rounds
 
 
 @pytest.mark.exhaustive
@@ -96,34 +88,18 @@ def test_a_run_s_folder_report_and_store_name_its_unit(done):
     assert shown["unit"] == listed["unit"] == WORDS
     assert f"what one {WORDS} of a client says" in shown["guarantee"]
     assert f'unit="{WORDS}"' in ask.get("/metrics").text
-
-
-def test_a_run_of_an_earlier_version_had_records(done):
-    folder = done[0].folder
-    config = json.loads((folder / "config.json").read_text())
-    del config["unit"]
-    (folder.parent / "old").mkdir()
-    for file in folder.iterdir():
-        (folder.parent / "old" / file.name).write_bytes(file.read_bytes())
-    (folder.parent / "old" / "config.json").write_text(json.dumps(config))
-    assert read_history(folder.parent / "old").unit == "record"
+    for certificate in certify(Ledger(url), (), "00" * 32):
+        assert spent_words(certificate).endswith(f"at delta 1e-3, unit {WORDS}")
+        assert f"{WORDS}: everything that the shard holds of one" in certificate_html(certificate, "a.json")
 
 
 @pytest.mark.exhaustive
 def test_a_plan_names_the_unit_only_where_it_is_no_record():
-    assert fp.plan(BY_PERSON).unit == WORDS
+    def shown(*options):
+        return " ".join(CliRunner().invoke(app, ["plan", *options]).output.split())
+
     task = ["--task", f"{ROOT / 'tests' / 'flower' / 'visits.py'}:Visits"]
-    shown = CliRunner().invoke(app, ["plan", *task]).output
-    assert f"at delta 0.001 (budget epsilon 3), unit {WORDS}:" in " ".join(shown.split())
-    assert f"after 3 rounds, unit {WORDS}" in " ".join(
-        CliRunner().invoke(app, ["plan", *task, "--quiet"]).output.split()
-    )
-    assert json.loads(CliRunner().invoke(app, ["plan", *task, "--json"]).output)["unit"] == WORDS
-    assert ", unit" not in CliRunner().invoke(app, ["plan", "--quiet"]).output
-
-
-def test_a_certificate_names_the_unit_of_the_runs_that_charged(done):
-    for certificate in certify(Ledger(done[1]), (), "00" * 32):
-        assert certificate.unit == WORDS
-        assert spent_words(certificate).endswith(f"at delta 1e-3, unit {WORDS}")
-        assert f"{WORDS}: everything that the shard holds of one" in certificate_html(certificate, "a.json")
+    assert f"at delta 0.001 (budget epsilon 3), unit {WORDS}:" in shown(*task)
+    assert f"after 3 rounds, unit {WORDS}" in shown(*task, "--quiet")
+    assert f'"unit": "{WORDS}"' in shown(*task, "--json")
+    assert ", unit" not in shown("--quiet")

@@ -3,21 +3,19 @@
 import json
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAdagrad, FedAvg, FedMedian, FedProx, FedYogi, Krum
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedYogi, Krum
 from scipy import stats
 from torch import nn
 
+import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
-from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.noisy_average import OVER
-from fedprivacy.runs.records.folder import RunWriter, read_history
+from fedprivacy.reproductions import school
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import BOOK
 from fedprivacy.training.user_level import CLIENT_ALLOWANCE
@@ -131,12 +129,12 @@ def test_clients_count_alike_and_are_divided_by_the_expected_cohort(tmp_path):
     np.testing.assert_allclose(moved, [2.5e-4, 2.5e-4, 2.5e-4, 0.0], atol=8e-5)  # noise: 1.25e-5
 
 
-@pytest.mark.parametrize("bad", [math.nan, 1e30], ids=["not finite", "too large"])
-def test_a_run_goes_on_when_every_client_fails_and_every_round_is_released_and_charged(bad, tmp_path):
+def test_a_run_goes_on_when_every_client_fails_and_every_round_is_released_and_charged(tmp_path):
     """Whether it goes on must not depend on any client."""
     plan = planned(tmp_path, rounds=3, **NOISE)
 
     def broken(message, context, reply):
+        bad = math.nan if context.node_config["partition-id"] % 2 else 1e30
         arrays = {name: Array(np.full_like(a.numpy(), bad)) for name, a in reply.content["arrays"].items()}
         return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
 
@@ -169,7 +167,7 @@ def test_who_joins_is_drawn_from_the_server_s_keystream_whatever_python_s_random
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("made", [FedAdagrad, FedYogi, FedProx])
+@pytest.mark.parametrize("made", [FedYogi, FedProx])
 def test_strategies_that_average_are_given_one_update_of_weight_one(made, tmp_path):
     given = []
 
@@ -186,100 +184,33 @@ def test_strategies_that_average_are_given_one_update_of_weight_one(made, tmp_pa
     assert np.isfinite(weights(done.result.arrays)).all()
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("clipping", [pytest.param("fixed", marks=pytest.mark.exhaustive), "adaptive"])
-def test_it_learns_where_there_is_little_noise(clipping, tmp_path):
-    settings = {"user_level_noise_multiplier": 0.05, "user_level_clipping": clipping, "user_level_delta": 1e-3}
-    done = run(planned(tmp_path, rounds=10, epsilon=50.0, **settings), checkpoints=tmp_path)
-    assert done.records[-1].metrics["accuracy"] > 0.75
-    norms = [record.user_level.clipping_norm for record in done.records]
-    assert (len(set(norms)) > 5) is (clipping == "adaptive")
+SCHOOL = Path(__file__).parents[3] / "shared" / "data" / "school.mat"
 
 
 @pytest.mark.exhaustive
-def test_clients_that_train_without_privacy_are_protected_as_a_whole_all_the_same(tmp_path):
-    plan = planned(tmp_path, rounds=3, privacy=False, fraction_train=0.5, user_level_epsilon=5.0)
-    client = baseline_client(plan.task, plan.config)
-    done = run(plan, client=client, accounts=BaselineAccounts, checkpoints=tmp_path)
-    assert done.records[-1].max_epsilon == math.inf
-    assert 4.9 < done.records[-1].user_level.epsilon <= 5.0
-
-
-# --- hooks, resuming ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.exhaustive
-def test_a_driver_by_hooks_is_charged_the_same_and_releases_no_round_twice(tmp_path):
-    plan = planned(tmp_path, rounds=2, noise_multiplier=1.1, **NOISE)
-    grid = InProcessGrid(private_client(plan.task, plan.config), 4, {})
-    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, checkpoints=tmp_path)
-    model = ArrayRecord({name: Array(p.detach().numpy()) for name, p in plan.task.model().named_parameters()})
-    replies = list(grid.send_and_receive(strategy.configure_train(1, model, ConfigRecord(), grid)))
-    aggregated, _ = strategy.aggregate_train(1, replies)
-    assert len(charged(tmp_path)) == 1 and not np.array_equal(weights(aggregated), weights(model))
-    with pytest.raises(ValueError, match="round 1 was released already"):
-        strategy.aggregate_train(1, replies)
-    assert len(charged(tmp_path)) == 1
-
-
-@pytest.mark.exhaustive
-def test_with_secret_noise_a_round_that_is_done_again_is_charged_again(tmp_path):
-    """A run that goes on in a seeded simulation: tests/flower/test_every_way.py."""
-    plan = planned(tmp_path, rounds=4, clients=6, fraction_train=0.5, out=str(tmp_path), seed=None, **NOISE)
-
-    def go_on(resume=None, stop_in=None):
-        def stop(record):
-            if record.round == stop_in:
-                raise KeyboardInterrupt
-
-        writer = RunWriter(tmp_path, plan, resume.round if resume else None)
-        run(plan, observers=[writer, stop], resume=resume, checkpoints=tmp_path)
-
-    with pytest.raises(KeyboardInterrupt):
-        go_on(stop_in=3)
-    go_on(load_checkpoint(tmp_path))
-    assert [line["round"] for line in charged(tmp_path)] == [1, 2, 3, 3, 4]
-    assert read_history(tmp_path).last.user_level.rounds == 5
+@pytest.mark.skipif(not SCHOOL.exists(), reason="School is not beside the repository")
+def test_schools_are_protected_as_a_whole(tmp_path, undrawn):
+    """139 clients are few for it; at epsilon 8 the model still uses the features: the scores' variance is .0330."""
+    settings = {"clients": school.SCHOOLS, "fraction_train": 0.5, "privacy": False, "rounds": 12, "local_steps": 2}
+    settings |= {"learning_rate": 0.1, "sampling_rate": 0.5, "user_level_clipping_norm": 0.3, "seed": 1}
+    budget = {"user_level_epsilon": 8.0, "user_level_delta": 1e-3}
+    run = fp.simulate(school.School(SCHOOL, 0), out=tmp_path / "school", progress=False, **settings, **budget)
+    assert 7.9 < run.user_level.epsilon <= 8.0 and run.user_level.rounds == 12
+    assert len({row["participants"] for row in run.rounds}) > 2
+    assert run.metrics["each_mse"] < 0.025 < 0.1 < run.history.start.metrics["each_mse"]
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [FedMedian(**SAMPLING), Krum(**SAMPLING, num_malicious_nodes=1)])
-def test_a_strategy_that_compares_updates_is_refused(strategy, tmp_path):
-    with pytest.raises(ConfigError, match=f"the strategy is {type(strategy).__name__}, which compares"):
-        run(planned(tmp_path, **NOISE), strategy, checkpoints=tmp_path)
-
-
-def test_a_strategy_that_samples_clients_itself_is_refused_before_anybody_is_asked(tmp_path):
-    half = FedAvg(**SAMPLING, fraction_train=0.5)
+def test_what_does_not_go_with_it_is_refused_before_anybody_is_asked(tmp_path):
+    for strategy in (FedMedian(**SAMPLING), Krum(**SAMPLING, num_malicious_nodes=1)):
+        with pytest.raises(ConfigError, match=f"the strategy is {type(strategy).__name__}, which compares"):
+            run(planned(tmp_path, **NOISE), strategy, checkpoints=tmp_path)
     with pytest.raises(ValueError, match=r"asks 2 of 4 clients.*let its own be 1"):
-        run(planned(tmp_path, **NOISE), half, checkpoints=tmp_path)
-    assert not (tmp_path / BOOK).exists()
-
-
-def test_an_account_without_a_folder_is_refused(tmp_path):
+        run(planned(tmp_path, **NOISE), FedAvg(**SAMPLING, fraction_train=0.5), checkpoints=tmp_path)
     with pytest.raises(ConfigError, match="give PrivateStrategy checkpoints, a folder"):
         run(planned(tmp_path, **NOISE))
-
-
-@pytest.mark.parametrize(
-    ("settings", "told"),
-    [
-        ({"strategy": "krum", "clients": 5}, "strategy is 'krum', which compares the clients' updates"),
-        ({"strategy": "fedtrimmedavg", "clients": 5}, "strategy is 'fedtrimmedavg', which compares"),
-        ({"local_evaluation": 2}, "local-evaluation is 2, and what it tells is in no user-level account"),
-        ({"user_level_quantile": 0.3}, "user-level-clipping is fixed; choose adaptive"),
-        ({"user_level_delta": 0.3}, "give a user-level-delta well below 0.25"),
-        ({"user_level_epsilon": 0.1}, "does not allow one round with user-level-noise-multiplier 1.0"),
-    ],
-)
-def test_settings_that_do_not_go_with_it_are_named_with_a_remedy(settings, told, tmp_path):
-    with pytest.raises(ConfigError, match=told):
-        planned(tmp_path, rounds=4, **(NOISE | settings))
-
-
-@pytest.mark.parametrize("setting", ["user_level_clipping_norm", "user_level_quantile"])
-def test_settings_of_it_are_refused_without_it(setting, tmp_path):
-    with pytest.raises(ConfigError, match="there is no user-level noise; give a user-level-noise-multiplier"):
-        planned(tmp_path, **{setting: 0.5})
+    with pytest.raises(ConfigError, match="does not allow one round with user-level-noise"):
+        planned(tmp_path, rounds=4, user_level_epsilon=0.1, **NOISE)
+    assert not (tmp_path / BOOK).exists()

@@ -32,7 +32,7 @@ def warnings(caplog):
 
 
 @pytest.mark.exhaustive
-def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, caplog):
+def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, caplog, undrawn):
     options = "--task", "cancer", "--clients", "2", "--rounds", "1", "--noise-multiplier", "5", "--delta", "0.5"
     for command in ("plan", "simulate"):
         fedprivacy(command, *options, cwd=tmp_path)
@@ -40,11 +40,6 @@ def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, 
     assert first == second
     assert first.startswith("delta is 5e-1, and client-")
     assert first.endswith("for example 1e-4.")
-
-
-def test_a_delta_that_suits_the_records_is_passed_in_silence(caplog):
-    fp.plan("digits", clients=10, rounds=1, noise_multiplier=5.0, delta=1e-4)
-    assert warnings(caplog) == []
 
 
 @pytest.mark.parametrize("records", [0, 40, 5_000])
@@ -58,10 +53,11 @@ def test_private_sizes_decide_nothing(records, caplog):
     assert "a client has about 40 records (the task's nominal_shard_size)" in said
 
 
-def test_a_task_that_knows_real_clients_only_is_planned_without_advice(caplog):
+def test_a_delta_that_suits_the_records_or_cannot_be_judged_here_is_passed_in_silence(caplog):
     class Deployed(Blobs):
         def shard(self, source):
             raise FileNotFoundError(source.folder)
 
+    fp.plan("digits", clients=10, rounds=1, noise_multiplier=5.0, delta=1e-4)
     fp.plan(Deployed(), clients=2, rounds=1, noise_multiplier=5.0, delta=0.5)
     assert warnings(caplog) == []

@@ -21,14 +21,11 @@ def problems(**settings):
     return refused.value.problems
 
 
-def test_what_is_left_open_comes_from_the_task_s_recipe():
+def test_what_is_left_open_comes_from_the_task_s_recipe_and_what_is_given_wins():
     config = resolve({"task": "digits", "rounds": "", "epsilon": None})
     assert (config.rounds, config.epsilon, config.delta, config.clients) == (60, 3.0, 1e-4, 10)
-
-
-def test_what_is_given_wins_over_the_recipe():
-    assert resolve({"rounds": 7, "epsilon": 1}).rounds == 7
-    assert resolve({"rounds": 7, "epsilon": 1}).epsilon == 1.0
+    given = resolve({"rounds": 7, "epsilon": 1})
+    assert (given.rounds, given.epsilon) == (7, 1.0)
 
 
 def test_noise_without_a_budget_measures_and_noise_with_a_budget_enforces():
@@ -38,17 +35,13 @@ def test_noise_without_a_budget_measures_and_noise_with_a_budget_enforces():
 
 
 def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
-    found = problems(
-        rounds=0, sampling_rate=1.5, delta="small", colour="red", strategy="best", device="tpu", seed=-3, clients=2.5
-    )
-    assert len(found) == 8
+    found = problems(rounds=0, sampling_rate=1.5, colour="red", strategy="best", seed=-3, clients=2.5)
+    assert len(found) == 6
     for words in (
         "rounds is 0; choose a whole number from 1 to a billion.",
         "sampling-rate is 1.5; choose a number above 0, at most 1.",
-        "delta is 'small'; give a number",
         "colour is not a setting; the settings are task, clients",
         "strategy is 'best'; choose one of fedavg",
-        "device is 'tpu'; choose auto",
         "seed is -3; choose a whole number from 0 to 2^63 - 1.",
         "clients is 2.5; give a whole number",
     ):
@@ -79,10 +72,8 @@ def test_a_number_that_cannot_be_is_one_problem_in_words_that_people_use(key):
     ("settings", "wrong"),
     [
         ({"strategy": "fedprox", "local_steps": 0}, "local-steps"),
-        ({"strategy": "krum", "clients": 0}, "clients"),
         ({"strategy": "krum", "fraction_train": math.inf}, "fraction-train"),
         ({"strategy": "fedavg", "server_momentum": 2.0}, "server-momentum"),
-        ({"optimizer": "adam", "learning_rate": "fast"}, "learning-rate"),
         ({"optimizer": "adam", "learning_rate": 0.1, "momentum": 2.0}, "momentum"),
         ({"epsilon": math.inf, "noise_multiplier": "much"}, "noise-multiplier"),
         ({"batch_size": 8, "noise_multiplier": 1e9}, "noise-multiplier"),
@@ -91,16 +82,8 @@ def test_a_number_that_cannot_be_is_one_problem_in_words_that_people_use(key):
 def test_what_follows_from_a_wrong_value_is_not_held_against_the_other_settings(settings, wrong):
     (problem,) = problems(**settings)
     assert problem.startswith(f"{wrong} is ")
-
-
-def test_beside_a_wrong_value_the_others_are_still_looked_at():
-    found = problems(server_momentum=2.0, proximal_mu=0.1, algorithm="local", pull=-1.0, personal_steps=2)
-    assert [problem.partition(",")[0].partition(";")[0] for problem in found] == [
-        "pull is -1.0",
-        "server-momentum is 2.0",
-        "personal-steps is 2",
-        "proximal-mu is 0.1",
-    ]
+    both = problems(**settings, pull=0.1)  # the others are still looked at
+    assert sorted(each.split()[0] for each in both) == sorted([wrong, "pull"])
 
 
 LOCAL, PERSONAL = {"algorithm": "ditto", "local_steps": 4}, {"algorithm": "fedrep", "local_steps": 4}
@@ -117,8 +100,6 @@ REFUSED = [
     ({"task": "math:Task"}, "defines no 'Task'"),
     ({"epsilon": math.nan}, "epsilon is nan; give a number."),
     ({"epsilon": True}, "epsilon is True; give a number"),
-    ({"epsilon": "much"}, "epsilon is 'much'; give a number."),
-    ({"rounds": "1.5"}, "rounds is '1.5'; give a whole number."),
     ({"privacy": "perhaps"}, "privacy is 'perhaps'; give true or false."),
     ({"optimizer": "rmsprop"}, "optimizer is 'rmsprop'; choose one of sgd, adam, adamw."),
     ({"clipping": "none"}, "clipping is 'none'; choose one of flat, per-layer, automatic, adaptive."),
@@ -145,11 +126,9 @@ REFUSED = [
     # optimisers
     ({"optimizer": "adam"}, "learning-rate is open, but the task's recipe is for sgd; give a learning-rate."),
     ({"optimizer": "adam", "learning_rate": 0.1, "momentum": 0.9}, "optimizer is 'adam', momentum"),
-    ({"optimizer": "adam", "learning_rate": 0.1, "weight_decay": 0.1}, "choose sgd"),
     ({"optimizer": "adamw", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.1}, "choose sgd"),
     # strategies
     ({"server_momentum": 0.9}, "fedavg does not take; leave it open, or choose fedavgm or fedadam or fedyogi."),
-    ({"server_learning_rate": 1.0, "strategy": "krum"}, "krum does not take; leave it open, or choose fedavgm"),
     ({"proximal_mu": 0.1, "strategy": "fedadam"}, "fedadam does not take; leave it open, or choose fedprox."),
     ({"strategy": "krum", "clients": 4}, "needs 5 clients in each round, and clients times fraction-train is 4;"),
     ({"strategy": "fedtrimmedavg", "fraction_train": 0.45}, "needs 5 clients in each round, and clients times"),
@@ -182,7 +161,6 @@ REFUSED = [
     ({**ASYNCHRONOUS, "concurrency": 11}, "concurrency is 11, and clients is 10; give at most as many"),
     ({**ASYNCHRONOUS, "buffer_size": 11}, "buffer-size is 11, and clients is 10; give at most as many"),
     ({**ASYNCHRONOUS, "cohort_size": 3}, "cohort-size is 3, and asynchronous rounds (buffer-size, concurrency)"),
-    ({**ASYNCHRONOUS, "fraction_train": 0.5}, "fraction-train is 0.5, and asynchronous rounds"),
     ({**ASYNCHRONOUS, "deadline": 60.0}, "deadline is 60.0, and asynchronous rounds"),
     ({**ASYNCHRONOUS, "strategy": "krum"}, "strategy is 'krum', which compares the clients' updates"),
     ({**ASYNCHRONOUS, "local_evaluation": 2}, "local-evaluation is on, which asynchronous rounds cannot do"),
@@ -210,18 +188,15 @@ def test_a_ledger_is_no_folder(tmp_path):
     assert problems(ledger=str(tmp_path))[0].endswith(f"a folder; name a file, such as {tmp_path / 'ledger.db'}.")
 
 
-def test_a_model_with_batch_norm_is_refused_with_the_layer_and_the_remedy():
+def test_a_model_with_batch_norm_and_private_shard_sizes_without_a_guess_are_refused_with_the_remedy():
     class Normed(Blobs):
         def model(self):
             return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 
-    assert "layer '1' is a BatchNorm1d" in problems(task_object=Normed())[0]
-
-
-def test_private_shard_sizes_need_a_public_guess():
     class Unknown(PrivateSizes):
         nominal_shard_size = None
 
+    assert "layer '1' is a BatchNorm1d" in problems(task_object=Normed())[0]
     assert "set nominal_shard_size" in problems(task_object=Unknown())[0]
 
 
@@ -229,48 +204,29 @@ class Momentous(Blobs):
     recipe = replace(Blobs.recipe, momentum=0.9, weight_decay=0.01)
 
 
-def test_the_default_optimiser_is_the_recipe_s_with_its_settings():
+def test_the_recipe_s_momentum_and_weight_decay_are_for_its_own_optimiser():
     config = resolve({}, Momentous())
     assert (config.optimizer, config.momentum, config.weight_decay) == ("sgd", 0.9, 0.01)
-    plain = resolve({}, Blobs())
-    assert (plain.optimizer, plain.momentum, plain.weight_decay) == ("sgd", 0.0, 0.0)
-
-
-def test_another_optimiser_than_the_recipe_s_starts_without_its_momentum_and_weight_decay():
     config = resolve({"optimizer": "adam", "learning-rate": 0.1}, Momentous())
     assert (config.optimizer, config.learning_rate, config.momentum, config.weight_decay) == ("adam", 0.1, 0.0, 0.0)
-
-
-def test_another_optimiser_than_the_recipe_s_needs_its_own_step_size():
-    assert problems(optimizer="adam") == [
-        "optimizer is 'adam' and learning-rate is open, but the task's recipe is for sgd; give a learning-rate."
-    ]
     found = problems(optimizer="adamw")
     assert [words in problem for words, problem in zip(("learning-rate", "weight-decay"), found, strict=True)]
     assert problems(optimizer="adamw", learning_rate=0.1) == found[1:]
 
-
-def test_a_recipe_that_contradicts_itself_is_refused():
     class Torn(Blobs):
         recipe = replace(Blobs.recipe, optimizer="adam", momentum=0.9)
 
     assert problems(task_object=Torn())[0].startswith("optimizer is 'adam', momentum 0.9")
 
 
-def test_every_setting_has_a_help_text_and_survives_as_json():
-    config = resolve({"noise-multiplier": 1.0})
+@pytest.mark.parametrize(
+    "given", [{"noise-multiplier": 1.0}, {"batch-size": 8.0, "noise-multiplier": 1.0, "epsilon": 2.0, "seed": 3}]
+)
+def test_every_setting_has_a_help_text_and_a_configuration_is_read_back_from_what_it_made_public(given):
+    config = resolve(given)
     assert all(field.metadata["help"] for field in FIELDS.values())
     assert config.public().keys() == FIELDS.keys()
-    assert config.public()["epsilon"] is None
-    assert resolve(config.public()) == config
-
-
-@pytest.mark.parametrize(
-    "given", [{}, {"noise-multiplier": 1.0}, {"batch-size": 8.0, "noise-multiplier": 1.0, "epsilon": 2.0, "seed": 3}]
-)
-def test_a_configuration_is_read_back_from_what_it_made_public(given):
-    config = resolve(given)
-    assert RunConfig.of_public(config.public()) == config
+    assert RunConfig.of_public(config.public()) == resolve(config.public()) == config
 
 
 def test_each_setting_belongs_to_one_group():
@@ -290,17 +246,14 @@ def test_a_run_that_goes_on_takes_its_own_settings_and_no_others():
     own.check_same({"rounds": 7, "epsilon": 2, "delta": None, "strategy": "", "clients": 10})
     resolve({"strategy": "fedavgm"}).check_same({"server-momentum": 0.9, "server-learning-rate": 0.1})
     with pytest.raises(ConfigError) as refused:
-        own.check_same(
-            {"rounds": 8, "epsilon": math.inf, "seed": 0, "colour": "red", "delta": "small", "server-momentum": 0.5}
-        )
-    assert len(refused.value.problems) == 6
+        own.check_same({"rounds": 8, "epsilon": math.inf, "seed": 0, "colour": "red", "delta": "small"})
+    assert len(refused.value.problems) == 5
     for words in (
         "rounds is 8, but the run goes on with its own, 7; leave rounds open, or start a new run.",
         "epsilon is inf, but the run goes on with its own, 2.0",
         "seed is 0, but the run goes on with its own, which was left open",
         "colour is not a setting",
         "delta is 'small'; give a number",
-        "server-momentum is 0.5, but the run goes on with its own, which was left open",
     ):
         assert any(problem.startswith(words) for problem in refused.value.problems), words
 
@@ -318,14 +271,11 @@ def test_what_a_strategy_leaves_open_is_its_entry_s():
     assert chosen(strategy="mine.py:Mine", **{"server-momentum": 0.5}) == (None, 0.5, None)
 
 
-def test_asynchronous_rounds_go_with_what_simulates_clients():
-    given = {"buffer-size": 2, "speeds": "lognormal:1", "drop-out": 0.1, "availability": "diurnal:0.5"}
-    assert resolve({"concurrency": 4, **given}).buffer_size == 2
-
-
-def test_a_trace_is_not_looked_for_before_a_server_needs_it():
+def test_asynchronous_rounds_go_with_what_simulates_clients_and_no_trace_is_looked_for_before_a_server_needs_it():
     """A client resolves the settings of its run, too, and opens no file that a server names."""
-    assert resolve({"speeds": "/nowhere/speeds.csv"}).speeds == "/nowhere/speeds.csv"
+    given = {"buffer-size": 2, "speeds": "/nowhere/speeds.csv", "drop-out": 0.1, "availability": "diurnal:0.5"}
+    config = resolve({"concurrency": 4, **given})
+    assert (config.buffer_size, config.speeds) == (2, "/nowhere/speeds.csv")
 
 
 def test_neither_torch_nor_flower_nor_a_database_is_needed_to_know_the_settings():

@@ -12,11 +12,8 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
 
 
-def test_auto_spreads_clients_over_the_gpus(two_gpus):
+def test_auto_spreads_clients_over_the_gpus_and_a_named_device_is_kept(two_gpus):
     assert [str(choose_device("auto", number)) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
-
-
-def test_a_named_device_is_kept(two_gpus):
     assert [str(choose_device(name, 1)) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
 
 

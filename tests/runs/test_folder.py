@@ -36,27 +36,18 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_rounds_are_read_back_as_they_were_written(tmp_path):
-    write = RunWriter(tmp_path / "run", plan_of(Blobs(), noise_multiplier=1.0))
-    records = [record(0), record(1), replace(record(2, failures={"b": "no-reply"}), most_charged=CHARGED)]
+def test_rounds_are_read_back_as_they_were_written_and_what_is_not_finite_is_null(tmp_path):
+    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
+    unbounded = record(2, epsilon=math.inf, budget=math.inf, failures={"b": "no-reply"})
+    records = [record(0), record(1), replace(unbounded, most_charged=CHARGED), record(3, accuracy=math.nan)]
     for one in records:
         write(one)
-    history = read_history(tmp_path / "run")
-    assert history.start == records[0]
-    assert list(history.rounds) == records[1:]
-    assert history.last == records[2]
+    history = read_history(tmp_path)
+    assert history.start == records[0] and list(history.rounds[:2]) == records[1:3]
     assert history.settings["noise-multiplier"] == 1.0
-
-
-def test_what_is_not_finite_becomes_null_and_comes_back(tmp_path):
-    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
-    write(record(0))
-    write(record(1, epsilon=math.inf, budget=math.inf, accuracy=math.nan))
-    line = strict((tmp_path / ROUNDS).read_text())
-    assert line["metrics"]["accuracy"] is None and line["max_epsilon"] is None
-    summary = strict(json.dumps(read_history(tmp_path).summary()))
-    assert summary["accuracy"] is None and summary["clients"][0]["epsilon"] is None
-    assert read_history(tmp_path).last.spent["a"].epsilon == math.inf
+    lines = [strict(line) for line in (tmp_path / ROUNDS).open()]
+    assert lines[1]["max_epsilon"] is None and lines[2]["metrics"]["accuracy"] is None
+    assert strict(json.dumps(history.summary()))["accuracy"] is None
 
 
 def test_a_run_that_never_began_leaves_its_folder_free(tmp_path):
@@ -113,14 +104,11 @@ def test_a_run_has_one_process(tmp_path):
 
 
 def test_a_run_that_was_killed_before_its_first_round_goes_on_from_nothing(tmp_path):
-    RunWriter(tmp_path, stopped(tmp_path, rounds=0), resume_from=0)(record(1))
-    assert read_history(tmp_path).rounds == (record(1),)
-
-
-def test_a_run_s_configuration_is_read_back_with_the_noise_that_was_used(tmp_path):
-    plan = stopped(tmp_path)
+    plan = stopped(tmp_path, rounds=0)
     assert plan.config.noise_multiplier is None
     assert read_config(tmp_path) == replace(plan.config, noise_multiplier=plan.noise.of())
+    RunWriter(tmp_path, plan, resume_from=0)(record(1))
+    assert read_history(tmp_path).rounds == (record(1),)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}"])
@@ -158,13 +146,10 @@ def test_a_line_names_the_clients_that_have_changed_and_all_are_read_back(tmp_pa
 
 
 def test_a_client_that_did_not_come_back_to_a_run_that_goes_on_is_not_read_back(tmp_path):
-    plan = plan_of(Blobs(), noise_multiplier=1.0)
-    write = RunWriter(tmp_path, plan)
-    write(of_two(0, 0, 0))
-    write(of_two(1, 2, 2))
+    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
     alone = record(2)
-    write(alone)
-    write(record(3))
+    for one in (of_two(0, 0, 0), of_two(1, 2, 2), alone, record(3)):
+        write(one)
     assert named(tmp_path) == [["a", "b"], ["a"], ["a"]]
     assert read_history(tmp_path).rounds == (of_two(1, 2, 2), alone, record(3))
 

@@ -15,17 +15,6 @@ def _own_folder(tmp_path, monkeypatch, undrawn):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.exhaustive
-def test_a_run_begins_where_another_one_has_ended():
-    public = fp.simulate(Blobs(), clients=3, rounds=3, out="public", progress=False)
-    begun = fp.simulate(
-        Blobs(), clients=3, rounds=1, learning_rate=1e-9, initial_model="public/model.safetensors", progress=False
-    )
-    assert begun.history.start.metrics == public.metrics
-    for one, other in zip(begun.model().parameters(), public.model().parameters(), strict=True):
-        torch.testing.assert_close(one, other)
-
-
 class Frozen(Blobs):
     """A body that does not train, and so is no part of what crosses."""
 

@@ -48,14 +48,11 @@ class Open(fp.Task):
         return fp.Shard(self.values * torch.ones(size, 5), torch.zeros(size, dtype=torch.int64))
 
 
-def test_a_private_shard_is_never_opened():
+def test_no_record_changes_what_is_recommended():
+    """A private shard is never opened."""
     found = fp.recommend(Sealed())
     assert (found.facts.records, found.facts.guessed, found.facts.parameters) == (1200.0, True, 39)
     assert found.facts.outputs == 3 and "about 1,200 records in 6 clients" in str(found.facts)
-
-
-@pytest.mark.exhaustive
-def test_tasks_whose_records_differ_in_values_alone_get_the_same():
     assert fp.recommend(Open(0.0)) == fp.recommend(Open(math.pi)) == fp.recommend(Open(math.nan))
 
 
@@ -81,25 +78,11 @@ def test_the_noise_is_what_the_budget_needs_and_hardly_more_than_the_least():
 
 
 @pytest.mark.exhaustive
-def test_with_hardly_any_noise_the_step_is_what_limits():
-    scores = fp.recommend(Sealed(), shard_size=10**6)
-    assert scores.facts.records == 6e6
-    assert scores.settings["learning_rate"] * scores.settings["clipping_norm"] == pytest.approx(
-        LONGEST_STRIDES["scores"], rel=0.05
-    )
-    number = fp.recommend(Open(0.0, outputs=1), epsilon=100.0)
-    assert number.facts.outputs == 1
-    assert number.settings["learning_rate"] * number.settings["clipping_norm"] <= LONGEST_STRIDES["number"] * 1.05
-
-
-@pytest.mark.exhaustive
 def test_more_budget_more_records_and_more_clients_go_further():
-    def rate(**changes):
-        return fp.recommend(Sealed(), **changes).settings["learning_rate"]
-
-    assert rate(epsilon=0.5) < rate(epsilon=2.0) < rate(epsilon=8.0)
-    assert rate(shard_size=100) < rate() < rate(shard_size=400)
-    assert rate(clients=3) < rate() < rate(clients=24)
+    usual = {"epsilon": 2.0, "shard_size": 200, "clients": 6}
+    for more in ({"epsilon": 8.0}, {"shard_size": 400}, {"clients": 24}):
+        less, rate = (fp.recommend(Sealed(), **given).settings["learning_rate"] for given in (usual, usual | more))
+        assert less < rate
 
 
 @pytest.mark.exhaustive
@@ -116,12 +99,14 @@ class PlanOnly:
     simulate = staticmethod(fp.plan)
 
 
-def test_too_much_noise_and_too_large_a_delta_are_told():
+def test_too_much_noise_too_large_a_delta_and_what_would_be_another_algorithm_are_told():
     assert fp.recommend(Sealed()).advice == ()
     (loud,) = fp.recommend(Sealed(), shard_size=5).advice
     assert "too much for so many parameters" in loud
     (delta,) = fp.recommend(Sealed(), delta=0.01).advice
     assert "delta is 1e-2" in delta and "has about 200 records" in delta
+    (other,) = fp.recommend(Sealed(), algorithm="mr-mtl", pull=0.0).advice
+    assert "pull is 0 and algorithm is 'mr-mtl'" in other
 
 
 class Deep(Sealed):
@@ -131,8 +116,7 @@ class Deep(Sealed):
         return torch.nn.Sequential(torch.nn.Linear(12, 6), torch.nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize("algorithm", ["mr-mtl", "ditto"])
-@pytest.mark.parametrize("clients", [4, 40, 400])
+@pytest.mark.parametrize(("algorithm", "clients"), [("mr-mtl", 4), ("ditto", 40), ("mr-mtl", 400)])
 def test_an_algorithm_that_pulls_gets_a_pair_whose_product_is_below_1(algorithm, clients):
     found = fp.recommend(Sealed(), algorithm=algorithm, clients=clients)
     chosen = found.settings
@@ -164,25 +148,23 @@ def test_parameters_that_are_not_averaged_get_a_shorter_path():
     assert "21% of the parameters are not averaged" in why
 
 
-@pytest.mark.parametrize(("algorithm", "factor"), [("scaffold", 1.0), ("local", OWN_STRIDE), ("mr-mtl", OWN_STRIDE)])
-def test_a_model_of_one_s_own_takes_shorter_steps(algorithm, factor):
-    chosen = fp.recommend(Sealed(), shard_size=10**6, algorithm=algorithm).settings
-    stride = chosen["learning_rate"] * chosen["clipping_norm"]
-    assert stride == pytest.approx(factor * LONGEST_STRIDES["scores"], rel=0.05)
+def test_with_hardly_any_noise_the_step_is_what_limits_and_a_model_of_one_s_own_takes_shorter_ones():
+    for algorithm, factor in (("scaffold", 1.0), ("local", OWN_STRIDE), ("mr-mtl", OWN_STRIDE)):
+        chosen = fp.recommend(Sealed(), shard_size=10**6, algorithm=algorithm).settings
+        stride = chosen["learning_rate"] * chosen["clipping_norm"]
+        assert stride == pytest.approx(factor * LONGEST_STRIDES["scores"], rel=0.05)
+    number = fp.recommend(Open(0.0, outputs=1), epsilon=100.0)
+    assert number.facts.outputs == 1
+    assert number.settings["learning_rate"] * number.settings["clipping_norm"] <= LONGEST_STRIDES["number"] * 1.05
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "fedrep", "ditto", "local", "mr-mtl"])
+@pytest.mark.parametrize("algorithm", ["scaffold", "ditto", "local"])
 def test_every_algorithm_gets_as_many_steps_as_it_needs_and_the_same_noise(algorithm):
     found, plain = fp.recommend(Deep(), algorithm=algorithm), fp.recommend(Deep())
     chosen = found.settings
     assert chosen["local_steps"] == (1 if algorithm in ("local", "mr-mtl") else 2)
     assert chosen["rounds"] * chosen["local_steps"] == STEPS and found.noise_multiplier == plain.noise_multiplier
     assert fp.plan(Deep(), **chosen).noise_multiplier == found.noise_multiplier
-
-
-def test_what_would_be_another_algorithm_is_told():
-    (words,) = fp.recommend(Sealed(), algorithm="mr-mtl", pull=0.0).advice
-    assert "pull is 0 and algorithm is 'mr-mtl'" in words
 
 
 def test_what_must_be_known_is_asked_for():
@@ -200,24 +182,17 @@ def test_what_must_be_known_is_asked_for():
     ("given", "told"),
     [
         ({"shard_size": 0}, "shard size is 0; give a number of records, at least 1"),
-        ({"shard_size": math.nan}, "shard size is nan; give a number of records"),
         ({"shard_size": "many"}, "shard size is 'many'; give a number of records"),
         ({"epsilon": -1.0}, "epsilon is -1.0; choose a number above 0"),
-        ({"delta": 2.0}, "delta is 2.0; choose a number above 0, at most 0.999"),
         ({"algorithm": "fedawg"}, "algorithm is 'fedawg'; choose one of fedavg, local, mr-mtl"),
         ({"algorithm": "ditto", "pull": -1.0}, "pull is -1.0; choose a number from 0 to a million"),
-        ({"clients": 0}, "clients is 0; choose a whole number from 1"),
+        ({"epsilon": math.inf}, "epsilon"),
         ({"epsilon": 1e-9}, "epsilon is 1e-09 .* choose a larger epsilon or fewer steps"),
     ],
 )
 def test_what_nothing_can_be_recommended_for_is_named(given, told):
     with pytest.raises(ConfigError, match=told):
         fp.recommend(Sealed(), **given)
-
-
-def test_without_a_budget_nothing_follows():
-    with pytest.raises(ConfigError, match="epsilon"):
-        fp.recommend(Sealed(), epsilon=math.inf)
 
 
 def test_a_model_whose_input_nothing_tells_has_scores():

@@ -114,49 +114,40 @@ def troubled():
 
 
 def test_the_headline_says_what_was_reached_and_what_it_cost():
+    text = page(alike(rounds=30)).text
     headline = (
         "Ten clients trained digits for 30 rounds: accuracy 77.1 %, "
         "no client spent more than ε 2.12 of its budget 3 (δ = 1e-4)"
     )
-    text = page(alike(rounds=30)).text
-    assert text.startswith(headline)
-    assert text.count(headline) == 2
-
-
-def test_the_headline_is_grammatical_for_one_client_one_round_and_no_budget():
-    one = page(alike(clients=1, rounds=1)).text
-    assert one.startswith(
-        "One client trained digits for 1 round: accuracy 15.0 %, it spent ε 0.39 of its budget 3 (δ = 1e-4)"
-    )
+    assert text.startswith(headline) and text.count(headline) == 2
+    one = "One client trained digits for 1 round: accuracy 15.0 %, it spent ε 0.39 of its budget 3 (δ = 1e-4)"
+    assert page(alike(clients=1, rounds=1)).text.startswith(one)
     free = page(alike(clients=200, rounds=30, budget=math.inf, metric="mse", value=lambda n: 1 / n)).text
     assert free.startswith(
         "200 clients trained digits for 30 rounds: mse 0.03333, "
         "no client spent more than ε 3.53 (δ = 1e-4); no budget was set"
     )
+    assert "accuracy not a number" in page(alike(value=lambda n: math.nan)).text
+    assert "accuracy not measured" in page(alike(metric=None)).text
 
 
-def test_every_client_has_its_account_in_the_order_in_which_people_count():
-    rows = page(troubled()).table("Client")
+def test_every_client_has_its_account_in_the_order_in_which_people_count_and_failures_are_told_by_reason():
+    shown = page(troubled())
+    rows = shown.table("Client")
     assert [row["Client"] for row in rows] == ["client-2", "client-3", "client-10"]
     assert list(rows[2].values()) == [
         *("client-10", "2.99", "3", "", "exhausted by round 20"),
         *("0", "80", "20", "20", "0.2", "2.1374"),
     ]
     assert (rows[0]["Rounds charged"], rows[0]["Rounds averaged"]) == ("15", "12")
-    assert rows[0]["State"] == "active, 3 rounds failed"
-    assert rows[0]["Local steps left"] == "20"
+    assert (rows[0]["State"], rows[0]["Local steps left"]) == ("active, 3 rounds failed", "20")
     assert rows[1]["State"] == "active, 1 round failed"
-
-
-def test_the_bars_are_as_long_as_the_share_of_the_budget():
+    assert "1 of 3clients have spent their budget, 1 before the last round" in shown.text
     widths = re.findall(r'<rect class="used" width="([\d.]+)"', report_html(troubled()))
     assert [float(width) for width in widths] == pytest.approx(
         [99.6 * math.sqrt(15 / 20), 99.6 * math.sqrt(10 / 20), 99.6], abs=0.06
     )
-
-
-def test_failures_are_told_by_reason():
-    rows = page(troubled()).table("Reason")
+    rows = shown.table("Reason")
     assert [(row["Reason"], row["Times"], row["Clients"], row["Charge"]) for row in rows] == [
         ("no-reply", "3", "client-2, client-3", "stands"),
         ("wrong-shape", "1", "client-2", "stands"),
@@ -184,7 +175,6 @@ def test_the_bound_on_membership_tests_is_shown_for_what_was_spent_and_for_the_b
         ["3", "20.1", "20.1 %", "95.3 %"],
         ["0", "1", "1.0 %", "5.0 %"],
     ]
-    assert len(page(alike(budget=math.inf)).table("")) == 2
 
 
 def test_a_person_with_several_records_has_a_row_each_unless_persons_are_records():
@@ -201,7 +191,7 @@ def test_a_person_with_several_records_has_a_row_each_unless_persons_are_records
     assert len(of_patients.table("")) == 3 and "A person with" not in of_patients.text
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (3.0, 1e-4), (3.0, 0.2), (30.0, 1e-6)])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (3.0, 0.2), (30.0, 1e-6)])
 def test_the_bound_is_reached_by_the_least_private_mechanism_that_is_epsilon_delta_private(epsilon, delta):
     """The best test of the mechanism that tells the truth with probability delta, else answers at random."""
     honest = (1 - delta) / (1 + math.exp(-epsilon))
@@ -210,12 +200,7 @@ def test_the_bound_is_reached_by_the_least_private_mechanism_that_is_epsilon_del
     best = np.interp(rates, np.cumsum(used[::-1]), np.cumsum(used))
     best[0] = delta
     assert [true_positive_bound(epsilon, delta, rate) for rate in rates] == pytest.approx(best, abs=1e-12)
-
-
-def test_without_a_finite_loss_nothing_is_promised():
-    assert true_positive_bound(math.inf, 1e-5, 0.01) == 1.0
-    assert true_positive_bound(800.0, 1e-5, 0.01) == 1.0
-    assert true_positive_bound(3.0, 1e-5, 0.0) == 1e-5
+    assert true_positive_bound(math.inf, delta, 0.01) == true_positive_bound(800.0, delta, 0.01) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -232,12 +217,6 @@ def test_the_promise_is_the_one_of_the_run_s_relation(relation, said, unsaid):
     assert f"{relation.value} relation" in text
 
 
-def test_a_seeded_run_says_that_it_protects_nobody():
-    warning = "A simulation with a known seed protects nobody."
-    assert warning in page(alike(seed=0)).text
-    assert warning not in page(alike(seed=None)).text
-
-
 def test_the_threat_model_and_every_setting_are_printed():
     shown = page(alike(fraction_train=0.5))
     views = [row["Seen by"] for row in shown.table("Seen by")]
@@ -248,7 +227,8 @@ def test_the_threat_model_and_every_setting_are_printed():
     assert (settings["local-steps"], settings["fraction-train"], settings["delta"]) == ("4", "0.5", "0.0001")
     assert settings["noise-multiplier"] == "left open: the smallest that the budget allows, 2.1374"
     assert settings["seed"] == "none: fresh cryptographic randomness"
-    assert page(alike(budget=math.inf)).settings()["epsilon"].startswith("infinite")
+    warning = "A simulation with a known seed protects nobody."
+    assert warning in page(alike(seed=0)).text and warning not in shown.text
 
 
 def test_a_budget_that_lasts_until_the_last_round_is_spent_as_planned_and_no_warning():
@@ -257,8 +237,6 @@ def test_a_budget_that_lasts_until_the_last_round_is_spent_as_planned_and_no_war
     assert "10 of 10clients have spent their budget as planned" in shown.text
     html = report_html(alike(rounds=60))
     assert html.count('<tr class="spent-as-planned">') == 10 and '<tr class="exhausted">' not in html
-    early = page(troubled())
-    assert "1 of 3clients have spent their budget, 1 before the last round" in early.text
 
 
 def test_without_a_budget_there_is_no_bar_and_no_limit():
@@ -266,11 +244,7 @@ def test_without_a_budget_there_is_no_bar_and_no_limit():
     assert {(row["Budget"], row["Local steps left"]) for row in shown.table("Client")} == {("none", "no limit")}
     assert "exhausted by" not in shown.text
     assert 'class="bar"' not in report_html(alike(budget=math.inf))
-
-
-def test_a_diverged_run_is_told_as_such():
-    assert "accuracy not a number" in page(alike(value=lambda n: math.nan)).text
-    assert "accuracy not measured" in page(alike(metric=None)).text
+    assert shown.settings()["epsilon"].startswith("infinite") and len(shown.table("")) == 2
 
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -295,20 +269,14 @@ def test_hostile_names_are_texts(drawn):
     assert {row["Reason"] for row in shown.table("Reason")} == {"wrong-shape", HOSTILE}
 
 
-HISTORIES = [
-    troubled(),
-    *(
-        pytest.param(history, marks=pytest.mark.exhaustive)
-        for history in (
-            alike(),
-            unlike(200, rounds=80, quota=40),
-            alike(clients=3, rounds=1, budget=math.inf, metric="mse"),
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize("history", HISTORIES, ids=["troubled", "alike", "many", "one round"])
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(troubled(), id="troubled"),
+        pytest.param(unlike(200, rounds=80, quota=40), id="many", marks=pytest.mark.exhaustive),
+        pytest.param(alike(clients=3, rounds=1, budget=math.inf), id="one round", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_page_loads_nothing_runs_nothing_and_keeps_its_own_policy(history, drawn):
     html = report_html(history)
     shown = Page(html)
@@ -325,21 +293,15 @@ def test_the_page_loads_nothing_runs_nothing_and_keeps_its_own_policy(history, d
     assert len(shown.table("Client")) == len(history.rounds[-1].spent)
 
 
-def test_the_drawings_turn_dark_with_the_page(drawn):
+def test_the_drawings_turn_dark_with_the_page_and_the_file_is_what_was_rendered(drawn, tmp_path):
     html = report_html(troubled())
     dark = Page(html).style.partition("prefers-color-scheme: dark")[2]
     used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{6})"', html.partition("<figure>")[2].partition("</figure>")[0]))
     assert used
     for colour in used:
         assert f'[fill="{colour}"]' in dark and f'[stroke="{colour}"]' in dark
-
-
-def test_the_file_is_what_was_rendered_and_the_same_every_time(tmp_path):
     write_report(troubled(), tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == report_html(troubled())
-
-
-def test_a_run_without_a_finished_round_is_refused(tmp_path, drawn):
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == html
     with pytest.raises(ValueError, match="no finished round"):
-        write_report(alike(rounds=0), tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
+        write_report(alike(rounds=0), tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()

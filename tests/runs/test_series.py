@@ -29,10 +29,8 @@ def exhausted_by(number):
 
 
 RUNS = {
-    "alike": growing(["a", "b"], 5, pace={"a": 0.2, "b": 0.2}),
     "a fan": growing(MANY, 40, pace={name: 0.05 + 0.01 * n for n, name in enumerate(MANY)}),
-    "long": growing(["a", "b", "c"], 700),
-    "exhausted before": [finished(n, accounts((1.0, 0), (0.1 * n, 8 - n))) for n in range(4)],
+    "long and alike": growing(["a", "b"], 700, pace={"a": 0.2, "b": 0.2}),
     "a raised budget": [finished(n, accounts((0.5 * n, left))) for n, left in enumerate([4, 2, 0, 5, 3, 0, 0])],
     "a late client": [
         finished(0, accounts((0.0, 8))),
@@ -69,18 +67,15 @@ def both(request, tmp_path_factory):
     store.close()
 
 
-def test_figures_are_drawn_from_the_same(both):
-    memory, stored = (replace(series_of(run, [run.spenders(1)[0].client_id]), facts=facts()) for run in both)
-    assert memory == stored
-    memory, stored = map(costs_of, both)
-    assert memory == stored and np.array_equal(memory.growth, stored.growth, equal_nan=True)
-
-
-def test_clients_stand_the_same(both):
+def test_figures_are_drawn_from_the_same_and_clients_stand_the_same(both):
     memory, stored = both
     assert (memory.finished, list(memory.budgets())) == (stored.finished, stored.budgets())
     for least in (False, True):
         assert memory.spenders(50, least=least) == stored.spenders(50, least=least)
+    one, other = (replace(series_of(run, [run.spenders(1)[0].client_id]), facts=facts()) for run in both)
+    assert one == other
+    one, other = map(costs_of, both)
+    assert one == other and np.array_equal(one.growth, other.growth, equal_nan=True)
 
 
 def test_every_column_holds_what_a_value_says():

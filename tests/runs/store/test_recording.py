@@ -48,9 +48,7 @@ def test_rounds_clients_and_curves_are_read_back(store, url, at_once):
     record(url, records, at_once=at_once)
     (run,) = store.runs()
     assert run == store.run("run-1").now
-    assert run.facts == facts()
-    assert run.status is RunStatus.RUNNING
-    assert run.last == records[-1].point
+    assert (run.facts, run.status, run.last) == (facts(), RunStatus.RUNNING, records[-1].point)
     assert store.run("run-1").points(range(13)) == [one.point for one in records]
     total, clients = store.run("run-1").clients(ClientQuery())
     assert total == 3
@@ -58,24 +56,20 @@ def test_rounds_clients_and_curves_are_read_back(store, url, at_once):
         (name, records[-1].spent[name].epsilon, 12, records[-1].spent[name].rounds) for name in ("c", "b", "a")
     ]
     curves = store.run("run-1").curves(clients, range(13))
-    expected = [[one.spent[name].epsilon for name in ("c", "b", "a")] for one in records]
-    assert curves.epsilons.tolist() == expected
+    assert curves.epsilons.tolist() == [[one.spent[name].epsilon for name in ("c", "b", "a")] for one in records]
 
 
 def test_a_client_that_comes_late_has_no_epsilon_before(store, url):
-    records = [finished(0, [spent("a", 0.0)]), finished(1, [spent("a", 0.5)])]
-    records.append(finished(2, [spent("a", 0.7), spent("b", 0.1)]))
-    record(url, records)
-    clients = store.run("run-1").named(["b", "a", "nobody"])
-    epsilons = store.run("run-1").curves(clients, [0, 1, 2]).epsilons
-    assert np.array_equal(epsilons, [[0.0, np.nan], [0.5, np.nan], [0.7, 0.1]], equal_nan=True)
-    assert [curve.rounds for curve in store.run("run-1").curves(clients, [0, 1, 2]).each()] == [(0, 1, 2), (2,)]
+    accounts = [[spent("a", 0.0)], [spent("a", 0.5)], [spent("a", 0.7), spent("b", 0.1)]]
+    record(url, [finished(number, each) for number, each in enumerate(accounts)])
+    curves = store.run("run-1").curves(store.run("run-1").named(["b", "a", "nobody"]), [0, 1, 2])
+    assert np.array_equal(curves.epsilons, [[0.0, np.nan], [0.5, np.nan], [0.7, 0.1]], equal_nan=True)
+    assert [curve.rounds for curve in curves.each()] == [(0, 1, 2), (2,)]
 
 
 def test_clients_of_several_parts_keep_their_own_epsilons(store, url):
     names = [f"client-{n:04d}" for n in range(2 * CLIENTS_PER_PART + 3)]
-    pace = {name: 1e-3 * (n + 1) for n, name in enumerate(names)}
-    records = growing(names, 3, pace=pace)
+    records = growing(names, 3, pace={name: 1e-3 * (n + 1) for n, name in enumerate(names)})
     record(url, records)
     chosen = [names[place] for place in (0, CLIENTS_PER_PART - 1, CLIENTS_PER_PART, 2 * CLIENTS_PER_PART + 2)]
     curves = store.run("run-1").curves(store.run("run-1").named(chosen), [1, 3])
@@ -92,27 +86,13 @@ def test_what_has_no_bound_comes_back_infinite_and_counts_as_the_largest(store, 
         _, clients = store.run("run-1").clients(ClientQuery(descending=descending))
         assert [client.client_id for client in clients] == order
     _, clients = store.run("run-1").clients(ClientQuery(sort="budget"))
-    assert [(c.client_id, c.spent.budget_epsilon, c.spent.share) for c in clients][2] == (
-        "c",
-        3.0,
-        pytest.approx(0.2 / 3),
-    )
-    assert clients[0].spent.budget_epsilon == math.inf and clients[0].spent.share is None
+    shares = [(client.spent.budget_epsilon, client.spent.share) for client in clients]
+    assert shares == [(math.inf, None), (math.inf, None), (3.0, pytest.approx(0.2 / 3))]
     assert store.run("run-1").budgets() == [3.0]
 
 
 def test_states_say_what_became_of_a_client(store, url):
-    names = ("active", "exhausted", "refused", "failed", "silent", "recovered")
-    accounts = [spent(name, 0.5, steps_left=0 if name == "exhausted" else 4) for name in names]
-    failures = {"refused": "guard-unusable", "failed": "wrong-shape:0.weight", "silent": "no-reply"}
-    rounds = [
-        finished(0, accounts),
-        finished(1, accounts, failures={"recovered": "no-reply"}, unreconciled=["recovered"]),
-        finished(2, accounts, failures=failures, unreconciled=["silent"]),
-    ]
-    record(url, rounds)
-    _, clients = store.run("run-1").clients(ClientQuery(sort="client_id", descending=False))
-    assert {c.client_id: c.state for c in clients} == {
+    states = {
         "active": "active",
         "exhausted": "exhausted",
         "refused": "refused",
@@ -120,17 +100,22 @@ def test_states_say_what_became_of_a_client(store, url):
         "silent": "unreconciled",
         "recovered": "active",
     }
-    assert {c.client_id: (c.averaged, c.failed, c.reason) for c in clients}["recovered"] == (1, 1, None)
-    assert {c.client_id: c.reason for c in clients}["failed"] == "wrong-shape:0.weight"
-    assert store.run("run-1").state_counts() == {
-        "active": 2,
-        "exhausted": 1,
-        "refused": 1,
-        "failed": 1,
-        "unreconciled": 1,
-    }
-    assert store.run("run-1").failed_updates() == 4
-    found = {f.reason: (f.times, f.clients, f.client_ids, f.last_round) for f in store.run("run-1").failures()}
+    accounts = [spent(name, 0.5, steps_left=0 if name == "exhausted" else 4) for name in states]
+    failures = {"refused": "guard-unusable", "failed": "wrong-shape:0.weight", "silent": "no-reply"}
+    rounds = [
+        finished(0, accounts),
+        finished(1, accounts, failures={"recovered": "no-reply"}, unreconciled=["recovered"]),
+        finished(2, accounts, failures=failures, unreconciled=["silent"]),
+    ]
+    record(url, rounds)
+    run = store.run("run-1")
+    clients = {client.client_id: client for client in run.clients(ClientQuery())[1]}
+    assert {name: client.state for name, client in clients.items()} == states
+    recovered = clients["recovered"]
+    assert (recovered.averaged, recovered.failed, recovered.reason) == (1, 1, None)
+    assert clients["failed"].reason == "wrong-shape:0.weight"
+    assert run.state_counts() == Counter(states.values()) and run.failed_updates() == 4
+    found = {f.reason: (f.times, f.clients, f.client_ids, f.last_round) for f in run.failures()}
     assert found["no-reply"] == (2, 2, ("recovered", "silent"), 2)
 
 
@@ -249,14 +234,6 @@ def test_phases_and_the_end_are_told(store, url):
     assert store.changes()["run-1"] > before
 
 
-def test_runs_are_kept_apart(store, url):
-    for run_id, names in (("one", ["a", "b"]), ("two", ["b"])):
-        record(url, growing(names, 2), facts(run_id))
-    assert {run.facts.run_id for run in store.runs()} == {"one", "two"}
-    assert [store.run(run_id).clients(ClientQuery())[0] for run_id in ("one", "two")] == [2, 1]
-    assert store.run("none") is None
-
-
 def test_charges_and_accounts_come_from_the_ledger(store, url):
     ledger = Ledger(url)
     ledger.open_run("run-1", "digits", "2 parts")
@@ -272,31 +249,30 @@ def test_charges_and_accounts_come_from_the_ledger(store, url):
     assert store.run("run-1").charges(state="reserved", round=1, limit=9, offset=0)[1][0]["client_id"] == "b"
     assert store.run("run-1").account("a") == ({EVENT: 4}, allowance)
     assert store.run("run-1").account("c") == ({}, None)
-    assert ledger.reserved("run-1") == {Attempt("run-1", n): {"digits/b"} for n in (1, 2)}
     assert len(verify_ledger(ledger).replay.charges) == 4, "the run store is no part of what is verified"
     ledger.close()
 
 
-def test_audits_are_kept_in_their_order(store, url):
-    record(url, growing(["a"], 1))
+def test_audits_are_kept_in_their_order_and_runs_apart(store, url):
+    for run_id, names in (("run-1", ["a", "b"]), ("two", ["b"])):
+        record(url, growing(names, 2), facts(run_id))
+    assert {run.facts.run_id for run in store.runs()} == {"run-1", "two"}
+    assert [store.run(run_id).clients(ClientQuery())[0] for run_id in ("run-1", "two")] == [2, 1]
     found = [
         AuditResult(1.0, "canaries", "", 0.8, 0.95, 2.0, DELTA, "PLD", "server"),
         AuditResult(2.0, "replay", "a", 2.5, 0.95, math.inf, DELTA, "PLD", "server"),
     ]
     changes = store.changes()["run-1"]
     record_audits(url, "run-1", found)
-    assert store.run("run-1").audits() == found
+    assert store.run("run-1").audits() == found and store.run("two").audits() == []
     assert store.changes()["run-1"] > changes, "who watches is told"
+    assert store.run("none") is None
 
 
 def test_of_many_exhaustions_some_of_every_time_are_read(store, url):
-    record(
-        url,
-        [
-            finished(n, [spent(f"{c:03d}", 0.001 * c + n, steps_left=0 if c < 100 * n else 4) for c in range(300)])
-            for n in range(4)
-        ],
-    )
+    left = [[0 if client < 100 * number else 4 for client in range(300)] for number in range(4)]
+    accounts = [[spent(f"{c:03d}", 0.001 * c + n, steps_left=its) for c, its in enumerate(left[n])] for n in range(4)]
+    record(url, [finished(number, each) for number, each in enumerate(accounts)])
     assert len(store.run("run-1").turns(1000)) == 300
     some = store.run("run-1").turns(60)
     assert len(some) == 60 and {turn for turn, _ in some} == {1, 2, 3}
