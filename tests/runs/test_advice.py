@@ -32,7 +32,7 @@ def warnings(caplog):
 
 
 @pytest.mark.exhaustive
-def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, caplog, undrawn):
+def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, caplog):
     options = "--task", "cancer", "--clients", "2", "--rounds", "1", "--noise-multiplier", "5", "--delta", "0.5"
     for command in ("plan", "simulate"):
         fedprivacy(command, *options, cwd=tmp_path)
