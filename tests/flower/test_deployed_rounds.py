@@ -279,6 +279,20 @@ def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
 
 
 @pytest.mark.exhaustive
+def test_a_ledger_that_is_rewritten_while_a_run_goes_on_is_signed_no_more(plan, tmp_path):
+    def rewrite(record):
+        if record.round == 1:
+            with sqlite3.connect(plan.config.ledger.removeprefix("sqlite:///")) as connection:
+                connection.executescript(
+                    "DROP TRIGGER journal_no_update; DROP TRIGGER checkpoints_no_delete; DELETE FROM checkpoints;"
+                    "UPDATE journal SET hash = replace(hash, '0', '1');"
+                )
+
+    with pytest.raises(LedgerError, match="it was rewritten since, or an older copy was put back"):
+        start(plan, DeployedGrid(plan, tmp_path), observers=[rewrite], checkpoints=tmp_path)
+
+
+@pytest.mark.exhaustive
 def test_a_refusal_by_a_client_that_was_asked_twice_voids_nothing(plan, tmp_path):
     class Refusing(Flaky):
         """Then it refuses."""

@@ -105,10 +105,20 @@ def test_what_cannot_be_a_metric_is_refused_before_anything_is_charged(given, to
     assert not Path("wrong").exists()
 
 
-def test_a_task_without_a_measure_is_warned_of_where_nothing_else_measures():
-    class Unmeasured(Blobs):
-        evaluate = fp.Task.evaluate
+class Unmeasured(Blobs):
+    """Blobs that nobody measures."""
 
+    evaluate = fp.Task.evaluate
+
+
+@pytest.mark.exhaustive
+def test_runs_that_measured_nothing_are_compared_and_said_to_measure_nothing(undrawn):
+    first, second = (fp.simulate(Unmeasured(), out=name, **SETTINGS) for name in ("a", "b"))
+    assert "not measured" in fp.compare(first, second).save("compared").read_text()
+    assert not Path("compared/compare.png").exists()
+
+
+def test_a_task_without_a_measure_is_warned_of_where_nothing_else_measures():
     (words,) = prepared({"clients": 4}, Unmeasured()).warnings()
     assert "no evaluate() and no held_out()" in words
     assert prepared({"clients": 4}, Unmeasured()).warnings(watched=True) == []

@@ -63,6 +63,7 @@ def test_private_sizes_make_one_rate_and_one_noise_and_public_ones_none_of_the_r
     noise = fp.noise_multiplier(epsilon=3.0, delta=1e-3, sampling_rate=0.12, steps=6)
     assert {plan.event(size) for size in SIZES} == {PoissonSampledGaussian(0.12, noise, plan.relation)}
     assert plan.noise.of() == plan.noise.shared == noise
+    assert plan_of(Blobs(), batch_size=1_000.0, noise_multiplier=2.0).event(30).sampling_rate == 1.0  # a small shard
     plan = uneven()
     assert plan.noise.shared is None and plan.noise.bounds(plan.simulated_clients) is None
     with pytest.raises(ValueError, match="each client has the least noise for its own sampling rate"):

@@ -9,6 +9,7 @@ import torch
 
 from fedprivacy.accounting import pld
 from fedprivacy.commands.outcome import outcome_text
+from fedprivacy.flower import RoundFailedError
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.placement import HERE
@@ -18,7 +19,7 @@ from fedprivacy.simulation.simulate import simulate
 from fedprivacy.values.wording import time_text
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.deployment import DeployedGrid, deployed_plan, start
-from tests.flower.runs import Noting, answering, model_of, run
+from tests.flower.runs import Noting, answering, model_of, run, tampered
 
 NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
 
@@ -141,6 +142,19 @@ def test_a_drop_out_trains_nothing_and_stays_charged(plan):
     assert sorted(asked) == sorted(client for record in done.records for client in record.participants)
     assert set(done.records[-1].unreconciled) == set(dropped)
     assert_charged(done, plan)
+
+
+@pytest.mark.exhaustive
+def test_a_round_that_chance_emptied_does_not_end_the_run_and_one_that_failures_emptied_does(plan):
+    done = run(plan(drop_out=0.9, rounds=6, clients=2))
+    assert len(done.records) == 6 and any(not record.participants for record in done.records)
+
+    def fail(message, reply):
+        raise RuntimeError
+
+    failing = plan(cohort_size=2, drop_out=0.01, ledger="sqlite:///other.db")
+    with pytest.raises(RoundFailedError, match="brought no usable update"):
+        run(failing, client=tampered(failing, fail, [f"client-{n}" for n in range(4)]))
 
 
 @pytest.mark.exhaustive
