@@ -73,7 +73,7 @@ def test_products_are_products(d, p, around):
     ("name", "method"),
     [
         ("perceptron", "book-keeping"),
-        ("recurrent", "book-keeping"),
+        pytest.param("recurrent", "book-keeping", marks=pytest.mark.exhaustive),
         ("perceptron", "vmap"),
     ],
 )

@@ -67,16 +67,6 @@ def test_a_killed_training_ends_with_the_same_bits_and_charges(point, times, cli
     assert trained.epsilon == expected[clipping].epsilon
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "point", ["guard.appended", *(pytest.param(point, marks=pytest.mark.soak) for point in POINTS if "seal" in point)]
-)
-def test_a_killed_training_with_secret_noise_is_charged_once_for_each_step(point, tmp_path):
-    assert lived(tmp_path, point, 3) == KILLED
-    assert train(checkpoint=tmp_path, resume=True).steps == 6
-    assert charged(tmp_path) == 6
-
-
 def test_an_optimiser_that_fails_after_a_look_at_a_gradient_sees_the_same_one_again(tmp_path):
     seen = []
 

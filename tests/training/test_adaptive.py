@@ -56,17 +56,6 @@ def test_the_norm_finds_its_quantile():
     assert abs(float((lengths <= norm).double().mean()) - 0.8) < 0.02
 
 
-def test_noise_on_the_count_is_what_the_share_says():
-    """Sigma on the joined vector is sigma / (2 sqrt(share)) on the count and sigma / sqrt(1 - share) on the sum."""
-    adaptive, sigma, norm = QuantileClipping(share=0.04), 1.5, 0.7
-    noise = sigma * adaptive.sensitivity(norm)
-    assert noise / norm == pytest.approx(sigma / math.sqrt(1 - 0.04))
-    one_step = math.log(norm / adaptive.next_norm(noise, norm, 1000.0)) / adaptive.learning_rate
-    assert one_step * 1000 == pytest.approx(sigma / (2 * math.sqrt(0.04)), rel=1e-6)
-    joint = 1 / (noise / norm) ** 2 + 0.25 / (sigma / (2 * math.sqrt(0.04))) ** 2
-    assert joint == pytest.approx(1 / sigma**2)  # Gaussians of both compose to the event's sigma
-
-
 def test_the_norm_stays_in_range_whatever_the_noise():
     adaptive, rng = QuantileClipping(learning_rate=5.0), np.random.default_rng(0)
     norm = 1.0
