@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from fedprivacy.gradients import FlatClipping, GradientEngine
 from tests.gradients.oracle import cross_entropy, expected_sum, records_gradients
@@ -91,3 +92,8 @@ def test_a_large_model_is_clipped_as_exactly():
         max_memory=1,  # one record at a time
     )
     assert 1 - 3e-6 < engine.clipped_sum(torch.randn(1, 300_000), torch.zeros(1), 1.0).norm() <= 1.0
+
+
+def test_a_loss_that_averages_over_the_batch_is_refused():
+    with pytest.raises(ValueError, match="one value for each record"):
+        GradientEngine(mlp(), functional.cross_entropy).clipped_sum(*batch_of(4, 6), 1.0)

@@ -164,3 +164,15 @@ def test_a_person_with_a_row_that_cannot_be_computed_counts_for_nothing():
     assert found.records == len(usable)
     assert torch.allclose(found.total, expected, rtol=1e-5, atol=1e-7)
     assert engine.stack(*batch) is None, "persons are not stacked"
+
+
+def test_a_large_model_s_rows_are_averaged_within_its_memory():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 40))
+    whole, short = (GradientEngine(model, cross_entropy, rows=M, max_memory=most) for most in (None, 100_000))
+    inputs, targets = rows_of("program", sum(ROWS))
+    sums = [engine.clipped_sum(*joined(inputs, targets), 0.5) for engine in (whole, short)]
+    assert short.sizes[0] < whole.sizes[0]
+    assert torch.allclose(*sums, rtol=1e-4, atol=1e-6)
+    gradients = means(model, cross_entropy, inputs, targets)
+    assert error_of(sums[1], expected_sum(gradients, FlatClipping(), 0.5), 0.5) < 1e-5

@@ -136,6 +136,8 @@ WRONG = {
     "optimizer moves parameters that are not the model's": {"optimizer": ADAM(new_model().parameters())},
     "optimizer is 'lion'": {"optimizer": "lion"},
     "momentum and weight_decay are those of a named optimizer": {"optimizer": ADAM, "momentum": 0.9},
+    "device is 'tpu'": {"device": "tpu"},
+    "steps is 0": {"steps": 0},
     "loss is None; give a function of outputs and targets": {"loss": None},
     "the loss returns shape []": {"loss": torch.nn.CrossEntropyLoss()},
     "give a torch.nn.Module": {"model": torch.nn.Linear},

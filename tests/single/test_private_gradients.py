@@ -240,6 +240,8 @@ def test_of_several_processes_each_would_count_its_own_steps_alone(monkeypatch, 
 def test_what_cannot_be_trained_privately_is_refused_before_anything_is_charged(tmp_path):
     file = tmp_path / "account.log"
     for wrong, words in {
+        "epsilon": (0.0, "epsilon is 0"),
+        "delta": (float("nan"), "delta is nan; choose a probability"),
         "steps": (2.5, "steps is 2.5"),
         "sampling_rate": (2.0, "sampling_rate is 2"),
         "batch_size": (-1.0, "batch_size is -1"),
