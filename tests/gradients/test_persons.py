@@ -84,11 +84,19 @@ def means(model, loss, inputs, targets, rows=ROWS):
     return {name: torch.stack([g.mean(0) for g in gradients.split(rows)]) for name, gradients in by_row.items()}
 
 
+QUICK = "program", "words"
+
+
 @pytest.mark.parametrize(
     ("name", "clipping"),
     [
-        *((name, FlatClipping()) for name in CASES),
-        *itertools.product(("program", "words"), (PerLayerClipping(), AutomaticClipping())),
+        *((name, FlatClipping()) for name in QUICK),
+        *(
+            pytest.param(name, FlatClipping(), marks=pytest.mark.exhaustive)
+            for name in list(CASES)
+            if name not in QUICK
+        ),
+        *itertools.product(QUICK, (PerLayerClipping(), AutomaticClipping())),
     ],
     ids=str,
 )
