@@ -1,5 +1,6 @@
 """Models, records and settings with which one record once counted for more than C, or was seen from outside."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -71,9 +72,7 @@ def by_list(lengths):
     return torch.tensor(sorted(range(len(numbers)), key=lambda i: -numbers[i]))
 
 
-@pytest.mark.parametrize(
-    "indices", [by_list, torch.argsort, lambda lengths: lengths.argsort(descending=True, stable=True)]
-)
+@pytest.mark.parametrize("indices", [by_list, lambda lengths: lengths.argsort(descending=True, stable=True)])
 def test_a_batch_that_is_sorted_by_length_is_not_mixed_up(indices):
     torch.manual_seed(0)
     model, inputs, targets = SortedByLength(indices), torch.rand(4, 7, 5), torch.arange(4)
@@ -137,26 +136,13 @@ def test_a_weight_that_is_used_as_a_whole_and_by_rows():
     check(engine, inputs, targets, 1e-3)
 
 
-def one_output(outputs, targets):
-    return outputs[:, 0]
-
-
-@pytest.mark.parametrize("clipping_norm", [1e-6, 1e-3, 1.0])
-def test_a_scale_that_float32_cannot_hold_lets_nothing_pass(clipping_norm):
+def test_a_scale_that_float32_cannot_hold_lets_nothing_pass():
     engine = GradientEngine(nn.Linear(3, 1, bias=False), lambda outputs, targets: (outputs[:, 0] - targets).square())
     nn.init.ones_(engine.model.weight)
-    for size in (1e18, 1e20, 1e22, 1.3e22, 1e23, 1e30):
-        for factor in torch.linspace(1, 3, 20):
+    for size, clipping_norm in itertools.product((1e18, 1e20, 1.3e22, 1e23, 1e30, 3e38), (1e-6, 1.0)):
+        for factor in torch.linspace(1, 3, 10):
             result = engine.clipped_sum(factor * torch.full((1, 3), size), torch.zeros(1), clipping_norm)
             assert result.norm() <= clipping_norm * (1 + 2**-13)
-
-
-@pytest.mark.parametrize("clipping_norm", [1e-6, 1e-3, 1.0])
-def test_inputs_near_the_end_of_float32_count_for_at_most_c(clipping_norm):
-    engine = GradientEngine(nn.Linear(3, 1, bias=False), one_output)
-    for size in (1e30, 1e38, 3e38):
-        one = engine.clipped_sum(torch.tensor([[size, -size / 2, size / 3]]), torch.zeros(1), clipping_norm)
-        assert one.norm() <= clipping_norm
 
 
 def masked_loss(outputs, targets):
@@ -193,6 +179,7 @@ def test_neither_the_check_nor_a_sum_leaves_a_trace_in_the_parameters():
         assert p is old
         assert (p.data_ptr(), p._version) == (place, version)
         assert torch.equal(p, values) and p.grad is None
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules())
 
 
 def test_two_threads_do_not_take_each_other_s_records():
@@ -203,11 +190,11 @@ def test_two_threads_do_not_take_each_other_s_records():
     alone = [engine.clipped_sum(*batch, 0.1) for engine, batch in zip(engines, batches, strict=True)]
 
     def errors(which):
-        sums = (engines[which].clipped_sum(*batches[which], 0.1) for _ in range(50))
+        sums = (engines[which].clipped_sum(*batches[which], 0.1) for _ in range(20))
         return [(result - alone[which]).norm().item() for result in sums]
 
     with ThreadPoolExecutor(3) as pool:
-        plain = pool.submit(lambda: [model(batches[0][0]) for _ in range(50)])
+        plain = pool.submit(lambda: [model(batches[0][0]) for _ in range(20)])
         assert max(max(found) for found in pool.map(errors, range(2))) < 1e-5
         assert all(torch.equal(outputs, plain.result()[0]) for outputs in plain.result())
 
@@ -235,14 +222,9 @@ def test_a_sum_is_not_taken_of_parameters_with_which_another_engine_tries_the_la
     assert torch.equal(beside, alone)
 
 
-@pytest.fixture
-def low_precision():
+def test_a_process_that_multiplies_in_low_precision_gets_full_sums_and_its_precision_back(request):
     torch.set_float32_matmul_precision("medium")
-    yield
-    torch.set_float32_matmul_precision("highest")
-
-
-def test_a_process_that_multiplies_in_low_precision_gets_full_sums(low_precision):
+    request.addfinalizer(lambda: torch.set_float32_matmul_precision("highest"))
     torch.manual_seed(0)
     model, seen = nn.Linear(512, 256), set()
 
@@ -254,12 +236,8 @@ def test_a_process_that_multiplies_in_low_precision_gets_full_sums(low_precision
     check(GradientEngine(model, loss), inputs, targets, 0.1)
     assert seen == {"highest"}
     assert torch.get_float32_matmul_precision() == "medium"
-
-
-def test_precision_is_given_back_when_the_last_thread_leaves(low_precision):
-    with full_precision:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(full_precision.__enter__).result()
-            pool.submit(full_precision.__exit__, None, None, None).result()
-        assert torch.get_float32_matmul_precision() == "highest"
+    with full_precision, ThreadPoolExecutor(1) as pool:
+        pool.submit(full_precision.__enter__).result()
+        pool.submit(full_precision.__exit__, None, None, None).result()
+        assert torch.get_float32_matmul_precision() == "highest", "another thread is still inside"
     assert torch.get_float32_matmul_precision() == "medium"

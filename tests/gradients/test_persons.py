@@ -10,6 +10,7 @@ from torch import nn
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from fedprivacy.tasks import Shard
+from tests.device.models import Rescaled
 from tests.gradients.oracle import cross_entropy, error_of, expected_sum, records_gradients, some_clipping_norm
 
 M = 4
@@ -19,17 +20,6 @@ ROWS = (1, 4, 2, 3, 1, 4, 2)
 
 def squared(outputs, targets):
     return (outputs[:, 0] - targets).square()
-
-
-class Scaled(nn.Module):
-    """A parameter of its own, which no rule covers."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale, self.head = nn.Parameter(torch.ones(6)), nn.Linear(6, 3)
-
-    def forward(self, inputs):
-        return self.head(torch.tanh(inputs * self.scale))
 
 
 class Branching(nn.Module):
@@ -57,7 +47,7 @@ CASES = {
         None,
         cross_entropy,
     ),
-    "vmap": (Scaled, (6,), cross_entropy),
+    "vmap": (Rescaled, (9,), cross_entropy),
     "loop": (Branching, (6,), cross_entropy),
 }
 
@@ -94,10 +84,22 @@ def means(model, loss, inputs, targets, rows=ROWS):
     return {name: torch.stack([g.mean(0) for g in gradients.split(rows)]) for name, gradients in by_row.items()}
 
 
+QUICK = "program", "words"
+
+
 @pytest.mark.parametrize(
-    "clipping", [FlatClipping(), PerLayerClipping(), AutomaticClipping()], ids=["flat", "layers", "auto"]
+    ("name", "clipping"),
+    [
+        *((name, FlatClipping()) for name in QUICK),
+        *(
+            pytest.param(name, FlatClipping(), marks=pytest.mark.exhaustive)
+            for name in list(CASES)
+            if name not in QUICK
+        ),
+        *itertools.product(QUICK, (PerLayerClipping(), AutomaticClipping())),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("name", CASES)
 def test_a_person_s_mean_gradient_is_clipped_once(name, clipping):
     engine = made(name, clipping=clipping)
     inputs, targets = rows_of(name, sum(ROWS))
@@ -120,7 +122,9 @@ def test_views_of_a_person_s_rows_are_averaged_with_them():
     assert error_of(engine.clipped_sum(views, aimed, 0.5), expected, 0.5) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["program", "convolutions", "words", "vmap", "loop"])
+@pytest.mark.parametrize(
+    "name", ["program", "words", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("vmap", "loop"))]
+)
 def test_a_person_s_bits_do_not_show_how_many_rows_others_have(name):
     engine = made(name)
     inputs, targets = rows_of(name, 40)
@@ -167,11 +171,7 @@ def test_a_person_with_a_row_that_cannot_be_computed_counts_for_nothing():
     expected = engine.clipped_sum(batch[0][usable], batch[1][usable], 0.5)
     assert found.records == len(usable)
     assert torch.allclose(found.total, expected, rtol=1e-5, atol=1e-7)
-
-
-def test_persons_are_not_stacked():
-    engine = made("program")
-    assert engine.stack(*joined(*rows_of("program", sum(ROWS)))) is None
+    assert engine.stack(*batch) is None, "persons are not stacked"
 
 
 def test_a_large_model_s_rows_are_averaged_within_its_memory():

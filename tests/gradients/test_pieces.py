@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, pieces
-from fedprivacy.gradients.methods.bookkeeping import BookKeeping
+from fedprivacy.gradients import pieces
 from fedprivacy.gradients.pieces import Gram, Outer, Rewritten, TableRows, Written, added, over_positions
 from tests.gradients.oracle import check_every_clipping, no_program
 
@@ -112,12 +111,3 @@ def test_parts_and_rewriting_change_nothing_but_rounding(max_memory):
     sizes = [len(call.args[1][0]) for call in rewritten.call_args_list]
     if max_memory == 40_000:
         assert any(size > 3 for size in sizes), "gradients of records, not only of the probe, are written twice"
-
-
-def test_little_memory_means_parts_of_one_record():
-    with no_program(), mock.patch.object(BookKeeping, "pieces", autospec=True, side_effect=BookKeeping.pieces) as calls:
-        private = GradientEngine(net(), lambda outputs, targets: outputs.square().sum(1), max_memory=1)
-        private.prepare(*sequences(1))
-        calls.reset_mock()
-        private.clipped_sum(*sequences(9), clipping_norm=1.0)
-    assert [len(call.args[1]) for call in calls.call_args_list] == [1] * 9

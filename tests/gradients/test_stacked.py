@@ -1,5 +1,6 @@
 """A stack computes each client's clipped sum as the client alone would, and no client's bits depend on another's."""
 
+import itertools
 import math
 from functools import cache
 
@@ -90,16 +91,15 @@ def check(cohort):
         start += size
 
 
-@pytest.mark.parametrize("clipping", CLIPPINGS)
 @pytest.mark.parametrize(
-    "model", [name if name == "deep" else pytest.param(name, marks=pytest.mark.exhaustive) for name in MODELS]
+    ("model", "clipping"),
+    [
+        pytest.param(model, clipping, marks=() if (model, clipping) == ("deep", "flat") else pytest.mark.exhaustive)
+        for model, clipping in itertools.product(MODELS, CLIPPINGS)
+    ],
 )
 def test_each_client_s_sum_is_what_the_engine_makes_of_it_alone(model, clipping):
     check(Cohort(model, clipping))
-
-
-def test_any_loss_is_taken():
-    check(Cohort(targets=torch.float32))
 
 
 HOSTILE = [math.nan, math.inf, -math.inf, 1e30, -3e38]
@@ -134,8 +134,8 @@ def test_records_whose_loss_cannot_be_computed_count_for_nothing():
     assert not torch.any(stacked.totals[5])
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "deep"])
-@pytest.mark.parametrize("value", [*HOSTILE, "a label out of range", "fewer records", "nobody else"])
+@pytest.mark.parametrize("model", ["logistic", "deep"])
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 1e30, "a label out of range", "fewer records", "nobody else"])
 def test_no_bit_of_a_client_depends_on_another(model, value):
     """Catches: kernels that go by the number of slots, a batch that is redone for all because of one record."""
     cohort = Cohort(model)
@@ -224,16 +224,6 @@ def test_a_stack_without_a_fault_is_trusted(monkeypatch):
     assert bent_stack(monkeypatch, "none") is not None
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.two.weight = self.one.weight
-
-    def forward(self, x):
-        return self.two(self.one(x))
-
-
 @pytest.mark.parametrize(
     "model",
     [
@@ -242,7 +232,7 @@ class Tied(nn.Module):
         nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)),
         nn.Linear(6, 3).double(),
         nn.Linear(6, 3000),
-        Tied(),
+        nn.Sequential(twice := nn.Linear(6, 6), twice),
         nn.GRU(6, 3),
     ],
     ids=["convolution", "positions", "normalisation", "float64", "large", "tied", "recurrent"],
@@ -253,16 +243,6 @@ def test_other_models_are_not_stacked(model):
 
 def test_a_loss_that_mixes_records_is_not_stacked():
     def mixing(outputs, targets):
-        losses = cross_entropy(outputs, targets)
-        return losses - losses.mean()
+        return cross_entropy(outputs, targets) - cross_entropy(outputs, targets).mean()
 
     assert admitted_stack(nn.Linear(6, 3), mixing, CLIPPINGS["flat"](), *NO_RECORDS) is None
-
-
-def test_the_model_is_the_same_afterwards():
-    model, cohort = MODELS["mlp"](), Cohort()
-    before = flat_parameters(model)
-    stack = admitted_stack(model, cross_entropy, CLIPPINGS["flat"](), *NO_RECORDS)
-    stack.clip(cohort.positions, Pool.of(cohort.shards), cohort.batches, NORMS)
-    assert torch.equal(flat_parameters(model), before)
-    assert all(p.grad is None for p in model.parameters())

@@ -90,6 +90,10 @@ def pruned():
     return layer
 
 
+class Activated(nn.BatchNorm2d):
+    """Left alone: nobody knows what takes its place."""
+
+
 class Hidden(nn.Module):
     def __init__(self, **held):
         super().__init__()
@@ -100,9 +104,7 @@ class Hidden(nn.Module):
 
 STRUCTURAL = {
     "BatchNorm1d": (nn.BatchNorm1d(6), Kind.BATCH_STATISTICS, "use GroupNorm", True),
-    "BatchNorm2d": (nn.BatchNorm2d(6), Kind.BATCH_STATISTICS, "use GroupNorm", True),
-    "BatchNorm3d": (nn.BatchNorm3d(6, affine=False), Kind.BATCH_STATISTICS, "use GroupNorm", True),
-    "BatchNorm in eval mode without statistics": (
+    "BatchNorm without statistics": (
         nn.BatchNorm2d(6, track_running_stats=False).eval(),
         Kind.BATCH_STATISTICS,
         "use GroupNorm",
@@ -110,16 +112,14 @@ STRUCTURAL = {
     ),
     "SyncBatchNorm": (nn.SyncBatchNorm(6), Kind.BATCH_STATISTICS, "use GroupNorm", True),
     "BatchNorm of one feature": (nn.BatchNorm1d(1), Kind.BATCH_STATISTICS, "leave it out", False),
+    "BatchNorm of an unknown kind": (Activated(6), Kind.BATCH_STATISTICS, "use GroupNorm", False),
     "InstanceNorm": (nn.InstanceNorm2d(6, track_running_stats=True), Kind.RUNNING_STATISTICS, "_stats=False", True),
     "Dropout": (nn.Dropout(0.5), Kind.RANDOM, "leave it out", True),
-    "Dropout2d": (nn.Dropout2d(0.1), Kind.RANDOM, "leave it out", True),
     "AlphaDropout": (nn.AlphaDropout(0.1), Kind.RANDOM, "leave it out", True),
     "MultiheadAttention": (nn.MultiheadAttention(6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
     "LSTM": (nn.LSTM(6, 6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
-    "GRU": (nn.GRU(6, 6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
     "RReLU": (nn.RReLU(), Kind.RANDOM, "LeakyReLU", True),
     "FractionalMaxPool": (nn.FractionalMaxPool2d(2, output_size=3), Kind.RANDOM, "MaxPool2d", False),
-    "max_norm": (nn.Embedding(9, 3, max_norm=1.0), Kind.EMBEDDING, "leave max_norm out", True),
     "max_norm of a bag": (nn.EmbeddingBag(9, 3, max_norm=1.0), Kind.EMBEDDING, "leave max_norm out", True),
     "frequencies": (nn.Embedding(9, 3, scale_grad_by_freq=True), Kind.EMBEDDING, "leave scale_grad_by_freq", True),
     "sparse": (nn.Embedding(9, 3, sparse=True), Kind.EMBEDDING, "leave sparse out", True),
@@ -128,7 +128,6 @@ STRUCTURAL = {
     "old weight_norm": (old_weight_norm(), Kind.REWRITTEN, "parametrizations.weight_norm", False),
     "pruning": (pruned(), Kind.REWRITTEN, "prune.remove", False),
     "lazy": (nn.LazyLinear(3), Kind.UNINITIALISED, "give its sizes", False),
-    "half": (nn.Linear(6, 3).half(), Kind.PRECISION, "float32", True),
     "bfloat16": (nn.Linear(6, 3).bfloat16(), Kind.PRECISION, "float32", True),
     "complex": (nn.Linear(6, 3, dtype=torch.complex64), Kind.COMPLEX, "two real parameters", False),
     "layers in a list": (Hidden(blocks=[nn.Linear(6, 6)]), Kind.UNREGISTERED, "nn.ModuleList", False),
@@ -136,7 +135,7 @@ STRUCTURAL = {
     "a plain tensor": (Hidden(scale=torch.ones(3, requires_grad=True)), Kind.UNREGISTERED, "nn.Parameter", False),
     "DataParallel": (nn.DataParallel(nn.Linear(6, 3)), Kind.WRAPPED, "leave the wrapper out", False),
     "TorchScript": (torch.jit.script(nn.Linear(6, 3)), Kind.WRAPPED, "torch.jit", False),
-    "torch.compile": (compiled, Kind.WRAPPED, "torch.compile", False),
+    "torch.compile": pytest.param(compiled, Kind.WRAPPED, "torch.compile", False, marks=pytest.mark.exhaustive),
 }
 
 
@@ -154,15 +153,6 @@ def test_a_layer_that_cannot_be_trained_is_named_with_the_remedy_or_mended(layer
         before = structural_problems(model)
         assert structural_problems(made_private(model)) == []
         assert structural_problems(model) == before
-
-
-def test_a_batch_norm_of_an_unknown_kind_is_refused_and_left_alone():
-    class Activated(nn.BatchNorm2d):
-        def forward(self, x):
-            return super().forward(x).relu()
-
-    (problem,) = structural_problems(cnn(Activated(8)))
-    assert (problem.layer, problem.kind, problem.fixable) == ("1", Kind.BATCH_STATISTICS, False)
 
 
 def test_a_model_without_a_trainable_parameter_is_refused():
@@ -199,12 +189,6 @@ def test_a_sound_layer_is_not_refused(layer):
     check_model(nn.Sequential(nn.Linear(6, 6), layer))
 
 
-def test_layers_in_a_list_that_are_registered_elsewhere_are_not_refused():
-    model = Hidden()
-    model.order = [model.head]
-    check_model(model)
-
-
 # --- behaviour ------------------------------------------------------------------------------------------------------
 
 
@@ -231,16 +215,14 @@ class Between(nn.Module):
 
 
 MIXING = {
-    "centred over the batch": lambda x: x - x.mean(0),
+    "centred in place": lambda x: x.sub_(x.mean(0)),
     "batch norm by hand": by_hand,
     "softmax over the batch": lambda x: x.softmax(0),
     "attention over the batch": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None])[0],
-    "the largest of the batch": lambda x: x / x.amax(),
     "the size of the batch": lambda x: x / len(x),
     "the place in the batch": lambda x: x * torch.arange(1, len(x) + 1)[:, None],
     "the record before": lambda x: x + x.roll(1, 0),
     "one part in a hundred": lambda x: x + 1e-2 * x.mean(0),
-    "another dimension": lambda x: x.reshape(2, -1, 3).sum(1, keepdim=True).mean() + x,
 }
 
 
@@ -257,11 +239,6 @@ def test_mixing_shows_through_a_head_that_starts_at_zero():
     model = Custom(by_hand)
     nn.init.zeros_(model.head.weight)
     assert only_problem(model).kind is Kind.MIXES_RECORDS
-
-
-def test_mixing_shows_when_layers_work_in_place():
-    model = nn.Sequential(nn.Linear(6, 6), Between(lambda x: x.sub_(x.mean(0))), nn.ReLU(inplace=True), nn.Linear(6, 3))
-    assert (only_problem(model).layer, only_problem(model).kind) == ("1", Kind.MIXES_RECORDS)
 
 
 @pytest.mark.parametrize(
@@ -325,48 +302,40 @@ def test_a_layer_that_draws_random_numbers_is_named(function):
     assert (found.layer, found.kind) == ("1", Kind.RANDOM)
 
 
-def test_a_generator_of_its_own_is_found_out():
-    generator = torch.Generator()
-    found = only_problem(Custom(lambda x: x * torch.rand(1, generator=generator)))
-    assert (found.kind, "each time" in found.what) == (Kind.CHANGES, True)
-
-
-def test_what_a_model_remembers_outside_of_itself_is_found_out():
-    count = itertools.count(1)
-    assert only_problem(Custom(lambda x: x * next(count))).kind is Kind.CHANGES
+def test_a_generator_of_its_own_and_what_is_remembered_outside_of_the_model_is_found_out():
+    generator, count = torch.Generator(), itertools.count(1)
+    for function in (lambda x: x * torch.rand(1, generator=generator), lambda x: x * next(count)):
+        found = only_problem(Custom(function))
+        assert found.kind is Kind.CHANGES and "each time" in found.what
 
 
 class Remembering(nn.Module):
-    def __init__(self, kind):
+    """Does something with each batch beside what it computes of it."""
+
+    def __init__(self, remember):
         super().__init__()
-        self.inner, self.kind, self.seen, self._hidden, self.all = nn.Linear(6, 3), kind, None, None, []
+        self.inner, self.remember, self.seen, self._hidden, self.all = nn.Linear(6, 3), remember, None, None, []
         self.register_buffer("mean", torch.zeros(6))
 
     def forward(self, x):
-        if self.kind == "attribute":
-            self.seen = x.detach()
-        elif self.kind == "private attribute":
-            self._hidden = x.detach()
-        elif self.kind == "list":
-            self.all.append(x.detach())
-        elif self.kind == "buffer":
-            self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0)
-        elif self.kind == "buffer in place":
-            self.mean.mul_(0.5).add_(0.5 * x.detach().mean(0))
-        elif self.kind == "parameter":
-            self.inner.weight.data.mul_(1.0)
-            with torch.no_grad():
-                self.inner.weight.clamp_(-1, 1)
-        elif self.kind == "once":
-            self.seen = x.detach().mean(0) if self.seen is None else self.seen
+        self.remember(self, x.detach())
         return self.inner(x)
 
 
-@pytest.mark.parametrize(
-    "kind", ["attribute", "private attribute", "list", "buffer", "buffer in place", "once", "parameter"]
-)
+REMEMBERED = {
+    "attribute": lambda layer, x: setattr(layer, "seen", x),
+    "private attribute": lambda layer, x: setattr(layer, "_hidden", x),
+    "list": lambda layer, x: layer.all.append(x),
+    "buffer": lambda layer, x: setattr(layer, "mean", 0.5 * layer.mean + 0.5 * x.mean(0)),
+    "buffer in place": lambda layer, x: layer.mean.mul_(0.5).add_(0.5 * x.mean(0)),
+    "once": lambda layer, x: setattr(layer, "seen", x.mean(0) if layer.seen is None else layer.seen),
+    "parameter": lambda layer, x: torch.no_grad()(layer.inner.weight.clamp_)(-1, 1),
+}
+
+
+@pytest.mark.parametrize("kind", REMEMBERED)
 def test_a_layer_that_remembers_records_is_named(kind):
-    found = only_problem(nn.Sequential(Remembering(kind), nn.Tanh()))
+    found = only_problem(nn.Sequential(Remembering(REMEMBERED[kind]), nn.Tanh()))
     assert (found.layer, found.kind) == ("0.inner" if kind == "parameter" else "0", Kind.STATE)
 
 
@@ -379,8 +348,6 @@ def test_a_layer_that_remembers_nothing_is_not_refused():
     model = Busy(6, 3)
     model.scale, model.name = 1 / 8, "busy"
     check_on_blank(model, cross_entropy, FEATURES, TARGETS)
-    for records in (4, 0):
-        check_on_blank(Remembering("nothing"), cross_entropy, torch.randn(records, 6), torch.zeros(records).long())
 
 
 @pytest.mark.parametrize(
@@ -419,14 +386,12 @@ def test_a_layer_whose_input_is_changed_after_it_has_read_it_is_named():
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (nn.LSTM(6, 3), "returns a tuple, not a tensor"),
         (Between(lambda x: {"logits": x}), "returns a dict, not a tensor"),
         (Custom(lambda x: x.mean(0), outputs=4), r"returns shape \[4\] for a batch of 3"),
         (nn.Sequential(Custom(lambda x: x, outputs=1), Between(torch.squeeze)), r"returns shape \[\] for a batch of 1"),
         (nn.Sequential(nn.Linear(6, 3), Between(torch.t)), r"returns shape \[3, 1\] for a batch of 1"),
-        (nn.Sequential(nn.Linear(6, 3), Between(torch.flatten)), r"returns shape \[9\] for a batch of 3"),
     ],
-    ids=["tuple", "dict", "mean", "squeeze", "transposed", "flattened"],
+    ids=["dict", "mean", "squeeze", "transposed"],
 )
 def test_outputs_that_do_not_count_the_records_are_refused(model, words):
     if not list(model.parameters()):
@@ -435,19 +400,11 @@ def test_outputs_that_do_not_count_the_records_are_refused(model, words):
         check_on_blank(model, cross_entropy, FEATURES, TARGETS)
 
 
-def test_a_failing_model_raises_its_own_error():
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        check_on_blank(nn.Sequential(nn.Linear(6, 4), nn.Linear(5, 3)), cross_entropy, FEATURES, TARGETS)
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        check_on_blank(nn.Sequential(nn.Linear(6, 3), Between(torch.Tensor.detach)), cross_entropy, FEATURES, TARGETS)
-
-
 # --- losses ---------------------------------------------------------------------------------------------------------
 
 MIXING_LOSSES = {
     "normalised": lambda outputs, targets: cross_entropy(outputs, targets) / cross_entropy(outputs, targets).sum(),
     "centred": lambda outputs, targets: cross_entropy(outputs - outputs.mean(0), targets),
-    "contrastive": lambda outputs, targets: cross_entropy(outputs @ outputs.T, torch.arange(len(outputs))),
     "balanced": lambda outputs, targets: cross_entropy(outputs, targets) / targets.bincount()[targets],
     "mean, expanded": lambda outputs, targets: cross_entropy(outputs, targets).mean().expand(len(targets)),
 }
@@ -510,30 +467,13 @@ class TimeFirst(nn.Module):
 @pytest.mark.parametrize(
     "core",
     [
-        pytest.param(nn.LSTM(8, 8, 2, batch_first=True), marks=pytest.mark.exhaustive),
-        pytest.param(nn.GRU(8, 8, batch_first=True, bidirectional=False), marks=pytest.mark.exhaustive),
         TimeFirst(),
-        pytest.param(encoder(dropout=0.0, batch_first=True), marks=pytest.mark.exhaustive),
         nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), nn.LayerNorm(8), nn.GELU()),
     ],
-    ids=["LSTM", "GRU", "time first inside", "TransformerEncoder", "weight_norm"],
+    ids=["time first inside", "weight_norm"],
 )
 def test_recurrent_and_attentive_models_are_sound(core):
     assert_sound(Text(core), WORDS)
-
-
-def test_convolutions_with_group_norm_are_sound():
-    assert_sound(cnn(nn.GroupNorm(2, 8)), torch.zeros(0, 3, 8, 8))
-
-
-def test_the_check_leaves_the_model_as_it_was():
-    model = cnn(nn.GroupNorm(2, 8))
-    before, names = copy.deepcopy(model.state_dict()), set(vars(model))
-    check_on_blank(model, cross_entropy, torch.zeros(0, 3, 8, 8), TARGETS)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert set(vars(model)) == names
-    assert all(p.grad is None for p in model.parameters())
-    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules())
 
 
 @pytest.mark.parametrize("function", [*DRAWING.values(), torch.tanh], ids=[*DRAWING, "nothing"])
@@ -582,13 +522,10 @@ def test_what_is_not_trained_must_be_the_same_everywhere(what):
 @pytest.mark.parametrize(
     ("norm", "shape", "groups"),
     [
-        (nn.BatchNorm1d(64), (64,), 1),
         (nn.BatchNorm1d(6), (6, 5), 1),
         (nn.BatchNorm2d(64), (64, 4, 4), 16),
         (nn.BatchNorm2d(256), (256, 1, 1), 32),
-        (nn.BatchNorm2d(6), (6, 4, 4), 1),
         (nn.BatchNorm2d(24), (24, 4, 4), 4),
-        (nn.BatchNorm2d(1), (1, 4, 4), 1),
         (nn.BatchNorm3d(8), (8, 2, 2, 2), 2),
     ],
     ids=str,
@@ -650,11 +587,6 @@ def test_the_mended_model_passes_every_check_and_keeps_its_names():
     assert [name for name, _ in mended.named_parameters()] == [name for name, _ in model.named_parameters()]
 
 
-def test_a_rrelu_becomes_what_it_is_in_evaluation():
-    values = torch.linspace(-2, 2, 9)
-    assert torch.allclose(made_private(nn.RReLU(0.1, 0.5))(values), nn.RReLU(0.1, 0.5).eval()(values))
-
-
 # --- the diagnosis --------------------------------------------------------------------------------------------------
 
 
@@ -676,20 +608,13 @@ def test_a_diagnosis_looks_behind_the_problems_that_can_be_fixed():
     assert diagnosis.method is None
 
 
-def test_a_diagnosis_says_how_gradients_would_be_computed():
-    mended = diagnose(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), example())
-    assert (
-        mended.method == diagnose(nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(1, 6), nn.Linear(6, 3)), example()).method
-    )
+def test_a_diagnosis_says_how_gradients_of_the_mended_model_would_be_computed():
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    model[2].bias.requires_grad_(False)
+    mended = diagnose(model, example())
     assert mended.method and not mended.sound
-    model = Custom(torch.tanh)
-    model.head.bias.requires_grad_(False)
-    assert (diagnose(model).trained, diagnose(model).frozen) == (60, 3)
-
-
-def test_nothing_is_run_that_is_in_no_state_to_run():
+    assert (mended.trained, mended.frozen) == (72, 3)
     assert not diagnose(nn.Sequential(nn.LazyLinear(3)), example()).ran
-    assert not diagnose(nn.Linear(6, 3)).ran
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.threads import by_speed, computing_with
 from tests.gradients.oracle import cross_entropy
 
-BATCH = torch.rand(300, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(300) % 4
+BATCH = torch.rand(150, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(150) % 4
 
 
 def model():
@@ -35,18 +35,6 @@ def test_torch_has_as_many_threads_afterwards_as_before():
     assert torch.get_num_threads() == before
 
 
-def test_the_faster_number_comes_first_and_none_is_above_what_the_user_allows():
-    waited = torch.nn.Identity()
-
-    def slow_with(slow):
-        return lambda: [waited(BATCH[0].sin()) for _ in range(30)] if torch.get_num_threads() in slow else None
-
-    with computing_with(3):
-        assert sorted(by_speed(lambda: None)) == [1, 2, 3]
-        assert by_speed(slow_with({1, 3}))[0] == 2
-        assert by_speed(slow_with({2, 3}))[0] == 1
-
-
 class Machine:
     """A machine on which a step takes what is said: seconds by number of threads, and others' share of its turns."""
 
@@ -61,14 +49,17 @@ class Machine:
 
 @pytest.mark.parametrize("scale", [0.001, 1.0], ids=["a short step", "a step longer than there is time to try"])
 @pytest.mark.parametrize("busy", [(), (1,), (2,), (1, 2)], ids=["nobody", "one", "two", "both"])
-@pytest.mark.parametrize(("quiet", "fastest"), [({1: 1.0, 2: 0.6}, 2), ({1: 1.0, 2: 0.95}, 1), ({1: 1.0, 2: 8.0}, 1)])
+@pytest.mark.parametrize(
+    ("quiet", "fastest"), [({1: 1.0, 2: 0.6, 3: 0.9}, 2), ({1: 1.0, 2: 0.95}, 1), ({1: 1.0, 2: 8.0}, 1)]
+)
 def test_moments_in_which_others_have_the_cores_change_nothing(quiet, fastest, busy, scale, monkeypatch):
     """Others take three of four turns of some numbers of threads."""
     others = lambda threads, turn: 20 * scale * (threads in busy and turn % 4 != 2)  # noqa: E731
     machine = Machine({threads: scale * seconds for threads, seconds in quiet.items()}, others)
     monkeypatch.setattr("time.perf_counter", lambda: machine.now)
-    with computing_with(2):
-        assert by_speed(machine.step)[0] == fastest
+    with computing_with(len(quiet)):
+        numbers = by_speed(machine.step)
+    assert numbers[0] == fastest and sorted(numbers) == list(quiet)
     assert max(machine.turns.values()) <= 12
 
 
@@ -89,25 +80,6 @@ def test_the_fastest_number_that_changes_no_bit_is_used(fastest, monkeypatch):
     monkeypatch.setattr(engine.Clipped, "same_as", lambda *_: True)  # as it is on most processors
     monkeypatch.setattr(engine, "still_apart", lambda *_: True)
     assert prepared(2).threads == fastest
-
-
-class Counting(nn.Module):
-    """Its result tells how many threads there are."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 4)
-
-    def forward(self, x):
-        return self.layer(x) * (1.0 + 2.0**-20 * torch.get_num_threads())
-
-
-def test_a_number_of_threads_that_changes_a_bit_is_not_used_however_fast(monkeypatch):
-    monkeypatch.setattr(engine, "by_speed", lambda step: [2, 1])
-    made = GradientEngine(Counting(), cross_entropy)
-    with computing_with(2):
-        made.prepare(torch.rand(3, 6), torch.arange(3))
-    assert made.threads == 1
 
 
 def test_a_number_of_threads_with_which_records_are_not_apart_is_not_used(monkeypatch):

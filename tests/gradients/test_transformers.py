@@ -23,7 +23,7 @@ pytestmark = pytest.mark.exhaustive  # to import the library alone takes seconds
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "transformers.md"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "nurse", "was", "kind", "and", "food", "cold", "again"]
-SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 TASKS = ("reviews.py:Reviews", "reviews.py:Adapted", "notes.py:Notes")
 
 
@@ -49,7 +49,7 @@ def folder(tmp_path_factory):
     (made / "bert" / "vocab.txt").write_text("\n".join(WORDS))
     huggingface().BertTokenizerFast(str(made / "bert" / "vocab.txt")).save_pretrained(made / "bert")
     gpt2 = huggingface().GPT2Config(
-        n_embd=32, n_layer=2, n_head=2, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0
+        n_embd=32, n_layer=1, n_head=2, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0
     )
     huggingface().GPT2LMHeadModel(gpt2).save_pretrained(made / "gpt2")
     texts = [" ".join(WORDS[4 : 5 + i % 8]) for i in range(40)]
@@ -146,7 +146,7 @@ def causal(implementation):
     no_dropout = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
     llama = huggingface().LlamaConfig(**SMALL, num_key_value_heads=1, attn_implementation=implementation)
     gpt2 = huggingface().GPT2Config(
-        n_embd=32, n_layer=2, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=0, **no_dropout,
+        n_embd=32, n_layer=1, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=0, **no_dropout,
         attn_implementation=implementation,
     )  # fmt: skip
     return huggingface().LlamaForCausalLM(llama), huggingface().GPT2LMHeadModel(gpt2)

@@ -66,19 +66,14 @@ def test_it_is_compiled_once_and_after_so_many_draws_that_it_pays(monkeypatch):
     assert made == [1]
 
 
-def test_without_numba_numpy_goes_on(monkeypatch):
-    monkeypatch.setitem(sys.modules, "numba", None)
-    assert fused.compiled() is None
-
-
 def test_what_cannot_be_compiled_or_has_another_bit_is_not_used(monkeypatch):
     def other(words, widths, rectangles, sums, centre, limit, into, outside):
         found = fused.release(words, widths, rectangles, sums, centre, limit, into, outside)
         into[-1] = math.nextafter(into[-1], math.inf) * (1 + 2.0**-22)
         return found
 
-    for wrong in (other, None):
-        monkeypatch.setitem(sys.modules, "numba", numba(wrong))
+    for wrong in (numba(other), numba(None), None):
+        monkeypatch.setitem(sys.modules, "numba", wrong)
         assert fused.compiled() is None
     monkeypatch.setitem(sys.modules, "numba", numba(fused.release))
     assert fused.compiled() is fused.release

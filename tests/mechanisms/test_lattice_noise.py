@@ -107,10 +107,9 @@ def test_rectangles_are_equal_and_meet_the_density():
     assert np.allclose(edges * np.diff(floors), share, rtol=1e-11)
     assert np.allclose(np.exp(-0.5 * edges**2), floors[1:], rtol=1e-13)
     assert len(edges) == lattice_noise._RECTANGLES
-    assert np.array_equal(lattice_noise._WIDTHS[: len(edges)], edges * 2.0**-63)
-    assert np.array_equal(
-        lattice_noise._WIDTHS[len(edges) :], np.zeros(lattice_noise._LAYERS - lattice_noise._RECTANGLES)
-    )
+    left = lattice_noise._LAYERS - lattice_noise._RECTANGLES
+    assert np.array_equal(lattice_noise._WIDTHS, [*(edges * 2.0**-63), *np.zeros(left)])
+    assert rest_masses().sum() == pytest.approx(left / lattice_noise._LAYERS, rel=1e-9)
 
 
 def rest_masses():
@@ -121,14 +120,9 @@ def rest_masses():
     return np.array([2.0 * stats.norm.sf(edges[0]), *(under_curve - in_rectangles)])
 
 
-def test_what_is_left_beside_the_rectangles_is_the_share_of_the_layers_without_one():
-    left = lattice_noise._LAYERS - lattice_noise._RECTANGLES
-    assert rest_masses().sum() == pytest.approx(left / lattice_noise._LAYERS, rel=1e-9)
-
-
 @pytest.mark.exhaustive
 def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there():
-    x = lattice_noise._outside(np.arange(2 * MILLION), lambda _, numbers: reader().blocks(numbers))
+    x = lattice_noise._outside(np.arange(MILLION), lambda _, numbers: reader().blocks(numbers))
     assert abs(np.sign(x).sum()) < 4.2 * math.sqrt(x.size)
     size, edges, masses = np.abs(x), lattice_noise._EDGES, rest_masses()
     layer = np.searchsorted(-edges, -size)  # the first edge below: 0 is the tail
@@ -163,9 +157,6 @@ def test_tail_draws_have_the_distribution_of_a_gaussian_s_tail():
     for threshold in (5.0, 5.8, 6.0, 6.5, 7.0):
         expected = x.size * stats.norm.sf(threshold) / stats.norm.sf(lattice_noise._TAIL)
         assert p_poisson((x > threshold).sum(), expected) > 2e-5
-
-
-def test_tails_reach_beyond_thirteen_sigma():
     drawn, kept = tried([0], [int(math.exp(-9.4 * lattice_noise._TAIL) * 2.0**64)], [0], [0])
     assert kept.all() and drawn[0] > 13.0
 
@@ -173,8 +164,7 @@ def test_tails_reach_beyond_thirteen_sigma():
 # Many releases at once
 
 
-@pytest.mark.parametrize("dimension", [1, 7, 330, 40_001])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("dimension", "dtype"), [(7, torch.float64), (330, torch.float32), (40_001, torch.float64)])
 def test_many_rows_receive_the_noise_of_each_alone(dimension, dtype):
     keystreams = [KEY.of(f"client-{number}") for number in range(40 if dimension < 1000 else 3)]
     totals = 3.0 * torch.randn(len(keystreams), dimension, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -191,8 +181,8 @@ def test_many_rows_receive_the_noise_of_each_alone(dimension, dtype):
 # The lattice
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 62, 1_000_000, 10**12])
-@pytest.mark.parametrize("clipping_norm", [*CLIPPING_NORMS, 0.1, 1.0, 3.0])
+@pytest.mark.parametrize("dimension", [1, 62, 10**12])
+@pytest.mark.parametrize("clipping_norm", [*CLIPPING_NORMS, 0.1])
 def test_the_step_is_the_largest_power_of_two_within_the_lattice_s_allowance(clipping_norm, dimension):
     step = lattice_step(clipping_norm, dimension)
     assert math.frexp(step)[0] == 0.5
@@ -200,17 +190,6 @@ def test_the_step_is_the_largest_power_of_two_within_the_lattice_s_allowance(cli
     assert math.sqrt(dimension) * step <= room < 2 * math.sqrt(dimension) * step
     farthest = 15 * 1e4 * clipping_norm * (1 + ROUNDING_ALLOWANCE) / step
     assert farthest < 2**52  # noise is whole numbers that float64 holds, at the largest noise multiplier too
-
-
-def test_rounding_and_float32_sums_stay_within_the_allowance():
-    """One record more moves the rounded sum by little more than C, however aligned the records are."""
-    generator = torch.Generator().manual_seed(0)
-    for records, spread in itertools.product((64, 4096), (0.01, 100.0)):
-        vectors = torch.ones(records, 2000) + spread * torch.randn(records, 2000, generator=generator)
-        vectors /= vectors.norm(dim=1, keepdim=True)
-        step = lattice_step(1.0, 2000)
-        more, less = (np.rint(total.sum(0).double().numpy() / step) * step for total in (vectors, vectors[:-1]))
-        assert np.linalg.norm(more - less) <= 1.0 + ROUNDING_ALLOWANCE
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -225,22 +204,10 @@ def test_every_released_value_is_a_whole_number_of_steps(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_noise_is_the_same_whatever_the_sum_and_only_the_result_is_rounded(dtype):
+    """So neighbouring sums reach the same values: around 0, x = 0 reached floats that x = C could not."""
     total, step = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).to(dtype), 2.0**-30
     exact = torch.round(total.double() / step) * step + torch.from_numpy(draws(100_000, step=step))
     assert torch.equal(add_lattice_noise(total, 1.0, step, reader()), exact.to(dtype))
-
-
-def test_neighbouring_sums_reach_the_same_values():
-    """The attack on noise in floating point: around 0, the sum x = 0 reaches values that x = C cannot."""
-    n, step, sums = MILLION, lattice_step(1.0, MILLION), (0.0, 1.0)
-    for number, x in enumerate(sums):
-        released = add_lattice_noise(torch.full((n,), x), 1.0, step, reader(Position(number, 1)))
-        steps = released[released.abs() < 0.25].double().numpy() / step
-        assert np.array_equal(steps, np.rint(steps))
-        assert stats.chisquare(np.bincount(steps.astype(np.int64) & 15, minlength=16)).pvalue > 5e-5
-    floats = [x + torch.randn(n, generator=torch.Generator().manual_seed(0)) for x in sums]
-    grids = [np.modf(values[values.abs() < 0.25].double().numpy() * 2.0**24)[0] for values in floats]
-    assert np.any(grids[0]) and not np.any(grids[1])  # so the attack works where there is no lattice
 
 
 def test_a_sum_out_of_range_saturates_and_one_that_is_not_finite_counts_as_zero():
@@ -272,42 +239,14 @@ def test_shape_and_layout_do_not_matter_and_the_sum_is_left_alone():
     assert add_lattice_noise(torch.tensor(1.0, requires_grad=True), 1.0, FINE, reader()).shape == ()
 
 
-@pytest.mark.parametrize("device", ["cpu", *["cuda"][: torch.cuda.device_count()]])
-def test_a_sum_on_any_device_gets_the_same_noise(device):
-    total = torch.randn(100_000)
-    released = add_lattice_noise(total.to(device), 1.0, FINE, reader())
-    assert released.device.type == device
-    assert torch.equal(released.cpu(), add_lattice_noise(total, 1.0, FINE, reader()))
-
-
 # Randomness and memory
 
 
-def test_noise_repeats_under_a_seed_and_differs_between_keys_rounds_and_steps():
-    here = draws(1000)
-    assert np.array_equal(here, draws(1000))
-    others = [
-        draws(1000, key=Keystream.from_seed(2, "client-0")),
-        draws(1000, key=Keystream.from_seed(1, "client-1")),
-        draws(1000, key=Keystream.secret()),
-        draws(1000, position=Position(3, 3)),
-        draws(1000, position=Position(2, 2)),
-    ]
-    for one, other in itertools.combinations([here, *others], 2):
-        assert not np.any(one == other)
-
-
-def test_noise_does_not_depend_on_how_it_is_cut_into_chunks(monkeypatch):
-    whole = draws(100_000)
-    monkeypatch.setattr(lattice_noise, "_CHUNK", 1001)
-    assert np.array_equal(whole, draws(100_000))
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("block", [40_001, 50_000])
-def test_noise_does_not_depend_on_threads_and_blocks(monkeypatch, threads, block):
+@pytest.mark.parametrize(("threads", "block"), [(1, 50_000), (2, 40_001), (3, 50_000)])
+def test_noise_does_not_depend_on_threads_blocks_and_chunks(monkeypatch, threads, block):
     whole = draws(100_003)
     monkeypatch.setattr(lattice_noise, "_BLOCK", block)
+    monkeypatch.setattr(lattice_noise, "_CHUNK", 1001)
     monkeypatch.setattr(lattice_noise.torch, "get_num_threads", lambda: threads)
     assert np.array_equal(whole, draws(100_003))
 
@@ -333,16 +272,10 @@ def test_memory_does_not_grow_with_the_sum(monkeypatch):
 # The mechanism
 
 
-def test_a_release_has_the_event_s_noise_for_the_clipping_norm_and_its_allowance():
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_release_has_the_event_s_noise_for_the_clipping_norm_and_its_allowance_in_one_type(dtype):
     mechanism = SampledGaussianSum(PoissonSampledGaussian(0.5, 1.5), clipping_norm=0.7)
-    total = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    total = torch.randn(50, generator=torch.Generator().manual_seed(0)).to(dtype)
     released = mechanism.release(lambda sample, clipping_norm: total, 10, KEY, HERE)
     scale = 1.5 * 0.7 * (1 + 1.5 * 2.0**-10)
-    assert torch.equal(released, add_lattice_noise(total, scale, lattice_step(0.7, 50), reader()))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_a_release_has_one_type_whatever_that_of_the_sum(dtype):
-    mechanism = SampledGaussianSum(PoissonSampledGaussian(0.5, 1.5), clipping_norm=0.7)
-    total = torch.ones(50, dtype=dtype)
-    assert mechanism.release(lambda sample, clipping_norm: total, 10, KEY, HERE).dtype == torch.float32
+    assert torch.equal(released, add_lattice_noise(total, scale, lattice_step(0.7, 50), reader(), torch.float32))

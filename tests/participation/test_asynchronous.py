@@ -110,12 +110,6 @@ def test_when_nobody_is_left_who_could_fill_the_buffer_the_server_steps_with_les
     assert three.empty and three.ended == two.ended == 50.0
 
 
-def test_a_buffer_waits_for_whoever_comes(trace, speeds):
-    away = availability_of(trace("client,from,to", "0,0,50", "3,1000,2000"), DRAWS)
-    course = Buffer(Participation(DRAWS, speeds=speeds, availability=away), 5, 2).course(1, STEPS, (), 3.0)
-    assert (told(course, 1), course.ended) == ([("client-0", 0), ("client-3", 0)], 1040.0)
-
-
 def test_who_still_trains_is_taken_though_nobody_may_be_dispatched_any_more(speeds):
     buffer = Buffer(Participation(DRAWS, speeds=speeds), 6, 4)
     one = buffer.course(1, STEPS, (), 0.0)

@@ -72,7 +72,17 @@ def test_a_client_that_goes_away_during_training_drops_out_when_it_goes(trace, s
 
 
 def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):
-    lines = ["client,from,to", "0,10,20", "1,15,30", "1,30,40", "0,90,95", "2,15,16", "someone,0,9"]
+    lines = [
+        "client,from,to",
+        "0,10,17",
+        "0,12,13",
+        "0,16,20",
+        "1,15,30",
+        "1,30,40",
+        "0,90,95",
+        "2,15,16",
+        "someone,0,9",
+    ]
     participation = Participation(DRAWS, availability=availability_of(trace(*lines), DRAWS))
     turnouts = {at: participation.turnout(1, STEPS, at) for at in (0.0, 15.0, 16.0, 35.0, 40.0, 95.0)}
     there = {at: (sorted(each.client_ids), each.began) for at, each in turnouts.items()}
@@ -80,15 +90,10 @@ def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):
         0.0: (["client-0"], 10.0),
         15.0: (["client-0", "client-1", "client-2"], 15.0),
         16.0: (["client-0", "client-1"], 16.0),  # an end is not included
-        35.0: (["client-1"], 35.0),  # lines that touch are one
+        35.0: (["client-1"], 35.0),  # lines that touch or overlap are one
         40.0: (["client-0"], 90.0),
         95.0: ([], math.inf),  # nobody comes again
     }
-
-
-def test_lines_that_overlap_are_one(trace):
-    away = availability_of(trace("client,from,to", "0,0,10", "0,2,3", "0,9,12", "0,20,30"), DRAWS)
-    assert [away.next("client-0", at) for at in (0.0, 5.0, 12.0)] == [(0.0, 12.0), (0.0, 12.0), (20.0, 30.0)]
 
 
 def test_a_day_has_each_client_there_for_its_share_at_an_hour_of_its_own():
@@ -127,12 +132,9 @@ def test_a_wrong_trace_is_refused_by_its_line(setting, lines, words, trace):
         read(trace(*lines), DRAWS)
 
 
-def test_a_missing_trace_is_named():
+def test_a_trace_of_others_or_of_the_slow_alone_is_refused(trace, speeds):
     with pytest.raises(ConfigError, match=r"speeds names file 'nowhere.csv', which cannot be read: No such file"):
         speeds_of("nowhere.csv", DRAWS)
-
-
-def test_a_trace_of_others_or_of_the_slow_alone_is_refused(trace, speeds):
     with pytest.raises(ConfigError, match="no line for client-4; give one for every client"):
         Participation(DRAWS, speeds=speeds).check(["client-0", "client-4"], 10)
     with pytest.raises(ConfigError, match="deadline is 9, and the fastest client takes 10 simulated seconds"):

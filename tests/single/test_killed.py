@@ -12,7 +12,6 @@ from tests.processes import KILLED, in_child
 from tests.single.coins import flat, train
 
 POINTS = ("guard.before-slot", "guard.slot-written", "guard.appended", "client.seal-written", "client.seal-named")
-QUICK = "guard.appended", 3
 ADAPTIVE = {"clipping": "adaptive", "optimizer": partial(torch.optim.Adam, lr=0.1)}
 HALVED = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
 
@@ -42,13 +41,19 @@ def whole(tmp_path_factory):
     }
 
 
+MOMENTS = ("flat", 1), ("flat", 4), ("adaptive", 3)
+
+
+def marks(point, moment):
+    """Every point at one moment and each moment at some point; the quick lane has one of them."""
+    if MOMENTS.index(moment) != POINTS.index(point) % len(MOMENTS):
+        return pytest.mark.soak
+    return () if point == "guard.appended" else pytest.mark.exhaustive
+
+
 @pytest.mark.parametrize(
-    ("point", "times", "clipping"),
-    [
-        pytest.param(point, times, clipping, marks=() if (point, times) == QUICK else pytest.mark.exhaustive)
-        for clipping, times in (("flat", 1), ("flat", 4), ("adaptive", 3))
-        for point in POINTS
-    ],
+    ("point", "clipping", "times"),
+    [pytest.param(point, *moment, marks=marks(point, moment)) for point in POINTS for moment in MOMENTS],
 )
 def test_a_killed_training_ends_with_the_same_bits_and_charges(point, times, clipping, whole, tmp_path):
     given, expected = whole
@@ -60,14 +65,6 @@ def test_a_killed_training_ends_with_the_same_bits_and_charges(point, times, cli
     assert trained.rows == expected[clipping].rows
     assert charged(tmp_path) == trained.steps == 6
     assert trained.epsilon == expected[clipping].epsilon
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("point", POINTS)
-def test_a_killed_training_with_secret_noise_is_charged_once_for_each_step(point, tmp_path):
-    assert lived(tmp_path, point, 3) == KILLED
-    assert train(checkpoint=tmp_path, resume=True).steps == 6
-    assert charged(tmp_path) == 6
 
 
 def test_an_optimiser_that_fails_after_a_look_at_a_gradient_sees_the_same_one_again(tmp_path):

@@ -60,24 +60,14 @@ def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_param
             model.weight.fill_(3.0)  # by whatever optimiser
 
 
-def test_each_step_adds_the_noise_that_its_event_says():
-    model = torch.nn.Linear(200, 50)
-    gradients = private(model, NOTHING, clipping_norm=0.3)
-    found = torch.stack(steps_of(gradients, model))
-    deviation = gradients.event.noise_multiplier * 0.3 / 100
-    assert found.std(1) == pytest.approx([deviation] * 6, rel=0.05)
-    assert found.mean(0).std().item() == pytest.approx(deviation / 6**0.5, rel=0.05)  # of six noises, not of one
-
-
-@pytest.mark.parametrize("clipping", ["flat", "adaptive"])
-def test_one_record_moves_a_gradient_by_the_clipping_norm_at_most_whatever_the_parameters(clipping):
+def test_one_record_moves_a_gradient_by_the_clipping_norm_at_most_whatever_the_parameters():
     inputs, targets = coins(50)
-    given = {"sampling_rate": 1.0, "noise_multiplier": 1e-2, "steps": 2, "epsilon": float("inf"), "clipping": clipping}
-    for scale in (1.0, 1e4):
+    given = {"sampling_rate": 1.0, "noise_multiplier": 1e-2, "steps": 2, "epsilon": float("inf")}
+    for scale, clipping in ((1.0, "flat"), (1e4, "adaptive")):
         found = []
         for records in (50, 49):
-            model = new_model()
-            gradients = private(model, (inputs[:records] * 100, targets[:records]), clipping_norm=0.5, seed=3, **given)
+            model, data = new_model(), (inputs[:records] * 100, targets[:records])
+            gradients = private(model, data, clipping_norm=0.5, seed=3, clipping=clipping, **given)
             with torch.no_grad():
                 model.weight.mul_(scale)
             gradients.backward()
@@ -145,25 +135,10 @@ def test_backward_of_a_loss_is_refused_while_gradients_are_private():
     LOSS(model(inputs), targets).mean().backward()
 
 
-def test_an_optimiser_without_a_new_gradient_costs_nothing():
-    model = new_model()
-    gradients, before = private(model), flat(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    optimizer.step()
-    assert torch.equal(flat(model), before) and gradients.epsilon == 0.0
-    gradients.backward()
-    spent = gradients.epsilon
-    optimizer.step()
-    optimizer.step()
-    assert torch.allclose(flat(model), before - gradient(model), atol=1e-6)
-    assert gradients.epsilon == spent
-
-
 def test_it_cannot_be_copied_or_pickled():
-    gradients = private(new_model())
-    for double in (copy.copy, copy.deepcopy, pickle.dumps):
+    for double in (copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="cannot be copied or pickled"):
-            double(gradients)
+            double(private(new_model()))
 
 
 def test_another_process_and_a_step_within_a_step_are_refused():
@@ -207,11 +182,8 @@ class Doubled(torch.nn.Module):
         return 2.0 * inputs
 
 
-def evaluating(model, inputs, targets):
-    model.eval()
-
-
 def with_batch_statistics(model, inputs, targets):
+    model.eval()
     model[1] = torch.nn.BatchNorm1d(2)  # without parameters of another name or shape, but mixing records
     model[1].weight = model[1].bias = None
     model.register_forward_hook(lambda module, arguments, outputs: outputs.mean(0).expand_as(outputs))
@@ -226,7 +198,7 @@ def nothing(model, inputs, targets):
     pass
 
 
-@pytest.mark.parametrize("meddle", [evaluating, with_batch_statistics, with_more_records])
+@pytest.mark.parametrize("meddle", [with_batch_statistics, with_more_records])
 def test_what_becomes_of_model_and_records_between_steps_changes_no_gradient(meddle):
     found = []
     for change in (nothing, meddle):
@@ -249,13 +221,8 @@ def test_the_loop_s_own_modes_change_no_gradient(around):
         within.backward()
     assert torch.equal(gradient(model), gradient(other))
     assert not other.weight.grad.is_inference()
-
-
-def test_a_model_in_another_precision_gets_gradients_of_its_own_type():
-    model = new_model()
-    gradients = private(model)
     model.double()
-    gradients.backward()
+    plain.backward()
     assert model.weight.grad.dtype is torch.float64
 
 
@@ -274,17 +241,16 @@ def test_what_cannot_be_trained_privately_is_refused_before_anything_is_charged(
     file = tmp_path / "account.log"
     for wrong, words in {
         "epsilon": (0.0, "epsilon is 0"),
+        "delta": (float("nan"), "delta is nan; choose a probability"),
         "steps": (2.5, "steps is 2.5"),
         "sampling_rate": (2.0, "sampling_rate is 2"),
         "batch_size": (-1.0, "batch_size is -1"),
-        "clipping_norm": (0.0, "clipping_norm is 0"),
         "clipping": ("ghost", "clipping is 'ghost'"),
         "noise_multiplier": (0.2, r"noise_multiplier is 0.2, .* allows \d steps"),
         "device": ("tpu", "device is 'tpu'"),
         "resume": ({"run": ""}, "resume is no state"),
         "seed": (0.5, "seed is 0.5; give a whole number"),
-        "delta": (float("nan"), "delta is nan; choose a probability"),
-        "augmentation_multiplicity": (2.5, "augmentation_multiplicity is 2.5; give a whole number"),
+        "augmentation_multiplicity": (257, "augmentation_multiplicity is 257; choose a number from 1 to 256"),
         "augmentation": (torch.flip, "give a fedprivacy.Augmentation"),
     }.items():
         value, message = words
@@ -345,17 +311,15 @@ def test_a_training_goes_on_where_its_loop_left_off_for_the_same_charges(tmp_pat
 
 
 def test_without_a_seed_a_lost_step_is_given_again_and_not_drawn_again(tmp_path):
-    model, file = new_model(), tmp_path / "account.log"
+    model, other, file = new_model(), torch.nn.Linear(2, 2), tmp_path / "account.log"
     gradients = private(model, account=file)
     state = gradients.state_dict()
     gradients.backward()
-    first = gradient(model)
-    other = torch.nn.Linear(2, 2)  # whatever its parameters are
-    again = private(other, account=file, resume=state)
+    again = private(other, account=file, resume=state)  # whatever its parameters are
     again.backward()
-    assert torch.equal(gradient(other), first) and charged(file) == 1
+    assert torch.equal(gradient(other), gradient(model)) and charged(file) == 1
     again.backward()
-    assert not torch.equal(gradient(other), first) and charged(file) == 2
+    assert not torch.equal(gradient(other), gradient(model)) and charged(file) == 2
 
 
 def test_a_step_whose_release_is_gone_is_charged_again_with_other_noise(tmp_path):
@@ -372,15 +336,13 @@ def test_a_seed_never_draws_the_noise_of_a_step_twice_for_other_parameters(tmp_p
     model, file = new_model(), tmp_path / "account.log"
     gradients = private(model, account=file, seed=1, noise_multiplier=4.0)
     state, (first, *_) = gradients.state_dict(), steps_of(gradients, model)
-    found, far = [], private(model, account=file, seed=1, resume=state)
-    far.backward()
-    found.append(gradient(model))
+    private(model, account=file, seed=1, resume=state).backward()
+    again = gradient(model)
     with torch.no_grad():
         model.weight.fill_(0.0)
-    unseeded = private(model, seed=1, noise_multiplier=4.0)  # an account of its own: the noise of attempt one
-    unseeded.backward()
+    private(model, seed=1, noise_multiplier=4.0).backward()  # an account of its own: the noise of attempt one
     assert charged(file) == 7
-    assert not torch.equal(found[0], first) and not torch.equal(found[0], gradient(model))
+    assert not torch.equal(again, first) and not torch.equal(again, gradient(model))
 
 
 def test_an_older_copy_of_the_account_draws_nothing_anew(tmp_path):

@@ -20,15 +20,8 @@ def run(code, kind="native", **variables):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own)
 
 
-DOORS = [
-    "import torch; from fedprivacy.gradients import rules",
-    pytest.param("import fedprivacy, torch", marks=pytest.mark.exhaustive),
-]
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_products_are_strict_by_whichever_door(door):
-    assert run(f"{door}; {SHOW}").stdout == "True\n"
+def test_products_are_strict_though_torch_is_imported_first():
+    assert run(f"import torch; from fedprivacy.gradients import rules; {SHOW}").stdout == "True\n"
 
 
 @pytest.mark.exhaustive
@@ -74,12 +67,10 @@ def test_a_notebook_that_imports_fedprivacy_first_is_told_nothing():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("kind", "means"), [("avx2", "program"), ("avx2-not-strict", "program, one row at a time")])
-def test_the_doctor_says_what_this_machine_does_and_why_not_faster(kind, means):
+def test_the_doctor_says_what_this_machine_does_and_why_not_faster():
     command = [sys.executable, "-m", "fedprivacy", "doctor"]
-    own = environment(kind) | {"NO_COLOR": "1", "COLUMNS": "80"}
+    own = environment("avx2-not-strict") | {"NO_COLOR": "1", "COLUMNS": "80"}
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
-    first, *rest = said.stdout.splitlines()
-    assert first.startswith(f"This machine: gradients by {means}, 256 records at a time; ") and "AVX2" in first
-    assert ("not strict" in first) is (kind != "avx2")
-    assert len(rest) == (kind != "avx2") and all("program" in line for line in rest)
+    first, why = said.stdout.splitlines()
+    assert first.startswith("This machine: gradients by program, one row at a time, 256 records at a time; ")
+    assert "AVX2" in first and "not strict" in first and "program" in why

@@ -18,22 +18,20 @@ CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import t
 
 
 def counted(code, **variables):
-    """What a waiting thread counts to before it sleeps, as GNU's OpenMP says it when torch is imported."""
+    """What a waiting thread counts to before it sleeps, as GNU's OpenMP says in each process that imports torch."""
     inherited = {k: v for k, v in environment("native").items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     own = inherited | {"OMP_DISPLAY_ENV": "verbose"} | variables
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own).stderr
-    found = {int(count) for count in re.findall(r"GOMP_SPINCOUNT = '(\d+)'", told)}
+    found = [int(count) for count in re.findall(r"GOMP_SPINCOUNT = '(\d+)'", told)]
     return found or pytest.skip("this OpenMP is not GNU's")
 
 
 def test_threads_that_wait_sleep_soon_but_not_at_once_also_in_processes_started_from_here():
-    (count,) = counted("import fedprivacy, torch")
-    assert 0 < count <= DEFAULT / 10
-    assert counted(f"import fedprivacy; {CHILD}") == {count}
+    found = counted(f"import fedprivacy, torch; {CHILD}")
+    assert 0 < min(found) == max(found) <= DEFAULT / 10 and len(found) > 1
 
 
 @pytest.mark.exhaustive
 def test_what_the_user_has_chosen_stays():
-    assert counted("import fedprivacy, torch", GOMP_SPINCOUNT="77") == {77}
-    assert counted("import fedprivacy, torch", OMP_WAIT_POLICY="PASSIVE") == {0}
+    assert counted("import fedprivacy, torch", GOMP_SPINCOUNT="77")[0] == 77
     assert min(counted("import fedprivacy, torch", OMP_WAIT_POLICY="ACTIVE")) > DEFAULT

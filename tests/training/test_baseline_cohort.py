@@ -17,7 +17,6 @@ from tests.gradients.oracle import cross_entropy
 from tests.training import cohorts
 from tests.training.cohorts import OPTIMIZERS, model_of
 
-MODELS = ["stacked", "one by one"]
 CONTROL = torch.linspace(-0.1, 0.1, 124)
 
 
@@ -77,15 +76,23 @@ def stacked(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS[1:3], ids=repr)
 def test_each_client_ends_where_it_would_end_alone(optimizer, stacked):
     """Catches: gradients that are clipped, too."""
     check_same(cohort(model_of("stacked"), optimizer, proximal_mu=0.1), trainees())
     assert max(stacked) == 5  # those that take three steps
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - {"fedbn"}))  # for which a model needs a normalisation
-@pytest.mark.parametrize("before", [False, True], ids=["first round", "later"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("ditto", "scaffold") else pytest.mark.exhaustive)
+        for name in sorted(ALGORITHMS.keys() - {"fedbn"})  # for which a model needs a normalisation
+    ],
+)
+@pytest.mark.parametrize(
+    "before", [pytest.param(False, marks=pytest.mark.exhaustive), True], ids=["first round", "later"]
+)
 def test_whatever_the_algorithm_keeps(name, before, stacked):
     algorithm = ALGORITHMS[name]()
     own = torch.linspace(0.2, -0.2, 124) if before and algorithm.keeps else None
@@ -102,10 +109,9 @@ def test_clients_that_are_not_stacked_end_at_the_same_bits(stacked):
     assert not stacked
 
 
-@pytest.mark.parametrize("multiplicity", [1, 3])
-def test_clients_that_train_together_see_the_views_that_each_sees_alone(multiplicity):
+def test_clients_that_train_together_see_the_views_that_each_sees_alone():
     dimmed = Augmentation(lambda records, chances: records * (0.5 + chances), draws=1)
-    views = Views(dimmed, multiplicity, torch.empty(0, 5))
+    views = Views(dimmed, 3, torch.empty(0, 5))
     training = cohort(model_of("stacked"), views=views)
     found = together(training, trainees())
     for one, (sent, *_) in zip(trainees(), found, strict=True):
@@ -114,14 +120,13 @@ def test_clients_that_train_together_see_the_views_that_each_sees_alone(multipli
     assert not torch.equal(found[0][0], plain[0][0])
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_who_else_trains_changes_no_bit_and_the_starting_point_stays(name):
+def test_who_else_trains_changes_no_bit_and_the_starting_point_stays():
     """A run has the same bits with any number of workers."""
-    model, some = model_of(name), [4, 1, 7]
+    model, some = model_of("stacked"), [4, 1, 7]
     before = flat_parameters(model)
     whole = together(cohort(model, Adam(0.05)), trainees())
     assert torch.equal(flat_parameters(model), before)
-    fewer = together(cohort(model_of(name), Adam(0.05)), [trainees()[place] for place in some])
+    fewer = together(cohort(model, Adam(0.05)), [trainees()[place] for place in some])
     for place, (sent, *_) in zip(some, fewer, strict=True):
         assert torch.equal(sent, whole[place][0])
 
@@ -137,34 +142,21 @@ def spoiled(value, place=3):
     return members
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
-@pytest.mark.parametrize("algorithm", [FEDAVG, ALGORITHMS["local"]()], ids=["fedavg", "local"])
+@pytest.mark.parametrize(
+    ("value", "algorithm"), [(torch.nan, FEDAVG), (torch.inf, ALGORITHMS["local"]()), (1e30, FEDAVG), (None, FEDAVG)]
+)
 def test_a_record_without_a_gradient_spoils_its_client_as_it_would_alone_and_nobody_else(value, algorithm):
     """Catches: a baseline that leaves such a record out, as private training does."""
     training = cohort(model_of("stacked"), algorithm=algorithm)
     whole, found = together(training, trainees()), together(training, spoiled(value))
     for place, (one, other) in enumerate(zip(whole, found, strict=True)):
-        if place != 3:
-            assert torch.equal(one[0], other[0])
-    expected = alone(training, model_of("stacked"), spoiled(value)[3])
-    torch.testing.assert_close(found[3][0], expected.sent, rtol=0, atol=0, equal_nan=True)
-    if expected.kept is not None:
-        torch.testing.assert_close(found[3][1], expected.kept, rtol=0, atol=0, equal_nan=True)
-    assert not torch.cat([t for t in found[3][:2] if t is not None]).isfinite().all() or value == 1e30
-
-
-def test_a_client_that_fails_fails_alone():
-    training = cohort(model_of("stacked"))
-    whole, found = together(training, trainees()), together(training, spoiled(None))
-    for place, (one, other) in enumerate(zip(whole, found, strict=True)):
-        assert (other[2] is not None) == (place == 3)
+        assert (other[2] is not None) == (place == 3 and value is None)
         assert place == 3 or torch.equal(one[0], other[0])
-
-
-def test_a_stack_that_fails_costs_nobody_anything(monkeypatch):
-    training, expected = cohort(model_of("stacked")), trainees()
-    monkeypatch.setattr(Stack, "clip", lambda *_: 1 / 0)
-    check_same(training, expected)
+    if value is not None:
+        expected = alone(training, model_of("stacked"), spoiled(value)[3])
+        for part, own in ((found[3][0], expected.sent), (found[3][1], expected.kept)):
+            assert part is own is None or torch.equal(part.nan_to_num(7.0), own.nan_to_num(7.0))
+        assert not torch.cat([t for t in found[3][:2] if t is not None]).isfinite().all() or value == 1e30
 
 
 def test_no_setting_names_it():

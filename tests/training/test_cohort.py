@@ -45,17 +45,17 @@ def each_alone(model, members, optimizer, clipping="flat", pull=0.0):
         yield torch.cat([values.flatten() for values in update.parameters.values()]), update.clipping_norm
 
 
+def marks(pair):
+    """Each clipping and each optimizer is in one pair of the quick lane."""
+    place, number = pair
+    return () if place % len(OPTIMIZERS) == number else pytest.mark.exhaustive if number == 0 else pytest.mark.soak
+
+
 EVERY_PAIR = [
-    pytest.param(
-        clipping,
-        optimizer,
-        marks=() if place % len(OPTIMIZERS) == number else pytest.mark.exhaustive,
-        id=f"{clipping}-{optimizer!r}",
-    )
+    pytest.param(clipping, optimizer, marks=marks((place, number)), id=f"{clipping}-{optimizer!r}")
     for place, clipping in enumerate(CLIPPINGS)
     for number, optimizer in enumerate(OPTIMIZERS)
 ]
-"""Pairs, of which the quick lane has one with each clipping and each optimizer."""
 
 
 @pytest.mark.parametrize(("clipping", "optimizer"), EVERY_PAIR)
@@ -119,23 +119,14 @@ def test_a_client_that_fails_fails_alone():
 # Its parts
 
 
-def test_samples_of_many_clients_are_those_of_each():
-    samples = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
-    assert any(len(sample) for sample in samples)
-    for sample, rate, records, keystream in zip(samples, RATES, RECORDS, STREAMS, strict=True):
-        assert np.array_equal(sample, poisson_sample(rate, records, keystream, Position(2, 1)))
-
-
-@pytest.mark.parametrize("many", [0, 20, 63])
-def test_a_large_shard_among_small_ones_is_sampled_by_itself(monkeypatch, many):
-    expected = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
-    monkeypatch.setattr(gaussian_sum, "_MANY_RECORDS", many)
-    samples = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
-    assert all(map(np.array_equal, samples, expected))
-
-
-def test_samples_of_empty_shards_are_empty():
-    assert [len(sample) for sample in poisson_samples(np.ones(2), [0, 0], STREAMS[:2], Position(2, 1))] == [0, 0]
+def test_samples_of_many_clients_are_those_of_each(monkeypatch):
+    """Also where a large shard among small ones is sampled by itself."""
+    for many in (gaussian_sum._MANY_RECORDS, 0, 20):
+        monkeypatch.setattr(gaussian_sum, "_MANY_RECORDS", many)
+        samples = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
+        assert any(len(sample) for sample in samples)
+        for sample, rate, records, keystream in zip(samples, RATES, RECORDS, STREAMS, strict=True):
+            assert np.array_equal(sample, poisson_sample(rate, records, keystream, Position(2, 1)))
 
 
 def test_the_noise_of_many_clients_is_that_of_each():

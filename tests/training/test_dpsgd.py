@@ -98,13 +98,7 @@ def test_momentum_and_proximal_term_are_post_processing_of_the_same_releases():
 
 
 @pytest.mark.parametrize(
-    "optimizer",
-    [
-        Adam(0.1),
-        pytest.param(SGD(0.1), marks=pytest.mark.exhaustive),
-        pytest.param(SGD(0.1, momentum=0.9), marks=pytest.mark.exhaustive),
-    ],
-    ids=repr,
+    "optimizer", [Adam(0.1), pytest.param(SGD(0.1, momentum=0.9), marks=pytest.mark.exhaustive)], ids=repr
 )
 def test_every_gradient_is_taken_where_the_step_before_has_led(optimizer):
     """The steps find the least squares with hardly any noise; from a model that never moves they would not."""
@@ -112,7 +106,7 @@ def test_every_gradient_is_taken_where_the_step_before_has_led(optimizer):
     inputs = torch.randn(60, 20)
     data = Shard(inputs, inputs @ torch.linspace(-1, 1, 20))
     trainer = sgd(q=1.0, sigma=1e-6, clipping_norm=100.0, batch=60.0, optimizer=optimizer)
-    update = trainer.train(engine(), data, steps=400, round=1, keystream=KEY)
+    update = trainer.train(engine(), data, steps=300, round=1, keystream=KEY)
     assert torch.allclose(flat(update)[:-1], torch.linspace(-1, 1, 20), atol=0.01)
 
 

@@ -66,29 +66,10 @@ def test_every_optimiser_is_torch_s_for_all_settings_and_steps(optimizer, data, 
     assert_torch_agrees(optimizer, data.draw(SETTINGS[optimizer]), seed, steps, torch.float64)
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "chosen"),
-    [
-        (SGD, {"learning_rate": 0.5}),
-        (SGD, {"learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
-        (Adam, {"learning_rate": 0.01}),
-        (AdamW, {"learning_rate": 0.01, "weight_decay": 0.1}),
-    ],
-)
-def test_they_agree_with_torch_in_single_precision_over_a_thousand_steps(optimizer, chosen):
-    assert_torch_agrees(optimizer, chosen, 0, 1000, torch.float32)
-
-
-@pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.9), Adam(0.1), AdamW(0.1, 0.01)], ids=repr)
-def test_every_start_forgets_what_the_last_one_remembered(optimizer):
-    def two_steps():
-        position = torch.zeros(3)
-        step = optimizer.start(position)
-        step(torch.tensor([1.0, -2.0, 3.0]))
-        step(torch.tensor([0.5, 0.0, -1.0]))
-        return position
-
-    assert torch.equal(two_steps(), two_steps())
+@pytest.mark.parametrize("optimizer", SETTINGS, ids=lambda o: o.__name__)
+def test_they_agree_with_torch_in_single_precision_over_many_steps(optimizer):
+    chosen = {"learning_rate": 0.05} | ({} if optimizer is Adam else {"weight_decay": 0.01})
+    assert_torch_agrees(optimizer, chosen, 0, 500, torch.float32)
 
 
 @given(decay=st.floats(0.0, 0.9999), values=st.lists(st.floats(-10, 10), min_size=1, max_size=200))
@@ -101,14 +82,6 @@ def test_the_average_is_the_one_of_de_et_al(decay, values):
         expected = kept * expected + (1 - kept) * value
         average.add({"w": torch.tensor([value], dtype=torch.float64)})
     assert average.average["w"].item() == pytest.approx(expected, abs=1e-9)
-
-
-def test_without_decay_the_average_is_the_last_iterate_to_the_last_bit():
-    start, last = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
-    average = MovingAverage(0.0)
-    average.begin({"w": start})
-    average.add({"w": last})
-    assert torch.equal(average.average["w"], last)
 
 
 def test_every_configured_name_is_an_optimiser_and_takes_its_settings():
@@ -127,30 +100,13 @@ def test_what_an_optimiser_does_not_take_is_refused(name, chosen):
         build_optimizer(name, 0.1, **chosen)
 
 
-@pytest.fixture
-def one_step(undrawn, tmp_path):
-    """Returns the parameters after one step of a run of the cancer task, and those that it starts at."""
-
-    def run(optimizer, **chosen):
-        out = tmp_path / "-".join([optimizer, *chosen])
-        asked = {"task": "cancer", "seed": 0, "out": str(out), "clients": 1, "rounds": 1, "optimizer": optimizer}
-        config = resolve(asked | {"local-steps": 1, "learning-rate": 0.01} | chosen)
-        simulate(server_app(config=config), private_client(config=config), config)
-        torch.manual_seed(0)
-        start = load_task("cancer").model()
-        return [torch.nn.utils.parameters_to_vector(model.parameters()) for model in (open_run(out).model(), start)]
-
-    return run
-
-
-def test_the_configured_optimiser_moves_the_clients(one_step):
+def test_the_configured_optimiser_moves_the_clients(undrawn, tmp_path):
     """Adam's first step has the size of the learning rate in every coordinate."""
-    adam, start = one_step("adam")
-    torch.testing.assert_close((adam - start).abs(), torch.full_like(start, 0.01), rtol=1e-3, atol=0.0)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("plain", "decayed"), [("adam", "adamw"), ("sgd", "sgd")])
-def test_the_configured_decay_moves_the_clients(plain, decayed, one_step):
-    (moved, start), (both, _) = one_step(plain), one_step(decayed, **{"weight-decay": 20.0})
-    torch.testing.assert_close(both, moved - 0.2 * start, rtol=1e-4, atol=1e-6)
+    asked = {"task": "cancer", "seed": 0, "out": str(tmp_path / "run"), "clients": 1, "rounds": 1, "optimizer": "adam"}
+    config = resolve(asked | {"local-steps": 1, "learning-rate": 0.01})
+    simulate(server_app(config=config), private_client(config=config), config)
+    torch.manual_seed(0)
+    start = load_task("cancer").model()
+    adam = open_run(tmp_path / "run").model()
+    moved, start = (torch.nn.utils.parameters_to_vector(model.parameters()) for model in (adam, start))
+    torch.testing.assert_close((moved - start).abs(), torch.full_like(start, 0.01), rtol=1e-3, atol=0.0)

@@ -29,11 +29,8 @@ def through_json(value):
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_every_event_comes_back_from_its_fields(event):
+    assert {type(event) for event in EVENTS} == set(MECHANISMS.values()), "no mechanism is left out"
     assert from_fields(through_json(as_fields(event))) == event
-
-
-def test_no_mechanism_is_left_out():
-    assert {type(event) for event in EVENTS} == set(MECHANISMS.values())
 
 
 def test_what_a_run_charges_comes_back_from_its_row_and_nothing_else_has_one():
@@ -49,15 +46,12 @@ def test_what_a_run_charges_comes_back_from_its_row_and_nothing_else_has_one():
     "row",
     [
         [0.1, 1.0],
-        [0.1, 1.0, "zero-out", 1],
         [True, 1.0, "zero-out"],
         ["0.1", 1.0, "zero-out"],
-        [[], 1.0, "zero-out"],
         [0.1, None, "zero-out"],
         [0.1, 10**400, "zero-out"],
         [0.1, float("nan"), "zero-out"],
         [1.5, 1.0, "zero-out"],
-        [0.1, 1.0, "nothing"],
         [0.1, 1.0, 7],
     ],
 )
