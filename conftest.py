@@ -1,10 +1,14 @@
-"""What the examples in docstrings share: a folder of their own to write to."""
+"""What examples in docstrings share, a folder of their own to write to; and how tests and examples are collected."""
+
+import gc
 
 import pytest
 
 import fedprivacy  # noqa: F401 - before torch computes anything, as docs/explanation/gradients.md asks of everybody
 
 pytest_plugins = ("tests.lanes", "tests.times")
+
+gc.disable()  # until all modules are imported: looking for garbage meanwhile takes a second, and there is none
 
 SLOW = {
     "fedprivacy.runs.callbacks.Callback",
@@ -37,3 +41,17 @@ def pytest_collection_modifyitems(items):
 def _own_folder_for_examples(request, monkeypatch):
     if isinstance(request.node, pytest.DoctestItem):
         monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path):
+    """Ask only a module that has examples for them: pytest imports whatever it asks."""
+    found = yield
+    return [each for each in found if type(each) is pytest.Module or ">>> " in file_path.read_text()]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """From now on, look for garbage among what the tests make, and not among all that was imported."""
+    gc.freeze()
+    gc.enable()

@@ -27,14 +27,19 @@ LONGEST = (
     RAY,
     "tests/privacy/test_gates_quiet.py",
     "tests/dashboard/test_page.py",
-    "tests/gradients/test_every_layer.py",
-    "tests/flower/test_every_way.py",
     "tests/commands/test_audit_node.py",
+    "tests/flower/test_every_way.py",
+    "tests/commands/test_client_table.py",
+    "tests/accounting/test_persons.py",
+    "tests/flower/test_persons.py",
+    "tests/gradients/test_every_layer.py",
     "tests/commands/test_simulate.py",
+    "tests/ledger/test_outages.py",
     "tests/audit/apps/test_sound_apps.py",
     "tests/audit/gates/test_own_tasks.py",
     "tests/commands/test_audit.py",
     "tests/commands/test_sweep.py",
+    "benchmarks/attacks/tests/test_page.py",
 )
 """Groups, the longest first: were they begun last, one test process would wait for the others."""
 

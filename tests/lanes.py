@@ -39,8 +39,8 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     lane, (part, parts) = config.getoption("--lane"), config.getoption("--slice")
     keep = [item for item in items if _in(lane, item) and zlib.crc32(item.nodeid.encode()) % parts == part - 1]
-    if len(keep) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(keep)])
+    if left_out := set(items).difference(keep):
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = keep
 
 

@@ -17,13 +17,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import psycopg
 
 HOST = "127.0.0.1"
 PATIENCE = 60.0  # seconds that a start or a stop may take on a busy machine
-STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 SETTINGS = {
     "listen_addresses": HOST,
     "fsync": "on",  # the tests are about what survives: no setting may make a commit cheaper than it is
@@ -73,10 +72,10 @@ class PostgresCluster:
             )
         self._wait_until_ready()
 
-    def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
-        """Shut the server down in one of `pg_ctl stop`'s modes; nothing if it does not run."""
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Shut the server down, by SIGQUIT without writing anything; nothing if it does not run."""
         if self._server is not None and self.running:
-            self._server.send_signal(STOP_SIGNALS[mode])
+            self._server.send_signal(how)
             self._server.wait(PATIENCE)
 
     def kill(self) -> None:
@@ -110,7 +109,7 @@ class PostgresCluster:
 
     def close(self) -> None:
         """Stop the server, however it stands, and remove its folder."""
-        self.stop("immediate")
+        self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder)
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -43,11 +44,6 @@ def rooms_entered(path):
 def offenders(paths, forbidden):
     """The modules that import a forbidden package, each with those that it imports."""
     return {name_of(path): found for path in paths if (found := packages(path) & forbidden)}
-
-
-def with_tests(path):
-    """The modules with tests that a module imports."""
-    return {name for name in imports(path) if name.startswith("tests.") and ".test_" in name}
 
 
 def test_every_room_has_a_floor():
@@ -103,9 +99,10 @@ def test_values_carry_no_engine():
 
 def test_tests_import_neither_a_module_of_tests_nor_a_benchmark():
     """Shared helpers live in modules without tests; benchmarks import those, too."""
-    benched = offenders(modules("tests"), {"benchmarks"})
-    shared = {path: tests for path in (*modules("tests"), *modules("benchmarks")) if (tests := with_tests(path))}
-    assert (benched, shared) == ({}, {})
+    of_tests = r"^\s*(?:from|import) tests\S*(?:\.| import (?:\([^)]*|.*)\b)test_\w+"
+    for package, forbidden in (("tests", rf"{of_tests}|^\s*(?:from|import) benchmarks\b"), ("benchmarks", of_tests)):
+        texts = {name_of(path): path.read_text() for path in modules(package)}
+        assert {name: found[0] for name, text in texts.items() if (found := re.search(forbidden, text, re.M))} == {}
 
 
 def test_only_the_door_builds_a_client_s_replies():

@@ -2,13 +2,12 @@
 
 import ast
 import re
-import tokenize
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.house import ROOT, name_of
+from tests.house import ROOT, name_of, tree
 
 FOLDERS = ("fedprivacy", "server", "clients", "simulations", "benchmarks", "tests", "docs")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
@@ -25,7 +24,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 def defined(module):
     """Every name that a module's text binds, anywhere: a name that moved away is what is looked for."""
     found = set()
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -61,9 +60,8 @@ def missing_in(text, prose=None):
 
 def prose_of(source):
     """The docstrings and comments of a module, and the texts that describe what stands before them."""
-    with source.open("rb") as lines:
-        comments = [token.string for token in tokenize.tokenize(lines.readline) if token.type == tokenize.COMMENT]
-    nodes = [node.value for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Expr)]
+    comments = re.findall(r"(?:^|\s)#.*", source.read_text())
+    nodes = [node.value for node in ast.walk(tree(source)) if isinstance(node, ast.Expr)]
     return "\n".join([*comments, *(node.value for node in nodes if isinstance(getattr(node, "value", None), str))])
 
 

@@ -17,7 +17,6 @@ from flwr.serverapp.strategy import FedAvg
 import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import RunFolderError, read_history
@@ -77,11 +76,6 @@ def test_names_are_completed_before_they_are_loaded(package):
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == sorted(package.__all__)
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
-        _ = fp.simulat
-
-
 def test_every_name_is_there_and_explained_with_an_example():
     words = {name: getattr(fp, name).__doc__ or "" for name in fp.__all__}
     unexplained = {"__version__", "reproductions", "tasks", "ConfigError", "BudgetExhaustedError"}
@@ -128,12 +122,6 @@ def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anythin
     assert "noise-multiplier" not in problems and "local-steps" not in problems
     assert len(error.value.problems) == 5
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("engine", ["abacus", None])
-def test_an_engine_that_is_not_there_is_enough_to_refuse(engine):
-    with pytest.raises(fp.ConfigError, match="engine is"):
-        simulate(Coins(), engine=engine)
 
 
 def test_numbers_of_numpy_and_paths_are_settings(tmp_path):
@@ -517,16 +505,6 @@ def test_the_noise_is_secret_unless_it_is_seeded(seeded):
     assert not torch.equal(weights(train(seed=2)), seeded)
 
 
-def test_the_noise_that_is_accounted_is_added():
-    """Without a record, what moves the parameters is the noise alone: its size is known."""
-    nothing = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
-    model = torch.nn.Linear(200, 50)
-    trained = train(nothing, model, steps=1, learning_rate=1.0, clipping_norm=0.5)
-    moved = weights(trained) - torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    expected = trained.event.noise_multiplier * 0.5 / 100
-    assert moved.std().item() == pytest.approx(expected, rel=0.05)
-
-
 def test_every_clipping_of_a_run_is_there_for_one_shard_at_the_same_cost():
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))  # layers differ in their gradients' norms
     inputs, targets = heads_and_tails()
@@ -536,20 +514,6 @@ def test_every_clipping_of_a_run_is_there_for_one_shard_at_the_same_cost():
         assert (trained.event, trained.steps, trained.epsilon) == (flat.event, flat.steps, flat.epsilon)
         assert torch.equal(weights(trained), weights(flat)) == (clipping == "flat")
         assert (trained.model(inputs).argmax(1) == targets).float().mean() > 0.9
-
-
-def test_adaptive_clipping_adds_the_noise_of_sum_and_count_and_finds_its_norm():
-    nothing = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
-    model = torch.nn.Linear(200, 50)
-    trained = train(nothing, model, steps=1, learning_rate=1.0, clipping_norm=0.5, clipping="adaptive")
-    moved = weights(trained) - torch.nn.utils.parameters_to_vector(model.parameters()).detach()
-    expected = trained.event.noise_multiplier * 0.5 / 0.99**0.5 / 100
-    assert moved.std().item() == pytest.approx(expected, rel=0.05)
-    far, nearer = (weights(train(seed=1, clipping=kind, clipping_norm=1000.0)).norm() for kind in ("flat", "adaptive"))
-    assert nearer < 0.5 * far  # of what is noise alone, as C fell
-    with pytest.raises(ValueError, match="clipping_norm is 100"):  # 1e6 fits, and the count with it does not
-        train(clipping="adaptive", clipping_norm=1e6)
-    train(clipping="flat", clipping_norm=1e6, steps=1)
 
 
 def test_how_many_records_there_are_is_private_unless_it_is_said_to_be_public():
@@ -627,7 +591,7 @@ QUICK = 3  # of them
 
 @pytest.fixture(scope="module")
 def without_it():
-    return weights(train(heads_and_tails(399), seed=1, size_public=True))
+    return weights(train(heads_and_tails(399), seed=1, size_public=True, steps=12))
 
 
 @pytest.mark.parametrize(
@@ -635,7 +599,8 @@ def without_it():
 )
 def test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null(kind, without_it):
     data = WithOne(OTHER_KINDS[kind])
-    assert torch.equal(weights(train(data, seed=1, prototype=PROTOTYPE, size_public=True)), without_it)
+    trained = train(data, seed=1, prototype=PROTOTYPE, size_public=True, steps=12)
+    assert torch.equal(weights(trained), without_it)
 
 
 @pytest.mark.exhaustive
@@ -661,22 +626,6 @@ def test_a_data_set_that_fills_one_buffer_again_and_again_is_read_record_by_reco
             return self.buffer.copy_(inputs[place]), targets[place]
 
     assert torch.equal(weights(train(Buffered(), seed=1, prototype=PROTOTYPE)), seeded)
-
-
-def test_what_cannot_be_trained_privately_is_refused_before_a_step():
-    with pytest.raises(UnsupportedModelError, match="BatchNorm"):
-        train(model=torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2)))
-    with pytest.raises(LossShapeError):
-        train(loss=torch.nn.CrossEntropyLoss())
-    with pytest.raises(UnsupportedModelError):
-        train(model=torch.nn.Flatten())
-    wrong = {"epsilon": 0.0, "steps": 0, "batch_size": 0.0, "optimizer": "lion", "learning_rate": -1.0}
-    wrong["clipping"] = "ghost"
-    for name, value in wrong.items():
-        with pytest.raises(ValueError, match=f"{name} is '?{value}"):
-            train(**{name: value})
-    with pytest.raises(ValueError, match="epsilon is infinite"):
-        train(epsilon=float("inf"))
 
 
 # --- a Flower app of one's own ---

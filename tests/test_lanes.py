@@ -114,7 +114,7 @@ def test_slices_are_a_partition(tmp_path):
     assert max(map(len, parts)) < 5
 
 
-@pytest.mark.parametrize("wrong", ["4/3", "0/3", "3", "a/b", "-1/3"])
+@pytest.mark.parametrize("wrong", ["4/3", "0/3", "3"])
 def test_a_slice_that_there_is_not_is_refused(wrong, tmp_path, capsys):
     assert (
         pytest.main(["--noconftest", "-p", "tests.lanes", f"--slice={wrong}", str(tmp_path)])

@@ -19,7 +19,6 @@ from functools import reduce
 from pathlib import Path
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
 
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -52,6 +51,8 @@ def stored() -> list[Row]:
 
 def epsilon(row: Row, pessimistic: bool) -> float:
     """dp_accounting's upper or lower bound."""
+    from dp_accounting.pld import privacy_loss_distribution
+
     losses = [
         privacy_loss_distribution.from_gaussian_mechanism(
             noise, sampling_prob=q, pessimistic_estimate=pessimistic, use_connect_dots=pessimistic

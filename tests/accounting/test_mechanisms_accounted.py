@@ -12,7 +12,6 @@ from functools import partial
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -263,6 +262,8 @@ def test_compositions_of_randomised_response(event: RandomizedResponse, n: int, 
     ],
 )
 def test_compositions_of_laplace_against_dp_accounting(q: float, b: float, n: int) -> None:
+    from dp_accounting.pld import privacy_loss_distribution
+
     optimistic, pessimistic = (
         privacy_loss_distribution.from_laplace_mechanism(
             b, sampling_prob=q, pessimistic_estimate=above, use_connect_dots=above

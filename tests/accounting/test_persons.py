@@ -5,7 +5,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import ndtr
@@ -35,6 +34,8 @@ OTHER = PoissonSampledGaussian(1.0, 30.0)
 
 def of_dp_accounting(q, sigma, steps, k, interval):
     """A person's loss, as dp_accounting bounds it on a grid of this interval."""
+    from dp_accounting.pld import privacy_loss_distribution
+
     return privacy_loss_distribution.from_mixture_gaussian_mechanism(
         sigma,
         sensitivities=range(k + 1),

@@ -1,8 +1,6 @@
-import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +56,9 @@ def test_without_sampling_it_is_the_gaussian_closed_form() -> None:
 )
 def test_epsilon_matches_dp_accounting(q: float, s: float, n: int, delta: float) -> None:
     """At equal, whole orders: its fractional ones are too large."""
+    import dp_accounting
+    from dp_accounting.rdp import rdp_privacy_accountant
+
     orders = np.arange(2.0, 65.0)
     accountant = rdp_privacy_accountant.RdpAccountant(orders)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(s)), n)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import dp_accounting
 import pytest
-from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.values.budget import PrivacyBudget
@@ -35,15 +33,24 @@ SETTINGS = {
 }
 
 
+def of_dp_accounting(rate, noise, rounds, interval=1e-4):
+    """Its accountant after so many rounds."""
+    import dp_accounting
+    from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+
+    accountant = PLDAccountant(value_discretization_interval=interval)
+    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
+    return accountant.compose(event, rounds)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_a_published_setting_costs_what_dp_accounting_says(setting: Published) -> None:
     account = UserLevelAccount()
     account.record(setting.rate, setting.noise_multiplier, setting.rounds)
     ours = account.epsilon(setting.delta).value
-    oracle = PLDAccountant(value_discretization_interval=1e-4 if setting.rounds <= 5_000 else 1e-5)
-    gaussian = dp_accounting.GaussianDpEvent(setting.noise_multiplier)
-    oracle.compose(dp_accounting.PoissonSampledDpEvent(setting.rate, gaussian), setting.rounds)
+    interval = 1e-4 if setting.rounds <= 5_000 else 1e-5
+    oracle = of_dp_accounting(setting.rate, setting.noise_multiplier, setting.rounds, interval)
     assert ours == pytest.approx(oracle.get_epsilon(setting.delta), rel=5e-3)
     if setting.epsilon is not None:
         assert ours <= setting.epsilon
@@ -56,6 +63,5 @@ def test_the_noise_of_pfl_research_s_benchmark_meets_its_epsilon() -> None:
     """
     rate, rounds, budget = 1_000 / 1e6, 1_500, PrivacyBudget(2.0, 1e-6)
     ours = UserLevelAccount().noise_multiplier(budget, rate, rounds)
-    oracle = PLDAccountant()
-    oracle.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(ours)), rounds)
+    oracle = of_dp_accounting(rate, ours, rounds)
     assert 0.995 * budget.epsilon <= oracle.get_epsilon(budget.delta) <= 1.002 * budget.epsilon

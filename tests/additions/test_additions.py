@@ -80,47 +80,26 @@ def test_the_help_offers_every_addition(printed):
 
 
 @pytest.mark.exhaustive
-def test_a_setting_is_checked_kept_and_obeyed(printed):
-    wrong, mistyped, _, evaluated, _ = printed["parts of a run"]
+def test_a_run_obeys_its_setting_takes_its_strategy_and_tells_its_tracker_of_every_round(printed, folder):
+    wrong, mistyped, strategy, evaluated, epsilons = printed["parts of a run"]
     assert wrong == "evaluate-every is 0; choose a whole number from 1 to a billion."
     assert mistyped == "evaluate-every is 'often'; give a whole number."
-    assert evaluated == "[2, 4]"
+    assert (strategy, evaluated) == ("FedMedian", "[2, 4]")
+    told = (folder / "run" / "rounds.table").read_text().splitlines()
+    assert told == ["0 0.0", *epsilons.split(", "), "finished"]
 
 
 @pytest.mark.exhaustive
-def test_a_strategy_is_taken(printed):
-    assert printed["parts of a run"][2] == "FedMedian"
-
-
-@pytest.mark.exhaustive
-def test_a_tracker_is_told_of_every_round(printed, folder):
-    start, *rounds, end = (folder / "run" / "rounds.table").read_text().splitlines()
-    assert (start, end) == ("0 0.0", "finished")
-    assert rounds == printed["parts of a run"][-1].split(", ")
-
-
-@pytest.mark.exhaustive
-def test_a_task_is_split_and_can_be_learnt(printed):
+def test_a_task_is_learnt_a_mechanism_accounted_a_rule_taken_and_a_figure_drawn(printed):
+    """The programs hold them against a formula, a loop over the records, and what the run did."""
     split, loss = printed["task"]
     records, different = map(int, split.split())
     assert records == different == 178 - 36  # the others are the server's
     untrained, trained = map(float, loss.split())
     assert trained < untrained
-
-
-@pytest.mark.exhaustive
-def test_a_mechanism_is_accounted_and_composes_and_a_history_file_names_it(printed):
     *answer, epsilon = printed["mechanism"]
     assert json.loads("".join(answer))["epsilon"] == {"pld": json.loads(epsilon)}
-
-
-@pytest.mark.exhaustive
-def test_a_rule_equals_the_loop_over_the_records_and_is_what_the_engine_takes(printed):
     rows = printed["layer rule"]
     assert len(rows) == 2 and all(int(most) >= 9 for most in rows)  # it saw the records, and not the probes alone
-
-
-@pytest.mark.exhaustive
-def test_a_figure_draws_what_the_run_did_in_notebook_page_and_table(printed):
     header, row, *_, card = printed["figure"]
     assert (header, row, card) == ("round,averaged,failed", "1,1,1", "turnout - Updates by round")

@@ -1,5 +1,6 @@
 """Lower bounds on what really runs: near the claim where it is true, above it where a bug is planted."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -177,7 +178,11 @@ def test_a_record_that_counts_twice_is_shown(monkeypatch, few_steps):
 # A task of one's own
 
 DIGITS = fp.tasks.Digits()
-SCANS = DIGITS.shard(fp.ShardSource(partition_id=0, num_partitions=10))
+
+
+@functools.cache
+def scans():
+    return DIGITS.shard(fp.ShardSource(partition_id=0, num_partitions=10))
 
 
 def of_digits(epsilon):
@@ -188,7 +193,7 @@ def of_digits(epsilon):
 @pytest.mark.exhaustive
 def test_a_record_of_the_task_shows_nearly_all_that_is_claimed_and_no_more():
     training = of_digits(3)
-    bound = bounds.own_record(DIGITS, SCANS, training, seed=1, confidence=SURE)
+    bound = bounds.own_record(DIGITS, scans(), training, seed=1, confidence=SURE)
     assert bound.name == OWN_RECORD
     assert bound.relation is NeighbouringRelation.ZERO_OUT
     assert "100% of the clipping norm" in bound.assumptions
@@ -197,7 +202,7 @@ def test_a_record_of_the_task_shows_nearly_all_that_is_claimed_and_no_more():
 
 def test_a_record_of_the_task_shows_noise_that_was_halved(monkeypatch, few_steps):
     noise_times(monkeypatch, 0.5)
-    assert bounds.own_record(DIGITS, SCANS, of_digits(3), seed=1, confidence=SURE).epsilon > 3.0
+    assert bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE).epsilon > 3.0
 
 
 # A trained model
@@ -211,7 +216,7 @@ def fitted():
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(200):
         optimizer.zero_grad()
-        DIGITS.loss(model(SCANS.inputs), SCANS.targets).mean().backward()
+        DIGITS.loss(model(scans().inputs), scans().targets).mean().backward()
         optimizer.step()
     return parameters_of(model)
 
@@ -219,7 +224,7 @@ def fitted():
 @pytest.mark.exhaustive
 def test_at_a_trained_model_the_task_s_own_records_show_something_else(fitted, few_steps):
     training = of_digits(3)
-    new, trained = bounds.own_records(DIGITS, SCANS, training, seed=1, confidence=SURE, trained=fitted)
+    new, trained = bounds.own_records(DIGITS, scans(), training, seed=1, confidence=SURE, trained=fitted)
     assert (new.name, trained.name) == (OWN_RECORD, OWN_RECORD_TRAINED)
     assert 0.0 <= trained.epsilon < 0.5 * new.epsilon < new.epsilon <= training.epsilon
     assert "100% of the clipping norm" in new.assumptions and "at a new model" in new.assumptions
@@ -237,7 +242,7 @@ def test_a_bug_that_shows_when_the_model_has_learnt_is_shown_at_the_trained_mode
 
     monkeypatch.setattr(FlatClipping, "scales", lengthened)
     training = of_digits(3)
-    new, trained = bounds.own_records(DIGITS, SCANS, training, seed=1, confidence=SURE, trained=fitted)
+    new, trained = bounds.own_records(DIGITS, scans(), training, seed=1, confidence=SURE, trained=fitted)
     assert new.epsilon <= training.epsilon < trained.epsilon
 
 
@@ -247,7 +252,7 @@ def test_parameters_that_are_large_hide_no_noise(fitted, factor, few_steps):
     """Float32 would round the noise away, of a step that moves them by little."""
     training = of_digits(3)
     large = {name: (-factor * values).astype(np.float32) for name, values in fitted.items()}
-    bound = bounds.own_record(DIGITS, SCANS, training, seed=1, confidence=SURE, trained=large)
+    bound = bounds.own_record(DIGITS, scans(), training, seed=1, confidence=SURE, trained=large)
     assert 0.5 * training.epsilon < bound.epsilon <= training.epsilon
 
 
@@ -255,7 +260,7 @@ def test_parameters_that_are_large_hide_no_noise(fitted, factor, few_steps):
 @pytest.mark.parametrize("number", [math.nan, 1e35])
 def test_a_model_that_diverged_shows_nothing(fitted, number):
     diverged = {name: np.full_like(values, number) for name, values in fitted.items()}
-    assert bounds.own_record(DIGITS, SCANS, of_digits(3), seed=1, confidence=SURE, trained=diverged) is None
+    assert bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE, trained=diverged) is None
 
 
 # One run
@@ -283,7 +288,7 @@ def test_guesses_about_one_run_show_a_fifth_of_the_noise(monkeypatch):
 @pytest.mark.exhaustive
 def test_all_bounds_together_keep_the_confidence_that_was_asked_for(fitted, monkeypatch):
     monkeypatch.setattr(bounds, "MOST_STEPS", 10)
-    stated = bounds.lower_bounds(DIGITS, SCANS, of_digits(3), seed=1, confidence=0.9, trained=fitted)
+    stated = bounds.lower_bounds(DIGITS, scans(), of_digits(3), seed=1, confidence=0.9, trained=fitted)
     names = [bound.name for bound in stated]
     assert set(names) == {*bounds.NAMES, OWN_RECORD_TRAINED}
     assert 1.0 - sum(1.0 - bound.confidence for bound in stated) == pytest.approx(0.9)

@@ -36,17 +36,18 @@ REACHED = {
 """Number of times that a life reaches a point before its first round, and in each; (0, 1) where it is missing."""
 
 
-def deaths(points, quick=None) -> list:
+def deaths(points, quick=None, moments=None) -> list:
     """(point, times, steps): at each point in the second of three rounds of two steps; soak: at every other moment.
 
     Args:
         points: where a process dies.
         quick: the death that everybody tries.
+        moments: in the second round that are tried at each point before a change lands; all of them if open.
     """
     found = []
     for point in points:
         before, each = REACHED.get(point, (0, 1))
-        second = range(before + each + 1, before + 2 * each + 1) or [1]
+        second = (range(before + each + 1, before + 2 * each + 1) or [1])[:moments]
         for times, steps in product(range(1, before + life.ROUNDS * each + 1), (1, 2, 3)):
             lane = pytest.mark.exhaustive if times in second and steps == 2 else pytest.mark.soak
             moment = (point, times, steps)

@@ -22,8 +22,12 @@ SERVER = [
 ]
 """Points that a server reaches when it asks, and how often it has reached them."""
 
+ASKING = ("server.reserved", "server.settled", *ANSWER_POINTS)
+LANES = dict.fromkeys(ASKING, pytest.mark.exhaustive) | {"ledger.before-keep": []}
+"""Marks of points; those before and between are as `test_killed_server.py` tries them, and are left to the soak."""
 
-@pytest.mark.parametrize(("point", "times", "steps"), deaths(CLIENT_POINTS))
+
+@pytest.mark.parametrize(("point", "times", "steps"), deaths(CLIENT_POINTS, moments=1))
 def test_a_client_killed_anywhere_counts_every_answer_that_left_it_and_draws_no_second_noise(
     tmp_path, point, times, steps
 ):
@@ -38,7 +42,7 @@ def test_a_client_killed_anywhere_counts_every_answer_that_left_it_and_draws_no_
 
 @pytest.mark.parametrize(
     ("point", "times"),
-    [pytest.param(*each, marks=[] if each[0] == "ledger.before-keep" else pytest.mark.exhaustive) for each in SERVER],
+    [pytest.param(*each, marks=LANES.get(each[0], pytest.mark.soak)) for each in SERVER],
 )
 def test_a_server_killed_anywhere_counts_every_answer_and_asks_no_more_than_it_lost(tmp_path, point, times):
     assert lived(life.inquire, tmp_path, 2, point, times) == KILLED

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
 import fedprivacy as fp
 from fedprivacy.runs.records.folder import RunFolderError
@@ -34,6 +33,8 @@ class WholeBlobs(Blobs):
         return fp.Shard(kept.inputs[:9], kept.targets[:9])
 
     def held_out_metrics(self, model, records):
+        from sklearn.metrics import roc_auc_score
+
         if len(set(records.targets.tolist())) < 2:
             return {"auc": math.nan, "size": len(records.inputs)}
         scores = model(records.inputs).softmax(1)[:, 1]

@@ -59,19 +59,6 @@ def test_a_row_is_one_line_of_80_columns(name, tmp_path):
         assert len(line) <= 80 and line.rstrip().endswith(" 321 s"), shown
 
 
-@pytest.mark.exhaustive
-def test_several_seeds_at_a_time_give_the_same_table(toss, tmp_path):
-    """Seeds run in processes of their own; those that are finished are kept."""
-    one = json.loads(toss("--json").stdout)
-    several = json.loads(toss("--json", "--jobs", 2, "--out", "several").stdout)
-    same = ("name", "seeds", "met", "settings")
-    assert {name: one[name] for name in same} == {name: several[name] for name in same}
-    assert [row["values"] for row in one["rows"]] == [row["values"] for row in several["rows"]]
-    assert sorted(file.name for file in (tmp_path / "several").glob("seed-*.json")) == [
-        f"seed-{number}.json" for number in range(3)
-    ]
-
-
 def test_a_goal_that_is_not_met_is_said_and_ends_with_1(toss):
     rows = (Row("heads", "share", goal=0.61), Row("error", "error", goal=0.2, at_least=False), Row("beside", ""))
     printed = " ".join(toss(code=1, rows=rows).output.split())
@@ -111,31 +98,23 @@ def test_any_metric_of_the_runs_is_shown_without_measuring_again(toss, tmp_path)
     told = json.loads((tmp_path / "runs" / "reproduce-coins" / "results.json").read_text())
     assert (told["metric"], told["metrics"], told["left_out"]) == ("loss", ["accuracy", "loss"], ["beside"])
     assert told["rows"][0]["values"] == [2.0, 1.9, 1.8] and not told["rows"][0]["at_least"]
-
-
-def test_a_row_s_own_metric_keeps_its_goal(toss):
-    told = json.loads(toss("--metric", "accuracy", "--json").stdout)
+    told = json.loads(toss("--metric", "accuracy", "--json").stdout)  # a row's own keeps its goal
     assert [(row["name"], row["goal"], row["verdict"]) for row in told["rows"]] == [("heads", 0.5, "met")]
     assert told["left_out"] == ["error", "beside"]
 
 
-def test_a_metric_that_no_row_measured_is_refused_before_more_seeds_are_measured(toss):
+def test_what_is_kept_and_does_not_fit_is_refused_before_more_seeds_are_measured(toss, tmp_path):
+    def refused(*options, **changes):
+        return " ".join(toss(*options, code=2, **changes).stderr.split())
+
     toss("--seeds", 1)
-    refused = " ".join(toss("--metric", "auc", code=2).stderr.split())
-    assert "metric is 'auc', which no row of 'coins' has measured with every seed" in refused
-    assert "the metrics are accuracy, loss" in refused and coins.COINS.measured == []
-
-
-def test_results_of_other_settings_are_refused(toss):
-    toss("--seeds", "1")
-    refused = " ".join(toss("--seeds", "1", code=2, settings={"tosses": 11}).stderr.split())
-    assert "was measured with other settings" in refused and "name a new folder (--out)" in refused
-
-
-def test_a_file_that_is_no_result_is_named(toss, tmp_path):
-    toss("--seeds", "1", "--out", "kept")
-    (tmp_path / "kept" / "seed-0.json").write_text('{"name": "coins"}')
-    assert "delete it to measure again" in " ".join(toss("--out", "kept", code=2).stderr.split())
+    said = refused("--metric", "auc")
+    assert "metric is 'auc', which no row of 'coins' has measured with every seed" in said
+    assert "the metrics are accuracy, loss" in said and coins.COINS.measured == []
+    said = refused(settings={"tosses": 11})
+    assert "was measured with other settings" in said and "name a new folder (--out)" in said
+    (tmp_path / "runs" / "reproduce-coins" / "seed-0.json").write_text('{"name": "coins"}')
+    assert "delete it to measure again" in refused() and coins.COINS.measured == []
 
 
 def test_missing_data_are_named_with_where_to_get_them(toss, tmp_path):
@@ -151,25 +130,24 @@ def test_missing_data_are_named_with_where_to_get_them(toss, tmp_path):
     toss("--data", "there", data=needed)
 
 
-def test_a_name_that_there_is_not(tmp_path):
-    refused = " ".join(fedprivacy("reproduce", "nosuch", cwd=tmp_path, code=2).stderr.split())
-    assert f"reproduction is 'nosuch'; choose one of {', '.join(REPRODUCTIONS)}" in refused
-
-
 @pytest.mark.exhaustive
 def test_one_of_one_s_own_is_named_by_its_file(tmp_path):
-    """Every process loads it from there."""
+    """Seeds run in processes of their own, each of which loads it from there; those that are finished are kept."""
     source = f"{Path(coins.__file__)}:COINS"
     told = json.loads(fedprivacy("reproduce", source, "--jobs", 2, "--json", cwd=tmp_path).stdout)
     assert (told["name"], told["out"], told["seeds"]) == ("coins", "runs/reproduce-coins", [0, 1, 2])
-    assert told["rows"][0]["values"] == [0.5, 0.6, 0.7]
-    made = fedprivacy("reproduce", f"{Path(coins.__file__)}:Coins", "--jobs", 1, "--json", cwd=tmp_path)  # the class
-    assert json.loads(made.stdout)["rows"] == told["rows"]
+    kept = sorted(file.name for file in (tmp_path / told["out"]).glob("seed-*.json"))
+    assert kept == ["seed-0.json", "seed-1.json", "seed-2.json"]
+    the_class = f"{Path(coins.__file__)}:Coins", "--jobs", 1, "--out", "one"
+    one = json.loads(fedprivacy("reproduce", *the_class, "--json", cwd=tmp_path).stdout)
+    assert [row["values"] for row in one["rows"]] == [row["values"] for row in told["rows"]]
+    assert one["rows"][0]["values"] == [0.5, 0.6, 0.7]
 
 
 @pytest.mark.parametrize(
     ("source", "words"),
     [
+        ("nosuch", f"reproduction is 'nosuch'; choose one of {', '.join(REPRODUCTIONS)}"),
         ("nowhere.py:COINS", "names file 'nowhere.py', which does not exist"),
         ("own.py:NOTHING", "defines no 'NOTHING'"),
         ("own.py:half", "which lacks data, delta, measure, rows, seeds, settings, source, title"),

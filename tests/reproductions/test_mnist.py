@@ -11,7 +11,6 @@ import torch
 import fedprivacy as fp
 from fedprivacy.reproductions import mnist
 from fedprivacy.reproductions.experiment import Workplace
-from tests.commands.running import fedprivacy
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -72,11 +71,6 @@ def test_the_network_is_the_paper_s():
     network = mnist.tanh_network()
     assert sum(parameter.numel() for parameter in network.parameters()) == 26_010
     assert network(torch.zeros(3, 1, 28, 28)).shape == (3, 10)
-
-
-def test_without_the_file_it_says_where_it_is_to_be_had(tmp_path):
-    refused = " ".join(fedprivacy("reproduce", "mnist", cwd=tmp_path, code=2).stderr.split())
-    assert "data is not given" in refused and "mnist.npz: arrays X" in refused and "--data DIR" in refused
 
 
 @pytest.mark.soak

@@ -25,12 +25,7 @@ def test_the_encounters_are_those_of_the_publication_and_a_patient_is_trained_or
     assert not set(table.patients[table.tested]) & set(table.patients[~table.tested])
     assert 0.18 < table.tested.mean() < 0.22
     assert np.bincount(table.payers)[0] == 40_256, "of no known payer"
-
-
-def test_inputs_are_public_functions_of_their_own_row():
-    inputs = encounters(DATA).inputs
-    assert inputs.min() == 0.0
-    assert inputs.max() == 1.0
+    assert (table.inputs.min(), table.inputs.max()) == (0.0, 1.0)
 
 
 def test_a_payer_s_patients_are_fewer_than_its_encounters():
@@ -41,7 +36,7 @@ def test_a_payer_s_patients_are_fewer_than_its_encounters():
     assert len(patients) < len(patients.by_row()) <= len(rows)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_three_nats_a_patient_cost_little_of_the_auc(tmp_path):
     run = fp.simulate(Readmission(DATA, fp.Unit("patient", 8)), seed=100, out=tmp_path / "run", progress=False)

@@ -16,16 +16,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_regions_are_those_of_flamby():
+def test_the_regions_are_those_of_flamby_and_covariates_are_moved_by_public_constants_alone():
     parts = patients(DATA)
     assert [len(parts[f"train_{region}"]) for region in range(6)] == [248, 156, 164, 129, 129, 40]
     assert [len(parts[f"test_{region}"]) for region in range(6)] == [63, 40, 42, 33, 33, 11]
     deaths = sum(part.targets[:, 0].sum().item() for part in parts.values())
     assert deaths == 151 and all(part.inputs.shape[1] == 39 for part in parts.values())
-
-
-def test_covariates_are_moved_by_public_constants_alone():
-    inputs = torch.cat([part.inputs for part in patients(DATA).values()])
+    inputs = torch.cat([part.inputs for part in parts.values()])
     assert set(inputs[:, 1:].unique().tolist()) == {0.0, 1.0}
     assert inputs[:, 0].abs().max() < 3.0 and abs(inputs[:, 0].mean().item()) > 1e-3
 
@@ -35,7 +32,7 @@ def test_another_number_of_clients_is_refused():
         TcgaBrca(DATA).shard(fp.ShardSource(partition_id=0, num_partitions=5))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_three_nats_rank_patients_better_than_flambys_average_without_privacy(tmp_path):
     run = fp.simulate(TcgaBrca(DATA), seed=100, out=tmp_path / "run", progress=False)

@@ -133,7 +133,7 @@ WRONG = {
     "schedule is ReduceLROnPlateau, whose steps need metrics": {"schedule": ReduceLROnPlateau},
     "optimizer is LBFGS, whose steps need closure": {"optimizer": torch.optim.LBFGS},
     "optimizer makes a list": {"optimizer": list},
-    "optimizer moves parameters that are not the model's": {"optimizer": ADAM(new_model().parameters())},
+    "optimizer moves parameters that are not the model's": {"optimizer": lambda _: ADAM(new_model().parameters())},
     "optimizer is 'lion'": {"optimizer": "lion"},
     "momentum and weight_decay are those of a named optimizer": {"optimizer": ADAM, "momentum": 0.9},
     "device is 'tpu'": {"device": "tpu"},

@@ -8,14 +8,9 @@ from hashlib import sha256
 import pytest
 
 from fedprivacy.tasks import TaskError
-from fedprivacy.tasks.digits import Digits
 from fedprivacy.tasks.loader import allowed_tasks, public_name
 
 TASK = "from tests.flower.blobs import Blobs\nclass Mine(Blobs):\n    name = 'mine'\n"
-
-
-def test_a_built_in_task_goes_by_its_name():
-    assert isinstance(allowed_tasks(["digits"])["digits"].load(), Digits)
 
 
 def test_a_file_goes_by_its_own_name_wherever_it_lies(tmp_path):

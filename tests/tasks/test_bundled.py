@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedprivacy.tasks import ShardSource, Task, load_task
+from fedprivacy.tasks import ShardSource, load_task
 from fedprivacy.tasks.cancer import MEASUREMENTS, PUBLIC_MEANS, PUBLIC_SCALES
 
 SPLITS = {"digits": 10, "cancer": 5}
@@ -32,14 +32,6 @@ def test_every_private_record_belongs_to_exactly_one_client(name, records, clien
     owned = torch.cat([part.inputs.flatten(1) for part in parts]).sort(0).values
     everything = torch.as_tensor(task.scaled(private), dtype=torch.float32).flatten(1).sort(0).values
     assert torch.equal(owned, everything)
-
-
-@pytest.mark.parametrize("name", SPLITS)
-def test_a_task_is_complete_and_its_loss_is_by_record(name):
-    task, shard = load_task(name), shards(name)[0]
-    assert isinstance(task, Task)
-    assert task.loss(task.model()(shard.inputs), shard.targets).shape == (len(shard),)
-    assert 0.0 <= task.evaluate(task.model())["accuracy"] <= 1.0
 
 
 @pytest.mark.parametrize("name", SPLITS)
@@ -92,7 +84,7 @@ def test_a_label_that_is_none_in_a_client_s_folder_makes_nothing_fail_and_change
         assert table.numbers("mean radius")[:2].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("cell", ["?", "", "nan", "1e400", "0.5", 1e300, np.nan, np.inf, 0.5, -7], ids=repr)
+@pytest.mark.parametrize("cell", ["?", "", "nan", "1e400", 1e300, np.nan, -7], ids=repr)
 @pytest.mark.parametrize("array", ["features", "labels"])
 @pytest.mark.parametrize("name", ["cancer", "digits"])
 def test_one_cell_of_a_client_s_archive_changes_no_other_record(name, array, cell, tmp_path):

@@ -154,10 +154,6 @@ def test_truth_is_a_number_and_a_text():
         assert fp.Table({"a": column}).codes("a", ["true", "yes"]).tolist() == [-1, -1]
 
 
-def test_an_empty_cell_is_none_of_the_levels():
-    assert fp.Table({"a": ["", " ", None, "f"]}).codes("a", ["x", "f"]).tolist() == [-1, -1, -1, 1]
-
-
 def test_a_cell_is_empty_where_it_holds_nothing_or_nan():
     cells = ["", " ", None, math.nan, np.float32("nan"), Odd(), HUGE, "nan", "?", 0, False, 0.0, [], "x"]
     assert fp.Table({"a": cells}).empty("a").tolist() == [True] * 7 + [False] * 7
@@ -188,19 +184,6 @@ def test_what_is_read_of_an_array_is_what_is_read_of_each_cell_alone(column, lev
 @given(st.one_of(columns_of(dtype) for dtype in DTYPES if dtype != "g"), LEVELS)  # Python has no such number
 def test_an_array_says_the_same_as_the_list_of_its_cells(column, levels):
     assert readings(column, levels) == readings(column.tolist(), levels)
-
-
-@pytest.mark.parametrize(
-    "cell", ["?", "", None, True, 70, 70.0, "70.0", math.nan, [1], Odd(), "x" * 10_000_000], ids=type
-)
-def test_no_cell_turns_the_others_into_something_else(cell):
-    """As it would if the list became an array: of texts, of objects, of floats; and with one long text, a huge one."""
-    for others in ([70, 1, 0], [70.0, 1.5, -0.0], ["70", "1", "f"], [True, False, 1], [1, 1.0, True, "1", "True"]):
-        levels = ["True", 70, 1, "f", "-0.0", "False"]
-        alone = readings(others, levels)
-        for place in range(len(others) + 1):
-            with_it = readings([*others[:place], cell, *others[place:]], levels)
-            assert with_it[:place] + with_it[place + 1 :] == alone
 
 
 def test_equal_cells_of_different_types_are_each_read_as_what_they_are():

@@ -16,7 +16,6 @@ from fedprivacy.values.unit import missing
 from tests.tasks.odd_tables import ODD_TABLES
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "tables.md"
-READMISSION = Path(__file__).parents[3] / "shared" / "data" / "readmission.csv.gz"
 
 
 def load(file, odd):
@@ -133,24 +132,6 @@ def test_a_column_that_looks_like_a_person_is_pointed_out(tmp_path):
     with collected() as sheets:
         fp.load_table(file, target="ill", classes=[0, 1], features=["age"])
     assert sheets[0].identifiers == ("patient",) and "patient looks like a person's identifier" in sheets[0].lines[-1]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not READMISSION.exists(), reason="the records are not here")
-def test_encounters_of_readmission_are_patients():
-    features = {
-        "age": fp.Category([f"[{least}-{least + 10})" for least in range(0, 100, 10)]),
-        "race": fp.Category(["Caucasian", "AfricanAmerican"], indicate_missing=True, other=True),
-        "diag_1": fp.Category(["250", "414", "428"], prefix=3, indicate_missing=True, other=True),
-        "time_in_hospital": fp.Number(4, 3),
-    }
-    how = {"target": "readmitted", "classes": ["NO", ">30", "<30"], "features": features, "missing": ("?",)}
-    with collected() as sheets:
-        rows = fp.load_table(READMISSION, **how)
-        persons = fp.load_table(READMISSION, person="patient_nbr", rows_per_person=8, **how)
-    assert (len(rows), len(persons), persons.inputs.shape) == (101_766, 71_518, (71_518, 8, 20))
-    assert not rows.null.any() and not persons.null.any() and sheets[0].in_short == []
-    assert sheets[0].identifiers == ("patient_nbr",) and sheets[1].persons == 71_518
 
 
 # --- files ---

@@ -55,31 +55,22 @@ def test_targets_that_are_numbers_are_missing_as_nan():
     assert shard.targets[2].isnan().tolist() == [False, True]
 
 
-def test_with_one_row_a_person_is_that_row():
-    shard = made(most_rows=1)
-    assert torch.equal(shard.inputs, INPUTS[[0, 1, 3]])
-    assert (shard.rows, shard.targets.tolist()) == (1, [0, 1, 3])
-
-
 def test_nobody_is_a_shard_too():
     shard = fp.Shard(INPUTS[:0], TARGETS[:0], persons=[], most_rows=3)
     assert (len(shard), shard.inputs.shape) == (0, (0, 3, 2))
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "words"),
+    ("how", "words"),
     [
-        ({"most_rows": None}, ValueError, "persons and most_rows belong together"),
-        ({"persons": None}, ValueError, "persons and most_rows belong together"),
-        ({"most_rows": 0}, ValueError, "most_rows is 0; give a whole number from 1 to 1024"),
-        ({"most_rows": True}, ValueError, "most_rows is True"),
-        ({"most_rows": 2.0}, ValueError, r"most_rows is 2\.0"),
-        ({"most_rows": 10**6}, ValueError, "most_rows is 1000000"),
-        ({"persons": PERSONS[:6]}, ValueError, "7 rows, and persons are 6; give one for each row"),
+        ({"most_rows": None}, "persons and most_rows belong together"),
+        ({"most_rows": 0}, "most_rows is 0; give a whole number from 1 to 1024"),
+        ({"most_rows": 10**6}, "most_rows is 1000000"),
+        ({"persons": PERSONS[:6]}, "7 rows, and persons are 6; give one for each row"),
     ],
 )
-def test_what_is_no_statement_about_persons_is_refused(how, error, words):
-    with pytest.raises(error, match=words):
+def test_what_is_no_statement_about_persons_is_refused(how, words):
+    with pytest.raises(ValueError, match=words):
         made(**how)
 
 
@@ -92,10 +83,8 @@ def test_targets_without_a_value_for_missing_ones_are_refused():
     ("name", "rows", "words"),
     [
         ("", 1, "a unit's name is ''"),
-        ("patient (8)", 1, "a unit's name is"),
         ("patient", 0, "a unit's rows are 0"),
         ("patient", 2.5, r"a unit's rows are 2\.5"),
-        ("patient", True, "a unit's rows are True"),
         ("p" * 41, 1, "at most 40 letters"),
     ],
 )
@@ -109,7 +98,7 @@ def test_a_unit_is_read_as_it_was_written(unit):
     assert fp.Unit.of(str(unit)) == unit
 
 
-@pytest.mark.parametrize("text", ["", "patient (at most 1 rows)", "patient (at most 08 rows)", "patient (at most 8"])
+@pytest.mark.parametrize("text", ["", "patient (at most 08 rows)"])
 def test_another_text_is_no_unit(text):
     with pytest.raises(ValueError, match="unit"):
         fp.Unit.of(text)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedprivacy.tasks.scattering import FINEST, FREQUENCY, _average, _wavelets, group_normalised, scattering
+from fedprivacy.tasks.scattering import FINEST, FREQUENCY, _wavelets, group_normalised, scattering
 
 SIZE = 36
 
@@ -79,11 +79,7 @@ def test_a_record_s_features_depend_on_no_other_record(images):
     torch.testing.assert_close(groups.mean(2), torch.zeros(41, 27), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("shape", [(28, 28), (3, 28, 27), (3, 30, 30), (3, 4, 4), (3, 1, 28, 28)])
+@pytest.mark.parametrize("shape", [(28, 28), (3, 28, 27), (3, 30, 30), (3, 4, 4)])
 def test_images_of_other_shapes_are_refused(shape):
     with pytest.raises(ValueError, match=r"give \[records, side, side\], the side a multiple of 4, and larger"):
         scattering(torch.zeros(shape))
-
-
-def test_the_average_is_one():
-    assert torch.allclose(_average(SIZE, 0, 2).sum(1), torch.ones(7), atol=1e-4)

@@ -79,11 +79,6 @@ def test_without_pyarrow_parquet_is_a_plain_error(tmp_path, monkeypatch):
         fp.load_table(tmp_path / "people.parquet", **HOW)
 
 
-def test_a_class_that_was_saved_as_a_float_is_the_same_class(tmp_path):
-    file = table(tmp_path, "1,2,1.0", "1,2,0")
-    assert fp.load_table(file, target="ill", classes=[0, 1]).targets.tolist() == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("split", "other", "parts"),
     [
@@ -120,14 +115,6 @@ def read(file, columns=("age", "sex", "ill")):
     return rows
 
 
-def test_a_file_is_read_by_column(tmp_path):
-    whole = fp.read_table(table(tmp_path, *USUAL, " ,f,yes", "?, m ,no"))
-    assert list(whole.columns) == ["age", "sex", "ill"] and len(whole) == 4
-    assert np.array_equal(whole.numbers("age"), [70, 50, np.nan, np.nan], equal_nan=True)
-    assert whole.codes("sex", ["f", "m"]).tolist() == [0, 1, 0, 1]
-    assert whole.texts("age") == ["70", "50", "", "?"]
-
-
 @given(st.binary(max_size=12).filter(lambda row: b"\n" not in row and row.strip()), st.integers(0, 2))
 def test_whatever_a_line_holds_it_is_one_record(row, place):
     with TemporaryDirectory() as folder:
@@ -138,13 +125,6 @@ def test_whatever_a_line_holds_it_is_one_record(row, place):
         assert len(rows) == 3 and rows[:place] + rows[place + 1 :] == read(table(Path(folder), *USUAL))
 
 
-def test_the_cells_of_a_row_that_is_none_cannot_be_read(tmp_path):
-    whole = fp.read_table(table(tmp_path, "70,f", "70,f,yes,1", *USUAL))
-    for name in whole.columns:
-        assert np.isnan(whole.numbers(name)[:2]).all() and whole.texts(name)[:2] == ["", ""]
-        assert whole.codes(name, ["f", 70, "yes"])[:2].tolist() == [-1, -1]
-
-
 @pytest.mark.parametrize("line", ["", " ", "\r", '""', "?", "70,1", '"'])
 def test_with_one_column_an_empty_cell_is_a_record_too(line, tmp_path):
     file = tmp_path / "ages.csv"
@@ -153,12 +133,6 @@ def test_with_one_column_an_empty_cell_is_a_record_too(line, tmp_path):
         assert np.array_equal(fp.read_table(file).numbers("age"), [70, np.nan, 50], equal_nan=True)
     file.write_text(f"age\n70\n{line}\n")
     assert len(fp.read_table(file)) == 2
-
-
-def test_with_more_columns_a_blank_line_is_no_record(tmp_path):
-    file = tmp_path / "people.csv"
-    file.write_text("\n\nage,sex\n\n70,f\n \n50,m\n\n\n")
-    assert fp.read_table(file).texts("age") == ["70", "50"]
 
 
 def test_an_empty_file_of_columns_is_an_empty_table(tmp_path):

@@ -25,9 +25,9 @@ EVERYTHING = [
 class Told:
     """A tracker that remembers what it is told, and may fail or hang at one of its calls."""
 
-    def __init__(self, *, fail_at=None, hang_at=None, hang_until=None):
+    def __init__(self, *, fail_at=None, error=OSError, hang_at=None, hang_until=None):
         self.calls = []
-        self._fail_at, self._hang_at, self._hang_until = fail_at, hang_at, hang_until
+        self._fail_at, self._error, self._hang_at, self._hang_until = fail_at, error, hang_at, hang_until
         self._called = threading.Condition()
 
     def begin(self, facts, folder):
@@ -50,7 +50,7 @@ class Told:
         if name == self._hang_at:
             self._hang_until.wait()
         if name == self._fail_at:
-            raise OSError(f"no {name} today")
+            raise self._error(f"no {name} today")
 
 
 @pytest.fixture
@@ -77,24 +77,17 @@ def test_every_tracker_is_told_everything_in_order(caplog):
     assert warnings(caplog) == []
 
 
-@pytest.mark.parametrize(("call", "told"), [("begin", 1), ("record", 2), ("end", len(EVERYTHING))])
-def test_a_tracker_that_raises_is_left_out_and_the_others_are_fed(caplog, call, told):
-    bad, good = Told(fail_at=call), Told()
+@pytest.mark.parametrize(
+    ("call", "error", "told"), [("begin", OSError, 1), ("record", SystemExit, 2), ("end", OSError, len(EVERYTHING))]
+)
+def test_a_tracker_that_raises_is_left_out_and_the_others_are_fed(caplog, call, error, told):
+    """Also one that wants to end the program."""
+    bad, good = Told(fail_at=call, error=error), Told()
     begun({"bad": bad, "good": good}).end("finished", HANG)
     assert bad.calls == EVERYTHING[:told]
     assert good.calls == EVERYTHING
     assert [record.levelno for record in caplog.records if record.name == "fedprivacy.server"] == [logging.WARNING]
-    assert warnings(caplog) == [f"Tracker bad is left out of the rest of the run: OSError: no {call} today"]
-
-
-def test_a_tracker_that_wants_to_end_the_program_is_left_out(caplog):
-    class Quitter(Told):
-        def record(self, point):
-            sys.exit("enough")
-
-    begun({"bad": Quitter(), "good": (good := Told())}).end("finished", HANG)
-    assert good.calls == EVERYTHING
-    assert warnings(caplog) == ["Tracker bad is left out of the rest of the run: SystemExit: enough"]
+    assert warnings(caplog) == [f"Tracker bad is left out of the rest of the run: {error.__name__}: no {call} today"]
 
 
 @pytest.mark.parametrize(("call", "taken", "lacks"), [("begin", 1, 4), ("record", 2, 4), ("end", 5, 0)])
@@ -132,17 +125,6 @@ def test_of_the_rounds_that_pile_up_behind_a_tracker_the_oldest_are_dropped_and_
         "Tracker slow is slow: 5 rounds wait for it. From now on, the oldest are dropped.",
         "Tracker slow was too slow: 7 rounds were dropped before it.",
     ]
-
-
-def test_the_end_waits_for_a_tracker_that_is_slow_but_alive(caplog):
-    class Slow(Told):
-        def record(self, point):
-            time.sleep(0.05)
-            super().record(point)
-
-    begun({"slow": (slow := Slow())}).end("finished", HANG)
-    assert slow.calls == EVERYTHING
-    assert warnings(caplog) == []
 
 
 def test_the_end_of_a_run_that_never_began_waits_for_nobody():

@@ -93,20 +93,11 @@ def tracked(tmp_path_factory):
 
 
 @pytest.mark.exhaustive
-def test_nothing_leaves_the_machine_and_nothing_is_said(tracked):
-    _, program, listener = tracked
+def test_nothing_leaves_the_machine_nothing_is_said_and_no_path_or_address_is_written(tracked):
+    folder, program, listener = tracked
     assert program.stdout.splitlines() == ["a console's words"] * len(POINTS) + ["[]"]
     assert listener.calls == 0
     assert program.stderr == ""
-
-
-def test_a_tracker_is_told_settings_without_a_path_and_an_address():
-    assert settings(FACTS) == SETTINGS
-
-
-@pytest.mark.exhaustive
-def test_no_path_and_no_address_is_written(tracked):
-    folder, _, _ = tracked
     written = [*(folder / "tensorboard").iterdir(), folder / "mlflow.db", *folder.glob("wandb/offline-run-*/run-*")]
     assert len(written) == 3
     for path in written:
@@ -114,6 +105,10 @@ def test_no_path_and_no_address_is_written(tracked):
         assert b"digits" in content
         for private in (b"hunter2", b"alice", b"postgresql+psycopg"):
             assert private not in content
+
+
+def test_a_tracker_is_told_settings_without_a_path_and_an_address():
+    assert settings(FACTS) == SETTINGS
 
 
 # TensorBoard
@@ -272,7 +267,7 @@ def values(items):
 
 
 @pytest.mark.exhaustive
-def test_wandb_holds_settings_every_number_of_every_round_and_the_status(tracked):
+def test_wandb_holds_settings_every_number_of_every_round_and_the_status_and_nothing_of_the_machine(tracked):
     (path,) = tracked[0].glob("wandb/offline-run-*/run-5f0c.wandb")
     records = list(wandb_records(path))
     rounds = [values(record.history.item) for record in records if record.HasField("history")]
@@ -286,21 +281,12 @@ def test_wandb_holds_settings_every_number_of_every_round_and_the_status(tracked
     summaries = [values(record.summary.update) for record in records if record.HasField("summary")]
     assert "stopped" in [summary.get("status") for summary in summaries]
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0]
-
-
-@pytest.mark.exhaustive
-def test_wandb_keeps_nothing_of_the_machine(tracked):
-    (run,) = tracked[0].glob("wandb/offline-run-*")
-    assert [path for path in (run / "files").rglob("*") if path.is_file()] == []
-    (path,) = run.glob("run-*.wandb")
-    records = list(wandb_records(path))
-    (kept,) = [record.run for record in records if record.HasField("run")]
-    assert kept.host == ""
-    assert not kept.HasField("git")
+    assert [file for file in (path.parent / "files").rglob("*") if file.is_file()] == []
+    assert run.host == "" and not run.HasField("git")
     kinds = {record.WhichOneof("record_type") for record in records}
     assert kinds <= {"header", "run", "telemetry", "history", "summary", "exit"}  # telemetry: versions, features used
     content = path.read_bytes()
-    for told in (sys.executable, "tracked_run", "words", str(run), str(ROOT)):
+    for told in (sys.executable, "tracked_run", "words", str(path.parent), str(ROOT)):
         assert told.encode() not in content
 
 
