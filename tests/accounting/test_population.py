@@ -48,29 +48,6 @@ def test_each_history_that_has_changed_is_computed_once(monkeypatch: pytest.Monk
     assert accounts.nbytes / len(accounts) < 60
 
 
-def test_a_grid_rounds_towards_more_privacy_loss() -> None:
-    exact, rows, mechanisms = population()
-    rounded, _, grid = population(rate_grid=1.01)
-    for accounts, numbers in ((exact, mechanisms), (rounded, grid)):
-        accounts.record(rows[:3], numbers, 300)
-    ratio = rounded.epsilons()[:3] / exact.epsilons()[:3]
-    assert (ratio >= 1.0).all()
-    assert (ratio < 1.03).all()
-    assert all(
-        event.sampling_rate >= was.sampling_rate
-        for event, was in zip((next(iter(rounded.history(row))) for row in range(3)), EVENTS, strict=True)
-    )
-
-
-def test_every_client_has_its_own_delta() -> None:
-    accounts = PopulationAccountant()
-    deltas = 10.0 ** -np.linspace(3.0, 9.0, 300)  # more than are numbered
-    rows = accounts.enrol([f"shard-{n}" for n in range(300)], deltas)
-    accounts.record(rows, accounts.mechanisms(EVENTS[:1]), 500)
-    assert (np.diff(accounts.epsilons()) > 0.0).all()
-    assert accounts.epsilons()[-1] == pytest.approx(pld.epsilon({EVENTS[0]: 500}, 1e-9), rel=1e-4)
-
-
 def test_the_same_steps_at_another_delta_have_another_epsilon() -> None:
     """Catches: an epsilon that is remembered by mechanism and steps, whatever the delta."""
     accounts = PopulationAccountant()

@@ -34,10 +34,7 @@ DAMAGE = {
         f"UPDATE answers SET totals = (SELECT totals FROM answers WHERE number = 1 LIMIT 1) WHERE {MINE}",
         MINE_IS,
     ),
-    "a noise": (f"UPDATE answers SET noise_multiplier = 99 WHERE {MINE}", MINE_IS),
-    "an entry's number": (f"UPDATE answers SET entry = 1 WHERE {MINE}", MINE_IS),
     "an answer": (f"DELETE FROM answers WHERE {MINE}", "the answer of a, questions-spring, 1, 1, 0 is missing"),
-    "all answers": ("DELETE FROM answers", "the answer of a, questions-spring, 1, 1, 0 is missing"),
     "one answer more": (
         ONE_MORE.format(run="questions-autumn", attempt=1, dataset="b"),
         "the answer of b, questions-autumn, 1, 1, 0 is not what the journal says",
@@ -46,21 +43,9 @@ DAMAGE = {
         ONE_MORE.format(run="questions-never", attempt=1, dataset="a"),
         "the answer of a, questions-never, 1, 1, 0 is not what the journal says",
     ),
-    "one to a void charge": (
-        ONE_MORE.format(run="one", attempt=1, dataset="b"),
-        "the answer of b, one, 1, 1, 0 is not what the journal says",
-    ),
-    "its charge, which became void": (
-        "UPDATE charges SET state = 'void' WHERE run_id = 'questions-spring' AND dataset_id = 'a'",
-        "the charge of a, questions-spring, 1, 1 is not what the journal says",
-    ),
     "a question": (
         "UPDATE questions SET question = '{}' WHERE run_id = 'questions-spring' AND number = 1",
         "the question of questions-spring, 1, 1, 1 is not what the journal says; .*export",
-    ),
-    "a question's time": (
-        "UPDATE questions SET at = '2020-01-01' WHERE run_id = 'questions-autumn' AND number = 0",
-        "the question of questions-autumn, 1, 1, 0 is not",
     ),
     "no question": ("DELETE FROM questions WHERE number = 1", "the question of questions-spring, 1, 1, 1 is missing"),
     "one question more": (
@@ -75,14 +60,6 @@ DAMAGE = {
         ),
         "the answer of [ab], questions-spring, 1, 1, 0 is not what the journal says",
     ),
-    "answers that were swapped between questions": (
-        (
-            f"UPDATE answers SET number = 9 WHERE {MINE}",
-            "UPDATE answers SET number = 0 WHERE run_id = 'questions-spring' AND dataset_id = 'a' AND number = 1",
-            "UPDATE answers SET number = 1 WHERE number = 9",
-        ),
-        "the answer of a, questions-spring, 1, 1, [01] is not what the journal says",
-    ),
 }
 
 
@@ -91,11 +68,11 @@ def test_damage_is_found_and_named(undamaged, damage, match):
     found_when(undamaged, *([damage] if isinstance(damage, str) else damage), match=match)
 
 
-@pytest.mark.parametrize("value", ["'a text'", "8", "x''"])
-def test_what_is_no_total_is_found_whatever_sqlite_lets_stand_there(tmp_path, value):
+@pytest.mark.parametrize("other", ["totals = 'a text'", "totals = x''", "noise_multiplier = 99"])
+def test_an_answer_that_was_changed_behind_the_ledger_s_back_is_neither_proved_nor_read_nor_kept_again(tmp_path, other):
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     ledger = copied(fill_and_ask, url)
-    tamper(url, f"UPDATE answers SET totals = {value} WHERE {MINE}")
+    tamper(url, f"UPDATE answers SET {other} WHERE {MINE}")
     with pytest.raises(BrokenJournalError, match=MINE_IS):
         verify_ledger(ledger)
     with pytest.raises(LedgerError, match="is not what entry 15 of the journal says"):

@@ -7,6 +7,7 @@ import pytest
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -95,22 +96,12 @@ def test_another_unit_of_the_same_records_is_refused(ledger, before, after):
         "postgresql+psycopg://host",
         "not a url",
         "sqlite:////proc/nowhere/ledger.db",
-        "sqlite://",
         "sqlite:///:memory:",
     ],
 )
 def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
     with pytest.raises(LedgerError, match="ledger is"):
         Ledger(bad)
-
-
-def test_a_missing_ledger_is_not_made_by_looking(tmp_path):
-    url = f"sqlite:///{tmp_path / 'deep' / 'ledger.db'}"
-    assert not Ledger.exists(f"sqlite:///{tmp_path / 'none.db'}")
-    assert not Ledger.exists("")
-    assert not (tmp_path / "none.db").exists()
-    Ledger(url)
-    assert Ledger.exists(url)
 
 
 def test_a_client_is_bound_to_one_key_and_no_key_to_two_clients_until_it_is_renewed(url, ledger):
@@ -166,3 +157,16 @@ def test_claims_of_another_relation_or_beyond_any_account_are_refused_whole(ledg
         with pytest.raises(AccountError, match="claims steps that do not go with"):
             ledger.reconcile("a", claims)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
+
+
+def test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run(ledger):
+    """A client comes back again and again with more: nothing is counted twice, and nothing is lost."""
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5, "b": 5}, unlimited)
+    run, another = ("run", EVENT), ("another", EVENT)
+    assert ledger.reconcile("a", {run: 7}) == 2
+    assert ledger.reconcile("a", {run: 7, another: 3}) == 3
+    assert ledger.reconcile("a", {run: 8, another: 3}) == 1
+    assert ledger.reconcile("a", {run: 2}) == 0
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 11}
+    assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
+    verify_ledger(ledger)
