@@ -62,6 +62,13 @@ def outcome(file, data, log=None):
     return entries
 
 
+def goes_on(file, data):
+    """The entries of a torn log, once the transaction that repairs it has appended another."""
+    file.write_bytes(data)
+    append(file, b"after")
+    return read(file)
+
+
 def log_bytes(payloads, slot=None):
     frames = [Frame(number, payload) for number, payload in enumerate(payloads, start=1)]
     block = slot_block(slot or (frames[-1] if frames else Frame(0, b"")))
@@ -127,10 +134,9 @@ def test_an_entry_that_is_lost_from_the_middle_or_stands_twice_is_noticed(file, 
 def test_a_crash_while_the_slot_is_written_costs_at_most_the_entry_that_nobody_was_told_of(file):
     before, new = log_bytes([b"one", b"two"]), slot_block(Frame(3, b"three"))
     for torn in [*range(FRAMING + 10), BLOCK]:
-        told = outcome(file, before[:SLOT_AT] + new[:torn] + before[SLOT_AT + torn :])
+        told = outcome(file, data := before[:SLOT_AT] + new[:torn] + before[SLOT_AT + torn :])
         assert told in ([b"one", b"two"], [b"one", b"two", b"three"]), torn
-        append(file, b"after")
-        assert read(file) == [*told, b"after"]
+        assert goes_on(file, data) == [*told, b"after"]
     assert told == [b"one", b"two", b"three"]
 
 
@@ -139,8 +145,7 @@ def test_a_torn_entry_whose_slot_is_whole_counts(file, zeros):
     before, frame = log_bytes([b"one", b"two"], slot=Frame(3, b"three")), encoded(Frame(3, b"three"))
     for torn in range(len(frame)):
         assert outcome(file, before + frame[:torn] + b"\0" * zeros) == [b"one", b"two", b"three"], torn
-    append(file, b"after")
-    assert read(file) == [b"one", b"two", b"three", b"after"]
+    assert goes_on(file, before + frame[:7] + b"\0" * zeros) == [b"one", b"two", b"three", b"after"]
     assert file.read_bytes()[SLOT_AT:] == log_bytes([b"one", b"two", b"three", b"after"])[SLOT_AT:]
 
 
@@ -161,8 +166,7 @@ def test_a_slot_that_skips_or_repeats_a_number_is_damage(file):
 
 def test_zeros_behind_the_last_entry_are_cut_off(file, whole):
     assert outcome(file, whole + bytes(5000)) == ENTRIES
-    append(file, b"after")
-    assert read(file) == [*ENTRIES, b"after"]
+    assert goes_on(file, whole + bytes(5000)) == [*ENTRIES, b"after"]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy.questions import codec
-from fedprivacy.questions.conditions import OneOf, Within
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.counts import Count
 from fedprivacy.tasks.cells import TableError
 from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, squared, table_of
 
@@ -96,10 +94,3 @@ def test_a_column_that_is_not_there_is_named():
         others = {name: [1] for name in ("x", "y", "s", "ward", "other") if name != column}
         with pytest.raises(TableError, match=f"no column '{column}'"):
             question.totals(fp.Table(others))
-
-
-def test_conditions_are_kept_in_one_order_and_each_once():
-    one = Count(where=(Within("x", 0, 1), OneOf("s", ("m", "f")), Within("x", 0.0, 1.0)))
-    other = Count(where=[OneOf("s", ["f", "m"]), Within("x", -0.0, 1)])
-    assert one == other and hash(one) == hash(other) and len(one.where) == 2
-    assert codec.as_text(one) == codec.as_text(other)
