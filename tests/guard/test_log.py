@@ -115,8 +115,8 @@ def test_no_cut_at_any_length_goes_unnoticed(file, whole):
         assert outcome(file, only[:length]) == [b"only"]
 
 
-def test_a_sector_that_decays_is_mended_or_noticed(file, size=512):
-    entries = [bytes([65 + number]) * 700 for number in range(9)]
+def test_a_sector_that_decays_is_mended_or_noticed(file):
+    size, entries = 512, [bytes([65 + number]) * 700 for number in range(9)]
     data = log_bytes(entries)
     for start, filling in itertools.product(range(0, len(data), size), (b"\0", b"\xff")):
         told = outcome(file, data[:start] + filling * len(data[start : start + size]) + data[start + size :])

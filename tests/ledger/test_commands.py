@@ -316,7 +316,7 @@ def test_a_key_is_rebound_in_the_form_that_flower_knows_to_one_client_alone(ledg
 
 
 def test_no_command_prints_a_password(run, tmp_path):
-    """Each command meets one problem of a database, and one of them meets all."""
+    """`show` meets every problem of a database, and each other command one."""
     with_password = "postgresql+psycopg://postgres:s3cret@127.0.0.1:1/test"
     gone = with_password.replace("127.0.0.1", "127.0.0.1.invalid")
     by_query = "postgresql+psycopg://postgres@127.0.0.1:1/test?password=s3cret"
