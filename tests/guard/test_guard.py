@@ -26,12 +26,13 @@ from fedprivacy.guard import (
     GuardError,
     InvalidGrantError,
     LogDamagedError,
+    LogWriteError,
     RelationChangedError,
     SealError,
     UnitChangedError,
 )
 from fedprivacy.guard.frames import ENTRIES_AT, MOST_PAYLOAD, SLOT_AT
-from fedprivacy.guard.log import EntryLog
+from fedprivacy.guard.log import EntryLog, identity_of
 from fedprivacy.guard.tally import encoded
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -313,6 +314,14 @@ def test_a_run_s_name_cannot_lead_out_of_the_folder(file, guard):
         guard.seal(name, b"update")
     assert set(file.parent.iterdir()) == {file, sealed_folder(file)}
     assert all(len(name) == 64 + len(".update") for name in updates(file))
+
+
+def test_an_update_that_the_disk_refuses_is_not_sealed_and_its_charge_stands(file, guard):
+    guard.charge(key(1), EVENT, 2)
+    Path(f"{file}.{identity_of(file)}.sealed").write_text("no folder")
+    with pytest.raises(LogWriteError, match="Nothing more was recorded"):
+        guard.seal(key(1), b"update")
+    assert kinds(file) == ["charge"]
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"no JSON", b"[]", b'{"kind":"refund","run_id":"r","round":1,"attempt":0}'])

@@ -12,6 +12,7 @@ from functools import partial
 
 import pytest
 
+from fedprivacy.guard import log as log_module
 from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
 from fedprivacy.guard.frames import (
     BLOCK,
@@ -193,6 +194,22 @@ def test_a_version_that_this_program_does_not_know_is_refused(file, whole):
         read(file)
 
 
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    with pytest.raises(LogWriteError, match="cannot be written"):
+        read(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LogDamagedError, match="no regular file"):
+        read(tmp_path / "pipe")
+
+
+def test_a_file_that_is_deleted_while_it_is_in_use_is_not_begun_anew(file, whole):
+    log = EntryLog(file)
+    file.unlink()
+    with pytest.raises(LogWriteError, match=r"No such file.*give this process the right to"), log.transaction():
+        pass
+    assert not file.exists()
+
+
 def test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_whole(file, whole):
     log = EntryLog(file)
     with log.transaction():
@@ -252,6 +269,31 @@ def test_a_process_that_waits_too_long_is_told_so(file, whole):
     ):
         pass
     assert read(file) == ENTRIES
+
+
+def test_waiting_ends_by_a_clock_that_never_jumps(file, whole, monkeypatch):
+    class Clock:
+        """Thirty seconds pass in six looks, while the clock on the wall runs backwards."""
+
+        looks = 0
+
+        def monotonic(self):
+            self.looks += 1
+            return 6.0 * self.looks
+
+        def time(self):
+            return -1e9 * self.looks
+
+        def sleep(self, _):
+            pass
+
+    clock = Clock()
+    monkeypatch.setattr(log_module, "time", clock)
+    with EntryLog(file).transaction(), pytest.raises(LogBusyError):
+        looks = clock.looks
+        with EntryLog(file, patience=30.0).transaction():
+            pass
+    assert clock.looks - looks == 6
 
 
 def test_the_lock_ends_with_the_transaction_though_a_forked_child_has_the_file_open(file, whole):

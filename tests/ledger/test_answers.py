@@ -233,6 +233,9 @@ def test_an_answer_that_was_changed_behind_the_ledger_s_back_is_neither_proved_n
         ledger.answers(MEAN, ["a"])
     with pytest.raises(LedgerError, match=r"has answered question 0 of .* otherwise"):
         ledger.keep_answers(ASKED, answers_of("a"))
+    tamper(url, f"UPDATE answers SET entry = 1 WHERE {MINE}")  # an entry of another kind
+    with pytest.raises(LedgerError, match="is not what entry 1 of the journal says"):
+        ledger.answers(MEAN, ["a"])
 
 
 def test_a_journal_that_was_rewritten_for_another_answer_contradicts_the_table(tmp_path):

@@ -159,11 +159,13 @@ def test_verify_says_what_it_proved_and_what_no_one_signed(ledger, filled, url):
     assert succeeded(ledger("verify")).startswith("Consistent, and not signed: 12 entries, 6 charges.")
 
 
-def test_a_signed_head_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, filled, url, tmp_path):
+def test_a_signed_head_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, run, filled, url, tmp_path):
     key, witness = tmp_path / "server.pem", tmp_path / "witness.json"
     key.write_text("no key")
     refused(ledger("sign", key), 2, "holds no readable private key")
     key.unlink()
+    Ledger(f"sqlite:///{tmp_path / 'empty.db'}").close()
+    refused(run("ledger", "sign", key, "--ledger", tmp_path / "empty.db"), 2, "has no entry yet; nothing was signed")
     assert ledger("sign", key, "--out", witness)[0] == 0
     signer = server_public_key(server_key(key))
     assert ledger("verify", "--witness", witness)[0] == 0

@@ -208,6 +208,14 @@ def test_an_estimate_takes_the_totals_of_its_places_and_the_error_of_each():
     assert figure.high - figure.value == pytest.approx(CONFIDENCE * figure.error)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_not_told(value):
+    nothing = Estimate("e")
+    assert Estimate.of("e", value, 1.0) == Estimate.of("e", 1.0, value) == nothing
+    assert nothing.within(0.0, 1.0) == nothing.mapped(math.sqrt) == nothing
+    assert estimated("e", lambda _: value, Noisy(np.zeros(1), 1.0), (0,)) == nothing
+
+
 def test_too_few_records_are_divided_by_nothing():
     for question in WELL_KNOWN:
         for figure in question.figures(Noisy(np.zeros(question.width), 1.0)):

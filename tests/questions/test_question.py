@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy.questions import codec
+from fedprivacy.questions.arguments import QuestionError
+from fedprivacy.questions.conditions import Within
 from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.counts import Count
+from fedprivacy.questions.moments import Bounded, Mean
 from fedprivacy.tasks.cells import TableError
 from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, squared, table_of
 
@@ -94,3 +98,18 @@ def test_a_column_that_is_not_there_is_named():
         others = {name: [1] for name in ("x", "y", "s", "ward", "other") if name != column}
         with pytest.raises(TableError, match=f"no column '{column}'"):
             question.totals(fp.Table(others))
+
+
+def test_what_is_no_condition_no_group_and_no_column_with_bounds_is_refused():
+    of = Bounded("a", 0, 1), Bounded("a", 0, 2)
+    for kind, fields in (
+        (Count, {"where": ({"column": "sex"},)}),
+        (Count, {"where": tuple(Within("x", n, n + 1) for n in range(65))}),
+        (Count, {"by": Within("x", 0, 1)}),
+        (Mean, {"of": of}),
+        (Mean, {"of": ()}),
+        (Mean, {"of": (("a", 0, 1),)}),
+        (Questions.count, {"where": {"sex": {"f"}}}),
+    ):
+        with pytest.raises(QuestionError):
+            kind(**fields)
