@@ -45,8 +45,9 @@ def test_they_are_upper_bounds(history: History, delta: float) -> None:
         for remove in (True, False):
             assert oracles.composed_delta(history, bound, remove) <= delta
         assert bound >= pld.epsilon(history, delta) * 0.999
-    with pytest.raises(ValueError, match=r"sampling_rate is 0\.0"):
-        composition.amplified(1.0, delta, 0.0)
+    for impossible in ((-0.1, delta, 0.1), (1.0, 1.5, 0.1), (1.0, delta, 0.0)):
+        with pytest.raises(ValueError, match="choose a"):
+            composition.amplified(*impossible)
 
 
 @given(

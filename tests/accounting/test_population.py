@@ -48,6 +48,15 @@ def test_each_history_that_has_changed_is_computed_once(monkeypatch: pytest.Monk
     assert accounts.nbytes / len(accounts) < 60
 
 
+def test_every_client_has_its_own_delta() -> None:
+    accounts = PopulationAccountant()
+    deltas = 10.0 ** -np.linspace(3.0, 9.0, 300)  # more than are numbered
+    rows = accounts.enrol([f"shard-{n}" for n in range(300)], deltas)
+    accounts.record(rows, accounts.mechanisms(EVENTS[:1]), 500)
+    assert (np.diff(accounts.epsilons()) > 0.0).all()
+    assert accounts.epsilons()[-1] == pytest.approx(pld.epsilon({EVENTS[0]: 500}, 1e-9), rel=1e-4)
+
+
 def test_the_same_steps_at_another_delta_have_another_epsilon() -> None:
     """Catches: an epsilon that is remembered by mechanism and steps, whatever the delta."""
     accounts = PopulationAccountant()

@@ -171,6 +171,13 @@ def test_open_noise_after_a_past_is_the_least_that_fits_be_it_the_past_s_own_or_
     assert filter_.noise_multiplier(0.1, 20, RELATION, past, least=5.0) == 5.0
 
 
+def test_the_fixed_filter_repeats_its_past_and_nothing_else():
+    filter_ = FixedMechanismFilter(BUDGET)
+    assert filter_.noise_multiplier(0.1, 10**6, RELATION, {EVENT: 20}) == EVENT.noise_multiplier
+    with pytest.raises(MechanismChanged, match="Keep sampling-rate"):
+        filter_.noise_multiplier(0.2, 10, RELATION, {EVENT: 20})
+
+
 @pytest.mark.parametrize("filter_", FILTERS)
 def test_a_spent_budget_names_its_filter_the_noise_before_and_noise_that_is_enough(filter_):
     kept, noise = FILTERS[filter_](BUDGET), 0.8

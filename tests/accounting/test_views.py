@@ -214,6 +214,7 @@ def test_an_epsilon_is_written_with_all_that_it_means_and_never_rounded_down(val
     wanted = f"epsilon {text} at delta 1e-05 (PLD; one client, zero-out, user-level view)"
     assert str(epsilon(value, View.USER_LEVEL)) == wanted == f"{epsilon(value, View.USER_LEVEL)}"
     by_rdp = Epsilon(value, DELTA, View.SERVER, ADD_OR_REMOVE, "RDP")
+    assert "even against the server" in View.SERVER.guarantee and View.USER_LEVEL.conditions
     assert str(by_rdp) == f"epsilon {text} at delta 1e-05 (RDP; one record, add-or-remove-one, server view)"
 
 
