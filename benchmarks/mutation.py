@@ -105,11 +105,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "fedprivacy/ledger/charges.py": (
         "tests/ledger/test_store.py",
-        "tests/ledger/test_balances.py",
         "tests/ledger/test_journal.py",
         "tests/ledger/test_verify.py",
         "tests/ledger/test_export.py",
-        "tests/ledger/test_charges.py",
         "tests/runs/test_accountant.py",
     ),
     "fedprivacy/guard/guard.py": ("tests/guard", "tests/flower/test_deployed_client.py"),

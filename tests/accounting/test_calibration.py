@@ -7,6 +7,7 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.accounting.marked import exhaustive
 
+PAST = {PoissonSampledGaussian(0.02, 1.3): 200}
 CASES = [
     (0.01, 1000, 2.0, 1e-5),
     (0.002, 5000, 1.0, 1e-6),
@@ -28,9 +29,13 @@ def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilo
     assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
 
 
-def test_the_relation_changes_no_number() -> None:
-    budget = PrivacyBudget(2.0, 1e-5)
-    assert noise_multiplier(budget, 0.01, 100) == noise_multiplier(budget, 0.01, 100, NeighbouringRelation.ZERO_OUT)
+def test_noise_after_a_past_spends_what_is_left() -> None:
+    budget = PrivacyBudget(2.5, 1e-5)
+    noise = noise_multiplier(budget, 0.01, 1_000, past=PAST)
+    assert 0.999 * 2.5 <= pld.epsilon({**PAST, PoissonSampledGaussian(0.01, noise): 1_000}, 1e-5) <= 2.5
+    assert noise > noise_multiplier(budget, 0.01, 1_000)
+    with pytest.raises(ValueError, match="the past alone has spent"):
+        noise_multiplier(PrivacyBudget(0.1, 1e-5), 0.01, 10, past=PAST)
 
 
 def test_replacing_a_record_takes_twice_the_noise_of_adding_one() -> None:
@@ -45,8 +50,10 @@ def test_replacing_a_record_takes_twice_the_noise_of_adding_one() -> None:
     [
         (PrivacyBudget(1.0, 1e-5), 0.1, 0, "steps is 0"),
         (PrivacyBudget(math.inf, 1e-5), 0.1, 10, "epsilon is infinite"),
-        *exhaustive((PrivacyBudget(1e-5, 1e-5), 1.0, 10**9, "noise multiplier of 10000 does not meet")),
-        *exhaustive((PrivacyBudget(1.0, 1e-2), 1e-6, 10, "asks for no noise")),
+        *exhaustive(
+            (PrivacyBudget(1e-5, 1e-5), 1.0, 10**9, "noise multiplier of 10000 does not meet"),
+            (PrivacyBudget(1.0, 1e-2), 1e-6, 10, "asks for no noise"),
+        ),
         (PrivacyBudget(1.0, 1e-5), 1.5, 10, "sampling_rate is 1.5"),
     ],
 )
@@ -80,28 +87,10 @@ def test_a_quota_is_0_where_all_is_spent_and_has_no_end_where_nothing_limits_it(
     assert step_quota(PoissonSampledGaussian(1e-5, 10.0), PrivacyBudget(1.0, 1e-6)) == UNLIMITED
 
 
-def test_noise_after_a_past_spends_what_is_left() -> None:
-    past = {PoissonSampledGaussian(0.02, 1.3): 200}
-    noise = noise_multiplier(PrivacyBudget(2.5, 1e-5), 0.01, 1_000, past=past)
-    spent = pld.epsilon({**past, PoissonSampledGaussian(0.01, noise): 1_000}, 1e-5)
-    assert 0.999 * 2.5 <= spent <= 2.5
-    assert noise > noise_multiplier(PrivacyBudget(2.5, 1e-5), 0.01, 1_000)
-
-
-def test_a_past_that_has_spent_the_budget_leaves_no_noise_to_find() -> None:
-    past = {PoissonSampledGaussian(0.02, 1.3): 200}
-    with pytest.raises(ValueError, match="the past alone has spent"):
-        noise_multiplier(PrivacyBudget(0.1, 1e-5), 0.01, 10, past=past)
-
-
-@pytest.mark.parametrize("past", [None, {PoissonSampledGaussian(0.02, 1.3): 100}])
-def test_the_largest_sampling_rate_spends_the_budget(past: dict[PoissonSampledGaussian, int] | None) -> None:
-    rate = sampling_rate(PrivacyBudget(3.0, 1e-5), 1.2, 500, past)
-    spent = pld.epsilon({**(past or {}), PoissonSampledGaussian(rate, 1.2): 500}, 1e-5)
-    assert 0.999 * 3.0 <= spent <= 3.0
-
-
-def test_a_sampling_rate_of_one_may_fit_and_none_may_not() -> None:
+def test_the_largest_sampling_rate_spends_the_budget() -> None:
+    for past in ({}, PAST):
+        rate = sampling_rate(PrivacyBudget(3.0, 1e-5), 1.2, 500, past)
+        assert 0.999 * 3.0 <= pld.epsilon({**past, PoissonSampledGaussian(rate, 1.2): 500}, 1e-5) <= 3.0
     assert sampling_rate(PrivacyBudget(3.0, 1e-5), 50.0, 10) == 1.0
     with pytest.raises(ValueError, match="more noise"):
         sampling_rate(PrivacyBudget(1e-4, 1e-12), 0.5, 10**6)

@@ -31,22 +31,13 @@ def test_fixed_filter_grants_the_pld_quota_and_then_what_is_left() -> None:
     assert filter_.quota({PoissonSampledGaussian(0.5, 1.0): 0}, EVENT) == whole  # it never ran
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        PoissonSampledGaussian(0.01, 1.1),
-        PoissonSampledGaussian(0.02, 1.0),
-        PoissonSampledGaussian(0.01, 1.0, NeighbouringRelation.ZERO_OUT),
-    ],
-)
-def test_fixed_filter_refuses_a_changed_mechanism(other: PoissonSampledGaussian) -> None:
-    with pytest.raises(MechanismChanged) as refusal:
-        FixedMechanismFilter(BUDGET).quota({other: 1}, EVENT)
-    message = str(refusal.value)
-    assert str(other) in message
-    assert str(EVENT) in message
-    assert 'filter = "adaptive"' in message
-    assert "Keep sampling-rate and noise-multiplier" in message
+def test_fixed_filter_refuses_a_changed_mechanism() -> None:
+    zero_out = PoissonSampledGaussian(0.01, 1.0, NeighbouringRelation.ZERO_OUT)
+    for other in (PoissonSampledGaussian(0.01, 1.1), PoissonSampledGaussian(0.02, 1.0), zero_out):
+        with pytest.raises(MechanismChanged) as refusal:
+            FixedMechanismFilter(BUDGET).quota({other: 1}, EVENT)
+        for words in (str(other), str(EVENT), 'filter = "adaptive"', "Keep sampling-rate and noise-multiplier"):
+            assert words in str(refusal.value)
 
 
 @given(
@@ -80,6 +71,8 @@ def test_adaptive_quota_is_maximal(past: dict[PoissonSampledGaussian, int]) -> N
     assert n > 0
     assert rdp.compose({**past, event: n}, [filter_.order])[0] <= filter_.bound
     assert rdp.compose({**past, event: n + 1}, [filter_.order])[0] > filter_.bound
+    assert filter_.quota({PoissonSampledGaussian(1.0, 0.5): 3}, event) == 0
+    assert filter_.quota(past, PoissonSampledGaussian(0.5, 1e-200)) == 0
 
 
 def test_the_order_depends_on_the_budget_alone() -> None:
@@ -87,19 +80,6 @@ def test_the_order_depends_on_the_budget_alone() -> None:
     orders = [AdaptiveFilter(PrivacyBudget(epsilon, 1e-5)).order for epsilon in (0.1, 1.0, 10.0, 1000.0)]
     assert orders == sorted(orders, reverse=True)
     assert all(order in rdp.ORDERS for order in orders)
-
-
-def test_the_order_serves_a_gaussian_well() -> None:
-    """A pure Gaussian gets at least 90 % of the steps that its own best order would allow."""
-    for epsilon in (0.5, 1.0, 4.0, 16.0):
-        filter_, event = AdaptiveFilter(PrivacyBudget(epsilon, 1e-5)), PoissonSampledGaussian(1.0, 100.0)
-        best = max(rdp.to_divergence(epsilon, 1e-5, order) / (order / 2e4) for order in rdp.ORDERS.tolist())
-        assert filter_.quota({}, event) >= 0.9 * math.floor(best)
-
-
-def test_adaptive_filter_is_spent_when_the_past_spent_it() -> None:
-    assert AdaptiveFilter(BUDGET).quota({PoissonSampledGaussian(1.0, 0.5): 3}, EVENT) == 0
-    assert AdaptiveFilter(BUDGET).quota({}, PoissonSampledGaussian(0.5, 1e-200)) == 0
 
 
 def test_adaptive_filter_refuses_a_budget_it_can_never_grant() -> None:

@@ -19,8 +19,8 @@ def test_the_gaussian_epsilon_matches_60_digits(mu: float, delta: float) -> None
         assert above > delta > below
 
 
-@pytest.mark.parametrize("delta", [0.9, 1e-3, 1e-5, 1e-12, 1e-300])
-@pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 0.5, 3.0, 30.0, 1e3, 1e6, 1e12])
+@pytest.mark.parametrize("delta", [0.9, 1e-5, 1e-300])
+@pytest.mark.parametrize("epsilon", [1e-12, 0.5, 30.0, 1e6, 1e12])
 def test_the_largest_mu_of_a_budget_is_right_and_within_1e_8(epsilon: float, delta: float) -> None:
     with mpmath.workdps(400):
         mu = mpmath.mpf(gdp.gaussian_mu(epsilon, delta))

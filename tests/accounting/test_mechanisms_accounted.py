@@ -16,15 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedprivacy.accounting import UNLIMITED, pld, rdp, step_quota
-from fedprivacy.accounting.histories import checked, truncation, untruncated
+from fedprivacy.accounting import pld, rdp, step_quota
+from fedprivacy.accounting.histories import truncation, untruncated
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import (
     Event,
     FixedSizeSampledGaussian,
-    History,
     NeighbouringRelation,
     PoissonSampledGaussian,
     PoissonSampledLaplace,
@@ -120,6 +119,7 @@ def dots(event: Event, direction: Direction, coarseness: float) -> tuple[Callabl
 
 GAUSSIANS = [PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01, 0.5, 1.0), (0.3, 1.0, 5.0))]
 EVENTS: list[Event] = [
+    PoissonSampledGaussian(0.5, 1.0),
     *(PoissonSampledLaplace(q, b) for q, b in itertools.product((1e-4, 0.05, 0.7, 1.0), (0.1, 1.0, 7.0))),
     PoissonSampledLaplace(1.0, 3.0, REPLACE),
     PoissonSampledGaussian(1.0, 1.7, REPLACE),
@@ -133,65 +133,26 @@ EVENTS: list[Event] = [
 
 @pytest.mark.parametrize("direction", Direction)
 @pytest.mark.parametrize("event", [*GAUSSIANS, *EVENTS], ids=str)
-@pytest.mark.parametrize("coarseness", [2, *exhaustive(30)])
-def test_the_discrete_loss_dominates_at_every_epsilon(event: Event, direction: Direction, coarseness: int) -> None:
-    discrete, width = dots(event, direction, coarseness)
+def test_the_discrete_loss_dominates_at_every_epsilon_and_is_tight_on_a_fine_grid(
+    event: Event, direction: Direction
+) -> None:
     truth = exact(event) if direction is Direction.REMOVE else mirrored(exact(event))
+    for coarseness in (2, 30):
+        dominates(*dots(event, direction, coarseness), truth, direction)
+    fine, width = dots(event, direction, 1000)
+    for epsilon in np.array([-1.0, -0.1, 0.0, 0.1, 0.5]) * width:
+        wanted = pytest.approx(float(truth(np.asarray(epsilon))), rel=2e-3, abs=1e-12)
+        assert event not in EVENTS or fine(epsilon) == wanted
+
+
+def dominates(discrete: Callable[[float], float], width: float, truth: Profile, direction: Direction) -> None:
+    """Check that a discrete loss has no smaller delta than the truth at any epsilon."""
     for epsilon in width * np.concatenate([-np.geomspace(0.01, 5.0, 12), [0.0], np.geomspace(0.01, 9.0, 20)]):
         cancelled = 2.0**-50 * np.exp(epsilon)  # what is left of `mirrored`, whose terms are as large as this
         assert discrete(epsilon) >= truth(np.asarray(epsilon)) - 4e-15 - cancelled * (direction is Direction.ADD)
 
 
-@pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize("event", [PoissonSampledGaussian(0.5, 1.0), *EVENTS], ids=str)
-def test_a_fine_grid_is_tight(event: Event, direction: Direction) -> None:
-    discrete, width = dots(event, direction, 1000)
-    truth = exact(event) if direction is Direction.REMOVE else mirrored(exact(event))
-    for epsilon in np.array([-1.0, -0.1, 0.0, 0.1, 0.5]) * width:
-        assert discrete(epsilon) == pytest.approx(float(truth(np.asarray(epsilon))), rel=2e-3, abs=1e-12)
-
-
-@pytest.mark.parametrize("event", [*GAUSSIANS, *EVENTS], ids=str)
-def test_both_measures_keep_their_mass(event: Event) -> None:
-    log2_step = math.floor(math.log2(deviation(event) / 16))
-    for loss in discretise(event, log2_step, 9.0).values():
-        losses = (loss.first + np.arange(loss.masses.size)) * 2.0**log2_step
-        assert (loss.masses >= 0).all()
-        assert 1.0 <= loss.masses.sum() + loss.infinity <= 1.0 + 1e-10
-        assert loss.masses @ np.exp(-losses) == pytest.approx(1.0, abs=1e-6)
-
-
 # --- one execution ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("b", [0.3, 1.0, 5.0, 50.0])
-@pytest.mark.parametrize("delta", [0.2, 1e-2, 1e-5, 1e-12])
-def test_the_laplace_mechanism(b: float, delta: float) -> None:
-    """delta = 1 - e^((eps - 1 / b) / 2)."""
-    truth = max(0.0, 1 / b + 2 * math.log1p(-delta))
-    ours = pld.epsilon({PoissonSampledLaplace(1.0, b): 1}, delta)
-    assert truth * (1 - 1e-12) <= ours <= 1.002 * truth + 1e-12
-    assert pld.epsilon({PoissonSampledLaplace(1.0, 2 * b, REPLACE): 1}, delta) == ours
-
-
-@pytest.mark.parametrize(("k", "f"), [(2, 0.5), (2, 0.01), (10, 0.9), (1000, 0.999)])
-@pytest.mark.parametrize("delta", [0.1, 1e-3, 1e-9])
-def test_randomised_response(k: int, f: float, delta: float) -> None:
-    """delta = p - e^eps t between log((p - delta) / t) and log(p / t)."""
-    p, t = 1 - f + f / k, f / k
-    truth = max(0.0, math.log((p - delta) / t)) if p > delta else 0.0
-    ours = pld.epsilon({RandomizedResponse(k, f): 1}, delta)
-    assert truth * (1 - 1e-9) <= ours <= truth * 1.01 + 1e-6
-
-
-def test_answers_at_random_cost_nothing() -> None:
-    assert pld.epsilon({RandomizedResponse(5, 1.0): 1000}, 1e-9) == 0.0
-    assert step_quota(RandomizedResponse(3, 1.0), PrivacyBudget(3.0, 1e-5)) == UNLIMITED
-
-
-def test_a_sample_of_all_records_is_no_sample() -> None:
-    replaced, all_records = PoissonSampledGaussian(1.0, 4.0, REPLACE), FixedSizeSampledGaussian(7, 7, 4.0)
-    assert pld.epsilon({all_records: 5}, 1e-5) == pytest.approx(pld.epsilon({replaced: 5}, 1e-5), rel=1e-3)
 
 
 # --- samples of fixed size -------------------------------------------------------------------------------------------
@@ -236,8 +197,7 @@ def test_no_shard_of_numbers_exceeds_the_bound_for_fixed_sizes(size: int, order:
 @pytest.mark.parametrize(
     "event", [RandomizedResponse(2, 0.5), RandomizedResponse(10, 0.9), RandomizedResponse(3, 0.01)]
 )
-@pytest.mark.parametrize("n", [2, 7, 60])
-@pytest.mark.parametrize("delta", [1e-2, 1e-6])
+@pytest.mark.parametrize(("n", "delta"), [(1, 1e-3), (7, 1e-2), (60, 1e-6)])
 def test_compositions_of_randomised_response(event: RandomizedResponse, n: int, delta: float) -> None:
     """The sum of losses is a whole multiple of one of them: an exact convolution of three numbers."""
     p, t, losses = answer_atoms(event)
@@ -254,28 +214,6 @@ def test_compositions_of_randomised_response(event: RandomizedResponse, n: int, 
     assert truth(0.995 * bound) > delta
 
 
-@pytest.mark.parametrize(
-    ("q", "b", "n"),
-    [
-        (0.1, 1.0, 50),
-        *exhaustive((1.0, 5.0, 10), (1.0, 20.0, 500), (0.01, 0.5, 300), (0.5, 0.2, 3)),
-    ],
-)
-def test_compositions_of_laplace_against_dp_accounting(q: float, b: float, n: int) -> None:
-    from dp_accounting.pld import privacy_loss_distribution
-
-    optimistic, pessimistic = (
-        privacy_loss_distribution.from_laplace_mechanism(
-            b, sampling_prob=q, pessimistic_estimate=above, use_connect_dots=above
-        ).self_compose(n)
-        for above in (False, True)
-    )
-    for delta in (1e-3, 1e-6):
-        ours = pld.epsilon({PoissonSampledLaplace(q, b): n}, delta)
-        assert optimistic.get_epsilon_for_delta(delta) * (1 - 1e-9) <= ours
-        assert ours == pytest.approx(pessimistic.get_epsilon_for_delta(delta), rel=0.005)
-
-
 HISTORIES: list[dict[Event, int]] = [
     {PoissonSampledGaussian(1.0, 4.0, REPLACE): 3, RandomizedResponse(4, 0.7): 1},
     {PoissonSampledGaussian(1.0, 2.0, REPLACE): 1, PoissonSampledLaplace(1.0, 3.0, REPLACE): 1},
@@ -287,9 +225,9 @@ HISTORIES: list[dict[Event, int]] = [
 
 
 @pytest.mark.parametrize("history", HISTORIES, ids=lambda h: " + ".join(map(str, h)))
-@pytest.mark.parametrize("delta", [1e-2, 1e-6])
-def test_heterogeneous_histories(history: dict[Event, int], delta: float) -> None:
+def test_heterogeneous_histories(history: dict[Event, int]) -> None:
     """Gaussian losses by quadrature, the exact profile of the other event at what they leave of epsilon."""
+    delta = 1e-5
     bound = np.asarray(pld.epsilon(history, delta))
     (first, count), (second, _) = history.items()
     assert isinstance(first, PoissonSampledGaussian)
@@ -298,12 +236,6 @@ def test_heterogeneous_histories(history: dict[Event, int], delta: float) -> Non
     remove = float(weights @ exact(second)(bound - losses))
     add = float(-np.expm1(bound) + np.exp(bound) * (weights @ exact(second)(-bound - losses)))
     assert 0.95 * delta <= max(remove, add) <= delta * (1 + 1e-6)
-
-
-def test_events_of_any_type_have_an_order() -> None:
-    events = [*EVENTS[12:], RandomizedResponse(3, 0.1)]
-    history: History = dict.fromkeys(events, 2)
-    assert list(checked(history)) == list(checked(dict.fromkeys(events[::-1], 2)))
 
 
 # --- samples that are cut down ---------------------------------------------------------------------------------------
@@ -325,13 +257,8 @@ def test_the_tail_of_the_sample_size_is_rounded_up(q: float, records: int, large
             if term < tail * mpmath.mpf(10) ** -30:
                 break
         assert tail <= truncation(event) <= tail * (1 + 3e-6)
-
-
-def test_a_sample_that_cannot_be_too_large_costs_nothing_more() -> None:
-    event = TruncatedPoissonSampledGaussian(0.1, 1.0, 50, 50)
-    assert truncation(event) == 0.0
-    assert pld.epsilon({event: 20}, 1e-5) == pld.epsilon({event.untruncated: 20}, 1e-5)
-    assert rdp.epsilon({event: 20}, 1e-5) == rdp.epsilon({event.untruncated: 20}, 1e-5)
+    never = TruncatedPoissonSampledGaussian(q, 1.0, 50, 50)
+    assert truncation(never) == 0.0 and untruncated({never: 3, never.untruncated: 4}) == ({never.untruncated: 7}, 0.0)
 
 
 @pytest.mark.parametrize("largest", [105, *exhaustive(100)])
@@ -346,13 +273,6 @@ def test_cut_samples_are_charged_to_delta(largest: int, delta: float) -> None:
     assert bound >= pld.epsilon(whole, delta)
 
 
-def test_the_same_event_with_and_without_a_limit_is_merged() -> None:
-    event = TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 110)
-    whole, cut = untruncated({event: 3, event.untruncated: 4})
-    assert whole == {event.untruncated: 7}
-    assert cut == pytest.approx(3 * truncation(event))
-
-
 def test_samples_cut_too_often_prove_nothing() -> None:
     event = TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 60)
     assert pld.epsilon({event: 50}, 1e-5) == math.inf
@@ -360,13 +280,9 @@ def test_samples_cut_too_often_prove_nothing() -> None:
     assert np.isinf(rdp.rdp(event)).all()
     with pytest.raises(ValueError, match="untruncated"):
         pair(event)
-
-
-def test_cut_samples_with_an_epsilon_beyond_the_floating_point_range_prove_nothing() -> None:
-    event = TruncatedPoissonSampledGaussian(1e-3, 0.02, 1000, 200)
-    assert 0.0 < truncation(event) < 1e-200
-    assert pld.epsilon({event.untruncated: 1}, 1e-9) > 1000.0
-    assert pld.epsilon({event: 1}, 1e-9) == math.inf
+    beyond_floats = TruncatedPoissonSampledGaussian(1e-3, 0.02, 1000, 200)
+    assert 0.0 < truncation(beyond_floats) < 1e-200
+    assert pld.epsilon({beyond_floats: 1}, 1e-9) == math.inf > pld.epsilon({beyond_floats.untruncated: 1}, 1e-9)
 
 
 # --- quotas ----------------------------------------------------------------------------------------------------------
@@ -410,7 +326,7 @@ def laplace_divergence(q: float, b: float, order: float, remove: bool = True) ->
     ("q", "b"),
     [
         (0.3, 1.0),
-        *exhaustive((1.0, 0.3), (1.0, 40.0), (0.01, 0.5), (0.2, 30.0)),
+        *exhaustive((1.0, 0.3), (0.2, 30.0)),
     ],
 )
 def test_laplace_divergence(q: float, b: float) -> None:
@@ -462,6 +378,7 @@ RATES = st.one_of(st.just(1.0), st.floats(-8, 0).map(lambda x: 10.0**x))
 SCALES = st.floats(-6, 6).map(lambda x: 10.0**x)
 SIZES = st.integers(1, 10**6)
 ANY_EVENT = st.one_of(
+    st.builds(PoissonSampledGaussian, RATES, SCALES),
     st.builds(PoissonSampledLaplace, RATES, SCALES),
     st.builds(PoissonSampledLaplace, st.just(1.0), SCALES, st.just(REPLACE)),
     st.builds(RandomizedResponse, st.integers(2, 10**6), st.floats(-12, 0).map(lambda x: 10.0**x)),
@@ -490,14 +407,11 @@ def test_any_event_has_a_bound_that_rises_with_the_steps(event: Event, steps: li
     [
         (lambda: PoissonSampledGaussian(0.5, 1.0, REPLACE), "FixedSizeSampledGaussian"),
         (lambda: PoissonSampledLaplace(0.5, 1.0, REPLACE), "sampling_rate 1"),
-        (lambda: PoissonSampledLaplace(0.0, 1.0), r"sampling_rate is 0\.0"),
         (lambda: PoissonSampledLaplace(0.5, math.nan), "noise_multiplier is nan"),
         (lambda: RandomizedResponse(1, 0.5), "categories is 1"),
         (lambda: RandomizedResponse(2, 0.0), r"uniform_probability is 0\.0"),
         (lambda: RandomizedResponse(2, 0.5, ZERO_OUT), "holds for replace-one alone"),
         (lambda: FixedSizeSampledGaussian(3, 2, 1.0), "records is 2"),
-        (lambda: FixedSizeSampledGaussian(0, 2, 1.0), "sample_size is 0"),
-        (lambda: FixedSizeSampledGaussian(1, 2, 0.0), r"noise_multiplier is 0\.0"),
         (lambda: FixedSizeSampledGaussian(1, 2, 1.0, ZERO_OUT), "holds for replace-one alone"),
         (lambda: TruncatedPoissonSampledGaussian(0.1, 1.0, 0, 1), "records is 0"),
         (lambda: TruncatedPoissonSampledGaussian(0.1, 1.0, 5, 0), "largest_sample is 0"),

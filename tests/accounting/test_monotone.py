@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,29 +54,15 @@ def test_more_steps_more_sampling_less_noise_less_delta_never_cost_less(
         assert at_most(base, epsilon(q, s, n, delta / factor))
 
 
-@given(event=EVENTS, delta=powers_of_ten(-12, -2), steps=st.lists(st.integers(0, 3000), min_size=2, max_size=5))
-def test_a_plan_never_decreases(event: Event, delta: float, steps: list[int]) -> None:
-    assert (np.diff(pld.epsilons(event, sorted(steps), delta)) >= 0.0).all()
-
-
 @given(history=HISTORIES, event=EVENTS, count=st.integers(1, 20_000), delta=powers_of_ten(-12, -2))
 def test_one_event_more_never_costs_less(history: dict[Event, int], event: Event, count: int, delta: float) -> None:
     longer = {**history, event: history.get(event, 0) + count}
     assert at_most(pld.epsilon(history, delta), pld.epsilon(longer, delta))
 
 
-@pytest.mark.exhaustive
-@given(history=HISTORIES, factor=st.integers(2, 10), delta=DELTAS)
-def test_a_history_repeated_never_costs_less(history: dict[Event, int], factor: int, delta: float) -> None:
-    repeated = {event: count * factor for event, count in history.items()}
-    assert at_most(pld.epsilon(history, delta), pld.epsilon(repeated, delta))
-
-
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("most", [1, 5])
-@given(data=st.data(), delta=ANY_DELTAS)
-def test_every_history_has_an_answer(most: int, data: st.DataObject, delta: float) -> None:
-    history = data.draw(st.dictionaries(ANY_EVENTS, ANY_STEPS, max_size=most))
+@given(history=st.dictionaries(ANY_EVENTS, ANY_STEPS, max_size=5), delta=ANY_DELTAS)
+def test_every_history_has_an_answer(history: dict[Event, int], delta: float) -> None:
     value = pld.epsilon(history, delta)
     assert 0.0 <= value < math.inf
     assert value <= rdp.epsilon(history, delta)

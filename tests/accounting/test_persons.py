@@ -1,4 +1,4 @@
-"""A person with several rows: the exact epsilon, against dp_accounting, closed forms and quadrature."""
+"""A person with several rows: the exact epsilon, against closed forms and quadrature."""
 
 import math
 
@@ -6,14 +6,11 @@ import mpmath
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.optimize import brentq
-from scipy.special import ndtr
 
 import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.pairs import SampledGaussian
 from fedprivacy.accounting.persons import of_person
-from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     NeighbouringRelation,
@@ -23,63 +20,26 @@ from fedprivacy.values.events import (
     RowSampledGaussian,
     TruncatedPoissonSampledGaussian,
 )
-from tests.accounting.marked import exhaustive
-from tests.accounting.oracles import discrete_delta, exact_share, gaussian_epsilon
+from tests.accounting.marked import exhaustive, soak
+from tests.accounting.oracles import exact_share, gaussian_epsilon
 
 FACT = {"sampling_rate": 0.01, "noise_multiplier": 1.0, "steps": 1000, "delta": 1e-5}
-
-
 OTHER = PoissonSampledGaussian(1.0, 30.0)
 
 
-def of_dp_accounting(q, sigma, steps, k, interval):
-    """A person's loss, as dp_accounting bounds it on a grid of this interval."""
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        sigma,
-        sensitivities=range(k + 1),
-        sampling_probs=stats.binom.pmf(range(k + 1), k, q),
-        value_discretization_interval=interval,
-    ).self_compose(steps)
-
-
 @pytest.mark.parametrize(
-    ("q", "sigma", "steps", "k", "delta", "interval"),
+    ("q", "sigma", "steps", "k", "delta", "other"),
     [
-        (0.3, 6.0, 60, 5, 1e-5, 1e-2),
+        (0.3, 6.0, 60, 3, 1e-5, {}),
         *exhaustive(
-            (0.01, 1.0, 1000, 2, 1e-5, 1e-3),
-            (0.01, 1.0, 1000, 5, 1e-9, 1e-3),
-            (0.3, 6.0, 60, 2, 1e-5, 1e-3),
-            (0.9, 4.0, 3, 3, 1e-6, 1e-3),
-            (0.05, 20.0, 500, 64, 1e-5, 1e-2),
-            (0.5, 2.0, 1, 7, 1e-3, 1e-2),
+            (0.01, 1.0, 1000, 5, 1e-5, {OTHER: 4}),
+            (0.01, 1.0, 1000, 2, 1e-12, {}),
+            (0.001, 0.8, 200, 4, 1e-4, {OTHER: 4}),
+            (0.4, 2.0, 3, 7, 1e-3, {}),
         ),
+        *soak((0.3, 6.0, 60, 5, 1e-9, {OTHER: 4}), (0.05, 9.0, 500, 20, 1e-5, {OTHER: 4})),
     ],
 )
-def test_epsilon_is_that_of_dp_accounting_alone_and_composed(q, sigma, steps, k, delta, interval):
-    alone, history = of_dp_accounting(q, sigma, steps, k, interval), {PoissonSampledGaussian(q, sigma): steps}
-    both = alone.compose(of_dp_accounting(1.0, OTHER.noise_multiplier, 4, k, interval))
-    for loss, executed in ((alone, history), (both, history | {OTHER: 4})):
-        assert pld.epsilon(of_person(executed, k), delta) == pytest.approx(loss.get_epsilon_for_delta(delta), rel=5e-4)
-
-
-@pytest.mark.parametrize(
-    ("q", "sigma", "steps", "k", "delta"),
-    [
-        (0.3, 6.0, 60, 3, 1e-5),
-        *exhaustive(
-            (0.01, 1.0, 1000, 5, 1e-5),
-            (0.01, 1.0, 1000, 2, 1e-12),
-            (0.3, 6.0, 60, 5, 1e-9),
-            (0.05, 9.0, 500, 20, 1e-5),
-            (0.001, 0.8, 200, 4, 1e-4),
-            (0.4, 2.0, 3, 7, 1e-3),
-        ),
-    ],
-)
-@pytest.mark.parametrize("other", [{}, {OTHER: 4}], ids=["alone", "composed"])
 def test_epsilon_is_exact_and_never_too_small(q, sigma, steps, k, delta, other):
     history = of_person({PoissonSampledGaussian(q, sigma): steps, **other}, k)
     assert 0.99 < exact_share(history, pld.epsilon(history, delta), delta) <= 1.0
@@ -97,52 +57,11 @@ def test_the_figures_of_the_guide(settings, epsilons):
         assert round(fp.epsilon(**settings, rows_per_person=rows), 2) == epsilon
 
 
-def exact_delta(event, epsilon, direction):
-    """Hockey-stick divergence of one step, from the one outcome at which the loss is epsilon."""
-    q, s, k = event.sampling_rate, event.noise_multiplier, event.rows_per_person
-    j = np.arange(k + 1)
-    weights = stats.binom.pmf(j, k, q)
-    sign = 1.0 if direction is Direction.REMOVE else -1.0
-
-    def excess(x):
-        return sign * float(np.logaddexp.reduce(np.log(weights) + (2.0 * j * x - j**2) / (2.0 * s**2))) - epsilon
-
-    far = k + 40.0 * s
-    if excess(-far) * excess(far) > 0.0:  # no outcome, or every one, has as large a loss
-        return 0.0 if excess(far) < 0.0 else -math.expm1(epsilon)
-    x = brentq(excess, -far, far, xtol=1e-14)
-    mixture, base = float(weights @ ndtr(sign * (j - x) / s)), float(ndtr(-sign * x / s))
-    return mixture - math.exp(epsilon) * base if sign > 0.0 else base - math.exp(epsilon) * mixture
-
-
-@pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(
-    "event",
-    [RowSampledGaussian(0.3, 1.5, 2), *exhaustive(RowSampledGaussian(0.01, 0.6, 5), RowSampledGaussian(0.7, 9.0, 20))],
-    ids=str,
-)
-def test_one_step_is_dominated_in_each_direction_and_tightly(event, direction):
-    width = deviation(event)
-    log2_step = math.floor(math.log2(width / 300.0))
-    loss = discretise(event, log2_step, 8.0)[direction]
-    for epsilon in width * np.linspace(-2.0, 4.0, 13):
-        found, truth = (
-            discrete_delta(loss, 2.0**log2_step, epsilon - loss.slack),
-            exact_delta(event, epsilon, direction),
-        )
-        assert truth - 1e-14 <= found <= 1.001 * truth + 1e-9
-
-
-@pytest.mark.parametrize(
-    ("q", "sigma", "steps"), [(0.01, 1.0, 200), *exhaustive((1e-4, 0.5, 30), (0.6, 7.0, 300), (0.2, 2.0, 1))]
-)
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 1.0, 200), *exhaustive((0.6, 7.0, 300))])
 def test_another_row_costs_more_and_one_costs_what_a_record_does(q, sigma, steps):
     epsilons = [pld.epsilon({RowSampledGaussian(q, sigma, k): steps}, 1e-5) for k in range(1, 9)]
     assert epsilons == sorted(epsilons) and epsilons[-1] > 2.0 * epsilons[0]
     assert epsilons[0] == pytest.approx(pld.epsilon({PoissonSampledGaussian(q, sigma): steps}, 1e-5), rel=1e-12)
-
-
-def test_one_row_is_a_record_to_the_last_bit():
     assert fp.epsilon(**FACT, rows_per_person=1, clients_per_person=1) == fp.epsilon(**FACT)
 
 
@@ -195,7 +114,7 @@ def test_the_worst_rows_have_the_largest_norm_and_point_one_way(q, sigma, rows):
     ("q", "sigma", "k"),
     [
         (0.01, 1.0, 5),
-        *exhaustive((1e-6, 0.5, 64), (0.3, 6.0, 2), (0.9, 0.7, 64), (1.0 - 1e-9, 2.0, 3), (0.02, 3.0, 1024)),
+        *exhaustive((1e-6, 0.5, 64), (1.0 - 1e-9, 2.0, 3), (0.02, 3.0, 1024)),
     ],
 )
 def test_the_slack_covers_what_is_left_of_the_search_for_a_loss(q, sigma, k):
@@ -221,13 +140,10 @@ def test_as_many_rows_as_a_unit_may_have_are_counted():
 
 
 @pytest.mark.parametrize("name", ["rows_per_person", "clients_per_person"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, 10**9, 1025])
-def test_a_number_that_is_none_is_named_with_its_remedy(name, value):
-    with pytest.raises(ValueError, match=rf"^{name} is {value}; choose an integer from 1 to 1024\.$"):
-        fp.epsilon(**FACT, **{name: value})
-
-
-def test_too_many_steps_are_refused():
+def test_a_number_that_is_none_and_one_that_makes_too_many_steps_are_named_with_the_remedy(name):
+    for value in (0, 1.5, True, 1025):
+        with pytest.raises(ValueError, match=rf"^{name} is {value}; choose an integer from 1 to 1024\.$"):
+            fp.epsilon(**FACT, **{name: value})
     with pytest.raises(
         ValueError, match=r"^clients_per_person is 1000, which makes 3,000,000,000 steps in all; choose fewer"
     ):

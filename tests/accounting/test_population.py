@@ -22,33 +22,16 @@ def population(rate_grid: float | None = None, clients: int = 6) -> tuple[Popula
 def test_epsilons_are_those_of_the_histories() -> None:
     accounts, rows, (a, b, c) = population()
     accounts.record(rows[:5], [a, a, b, c, c], [100, 250, 70, 40, 900])
-    accounts.record(rows[[1, 3]], [b, a], 60)
+    accounts.record(rows[[1, 3, 3]], [b, a, a], [60, 30, 30])
+    accounts.record([], [], [])
     expected = [pld.epsilon(accounts.history(row), 1e-5) for row in rows.tolist()]
     assert accounts.history(1) == {EVENTS[0]: 250, EVENTS[1]: 60}
     assert accounts.epsilons() == pytest.approx(expected, rel=1e-4)
     assert accounts.epsilons()[5] == 0.0
 
 
-def test_rounds_add_up_to_the_same_as_one_record() -> None:
-    gradual, rows, (a, b, _) = population()
-    for _ in range(7):
-        gradual.record(rows, a, 20)
-        gradual.record(rows[::2], b, 5)
-        gradual.epsilons(rows[:2])
-    whole, _, _ = population()
-    whole.record(rows, a, 140)
-    whole.record(rows[::2], b, 35)
-    assert gradual.epsilons() == pytest.approx(whole.epsilons(), rel=1e-9)
-
-
-def test_a_row_may_come_twice_in_one_record() -> None:
-    accounts, rows, (a, _, _) = population()
-    accounts.record([rows[2], rows[2]], [a, a], [30, 12])
-    assert accounts.history(2) == {EVENTS[0]: 42}
-
-
 def test_each_history_that_has_changed_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    accounts, rows, (a, b, _) = population(clients=1_000)
+    accounts, rows, (a, b, _) = population(clients=10_000)
     asked: list[int] = []
     compute = BatchComposer.epsilons
     monkeypatch.setattr(
@@ -62,20 +45,7 @@ def test_each_history_that_has_changed_is_computed_once(monkeypatch: pytest.Monk
     accounts.epsilons()
     accounts.epsilons()
     assert (asked[0], sum(asked)) == (2, 2 + 3)
-
-
-def test_a_grid_rounds_towards_more_privacy_loss() -> None:
-    exact, rows, mechanisms = population()
-    rounded, _, grid = population(rate_grid=1.01)
-    for accounts, numbers in ((exact, mechanisms), (rounded, grid)):
-        accounts.record(rows[:3], numbers, 300)
-    ratio = rounded.epsilons()[:3] / exact.epsilons()[:3]
-    assert (ratio >= 1.0).all()
-    assert (ratio < 1.03).all()
-    assert all(
-        event.sampling_rate >= was.sampling_rate
-        for event, was in zip((next(iter(rounded.history(row))) for row in range(3)), EVENTS, strict=True)
-    )
+    assert accounts.nbytes / len(accounts) < 60
 
 
 def test_every_client_has_its_own_delta() -> None:
@@ -106,14 +76,11 @@ def test_accounts_survive_in_a_file(tmp_path: Path) -> None:
     assert again.epsilons() == pytest.approx(accounts.epsilons(), rel=1e-9)
     assert [again.history(row) for row in range(6)] == [accounts.history(row) for row in range(6)]
     assert again.enrol(["cancer/client-4"], 1e-5).tolist() == [4]
-    with pytest.raises(ValueError, match="keep one population for each relation"):
-        again.mechanisms([PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)])
-
-
-def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "accounts.npz").write_text("no accounts")
     with pytest.raises(ValueError, match="holds no accounts"):
         PopulationAccountant.load(tmp_path / "accounts.npz")
+    with pytest.raises(ValueError, match="keep one population for each relation"):
+        again.mechanisms([PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)])
 
 
 def test_an_account_keeps_its_delta() -> None:
@@ -125,12 +92,6 @@ def test_an_account_keeps_its_delta() -> None:
     with pytest.raises(ValueError, match="delta is 2"):
         accounts.enrol(["other"], 2.0)
     assert len(accounts) == len(rows) + 1
-
-
-def test_a_million_accounts_are_small() -> None:
-    accounts, rows, (a, _, _) = population(clients=10_000)
-    accounts.record(rows, a, rows + 1)
-    assert accounts.nbytes / len(accounts) < 60
 
 
 @pytest.mark.parametrize("grid", [1.01, 1.05])
@@ -152,19 +113,11 @@ def test_what_was_rounded_is_not_rounded_again(grid: float, tmp_path: Path) -> N
     assert again.mechanisms(grid_events).tolist() == accounts.mechanisms(grid_events).tolist()
 
 
-def test_a_delta_on_the_grid_stays_there(tmp_path: Path) -> None:
-    accounts = PopulationAccountant(rate_grid=1.01)
-    accounts.enrol(["a", "b", "c"], [1e-6, 1e-7, 1e-4])
+def test_names_are_kept_to_the_letter_and_a_delta_on_the_grid_stays_there(tmp_path: Path) -> None:
+    accounts, clients = PopulationAccountant(rate_grid=1.01), (["a", "a\0", "hôpital \n"], [1e-6, 1e-7, 1e-4])
+    accounts.enrol(*clients)
     accounts.save(tmp_path / "accounts.npz")
-    again = PopulationAccountant.load(tmp_path / "accounts.npz")
-    assert again.enrol(["a", "b", "c"], [1e-6, 1e-7, 1e-4]).tolist() == [0, 1, 2]
-
-
-def test_names_are_kept_to_the_letter(tmp_path: Path) -> None:
-    accounts = PopulationAccountant()
-    accounts.enrol(["a", "a\0", "hôpital \n"], 1e-5)
-    accounts.save(tmp_path / "accounts.npz")
-    assert PopulationAccountant.load(tmp_path / "accounts.npz").enrol(["a\0", "hôpital \n"], 1e-5).tolist() == [1, 2]
+    assert PopulationAccountant.load(tmp_path / "accounts.npz").enrol(*clients).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -173,13 +126,10 @@ def test_names_are_kept_to_the_letter(tmp_path: Path) -> None:
         ([2], 0, 5),
         ([-1], 0, 5),
         ([0.9], 0, 5),
-        ([0], [-1], 5),
         ([0], [2**24], 5),
-        ([0], 1, 5),
         ([0, 0], 0, [2**62, 2**62]),
         ([0], 0, np.array([2**63], dtype=np.uint64)),
         ([0, 1], 0, -1),
-        ([0, 1], 0, 1.5),
         ([0, 1], 0, [5, MOST_STEPS + 1]),
         ([0, 0], 0, [MOST_STEPS, 1]),
     ],
@@ -195,10 +145,3 @@ def test_a_charge_that_is_refused_leaves_no_trace(method: str, rows: object, mec
         getattr(accounts, method)(rows, mechanisms, steps)
     accounts.enrol(["new"], 1e-5)
     assert accounts.epsilons().tolist() == [*before, 0.0]
-
-
-def test_nothing_may_be_recorded() -> None:
-    accounts = PopulationAccountant()
-    accounts.record([], [], [])
-    accounts.restate([], [], [])
-    assert accounts.epsilons().size == 0

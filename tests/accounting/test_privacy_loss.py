@@ -3,10 +3,9 @@ import itertools
 import mpmath
 import numpy as np
 import pytest
-from scipy.special import ndtr
 
 from fedprivacy.accounting.pairs import SampledGaussian
-from fedprivacy.accounting.privacy_loss import TILTS, Direction, deviation, discretise, support
+from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise, support
 from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENTS = [PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01, 0.5, 1.0), (0.3, 1.0, 5.0))]
@@ -37,19 +36,6 @@ def test_the_slack_covers_large_negative_losses_at_rates_close_to_one(rest: floa
             assert abs(exact - mpmath.mpf(float(loss))) <= slack
 
 
-@pytest.mark.parametrize("s", [0.5, 1.0, 4.0])
-def test_a_threshold_in_the_middle_of_the_normal_distribution(s: float) -> None:
-    """Losses of +-1 / (2 s^2) lie at the means of the components; the masses beside them are those of any other."""
-    middle = 0.5 / s**2
-    losses = middle * np.array([-3.0, -1.0, 0.0, 1.0, 3.0])
-    p, q, _ = SampledGaussian(1.0, s).masses(losses)
-    z = np.array([-3.0, -1.0, 0.0, 1.0, 3.0]) * 0.5 / s
-    assert p.inside == pytest.approx(np.diff(ndtr(z - 0.5 / s)), rel=1e-13)
-    assert q.inside == pytest.approx(np.diff(ndtr(z + 0.5 / s)), rel=1e-13)
-    assert p.below == pytest.approx(ndtr(z[0] - 0.5 / s), rel=1e-11)
-    assert q.above == pytest.approx(ndtr(-z[-1] - 0.5 / s), rel=1e-11)
-
-
 @pytest.mark.parametrize(("q", "s"), [(0.01, 1.0), (1.0, 3.0), (0.7, 0.4)])
 def test_the_error_covers_the_rounding_of_masses(q: float, s: float) -> None:
     event = SampledGaussian(q, s)
@@ -66,19 +52,9 @@ def test_the_error_covers_the_rounding_of_masses(q: float, s: float) -> None:
     assert slack < 1e-12
 
 
-def test_a_short_reach_is_paid_for_with_infinite_loss() -> None:
-    loss = discretise(PoissonSampledGaussian(1.0, 1.0), -6, 2.0)[Direction.REMOVE]
-    assert loss.infinity == pytest.approx(0.0228, rel=0.1)
-    assert loss.masses.sum() + loss.infinity >= 1.0
-
-
 def test_the_table_of_moments_is_that_of_the_masses() -> None:
     loss = discretise(PoissonSampledGaussian(0.01, 1.0), -11, 7.0)[Direction.REMOVE]
     indices = loss.first + np.arange(loss.masses.size)
     for row in (0, 20, 40, 50):
         direct = np.log(np.sum(loss.masses * np.exp(TILTS[row] * indices)))
         assert loss.log_mgf[row] == pytest.approx(direct, abs=1e-9)
-
-
-def test_deviation_of_a_gaussian_loss() -> None:
-    assert deviation(PoissonSampledGaussian(1.0, 4.0)) == pytest.approx(0.25, rel=1e-3)

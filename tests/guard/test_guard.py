@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fedprivacy._support import failpoints
-from fedprivacy._support.durable import sync_folder
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, AdaptiveFilter, MechanismChanged, pld
 from fedprivacy.guard import (
     KEPT_UPDATES,
@@ -82,15 +81,10 @@ def test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged(guard
     assert guard.history() == {EVENT: 6}
 
 
-def test_a_grant_of_another_run_s_key_is_refused_before_anything_is_written(file, guard):
-    guard.charge(key(1), EVENT, 2, run_key="aa")
-    before = payloads(file)
-    for other in ("bb", "", "\ud800"):
-        with pytest.raises(ForeignGrantError, match="run 'run' was opened under"):
-            Guard(file, BUDGET).charge(key(2), EVENT, 2, run_key=other, elsewhere={EVENT: 50})
-    assert payloads(file) == before
-    guard.charge(key(2), EVENT, 2, run_key="aa")
-    guard.charge(key(1, run_id="another run"), EVENT, 2, run_key="bb")
+def test_an_unknown_filter_is_refused_before_a_file_is_made(file):
+    with pytest.raises(ValueError, match=r"filter is 'none'; choose one of fixed-mechanism, adaptive"):
+        Guard(file, BUDGET, "none")
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("filter", FILTERS)
@@ -126,16 +120,6 @@ def test_what_the_client_counts_beyond_the_server_stands(guard):
     assert guard.history() == {EVENT: 11}
 
 
-def test_a_correction_counts_even_if_its_grant_is_refused(file, guard):
-    for _ in range(2):  # the second time, it is no news
-        with pytest.raises(BudgetExhaustedError):
-            guard.charge(key(1), EVENT, 1, elsewhere={EVENT: QUOTA + 1})
-    assert guard.history() == {EVENT: QUOTA}
-    assert kinds(file) == ["correction"]
-    with pytest.raises(BudgetExhaustedError):
-        Guard(file, BUDGET).charge(key(2), EVENT, 1)
-
-
 def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(file):
     guard = Guard(file, BUDGET, "fixed-mechanism")
     with pytest.raises(MechanismChanged):
@@ -149,16 +133,11 @@ def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_a
     ("changed", "wrong"),
     [
         ({"attempt": key(run_id="x" * 129)}, "run_id has 129 characters; choose 1 to 128"),
-        ({"attempt": key(run_id="")}, "run_id has 0 characters"),
-        ({"attempt": key(run_id="\x1b[2J")}, "printable"),
         ({"attempt": key(run_id="\ud800")}, "printable"),
         ({"attempt": key(round=-1)}, "round is -1; choose an integer from 0"),
         ({"attempt": key(attempt=2**63)}, "attempt is 9223372036854775808"),
-        ({"attempt": key(round=1.0)}, "round is 1.0"),
         ({"steps": 0}, "steps is 0; choose an integer from 1"),
-        ({"steps": -5}, "steps is -5"),
         ({"elsewhere": {EVENT: -1}}, "elsewhere: the history counts"),
-        ({"elsewhere": {EVENT: math.inf}}, "elsewhere"),
         ({"elsewhere": {EVENT: 2**64}}, "elsewhere is 18446744073709551616"),
         ({"elsewhere": {EVENT: 1, PoissonSampledGaussian(0.1, 1.0): 1}}, "elsewhere: the history mixes"),
     ],
@@ -210,34 +189,6 @@ def test_a_filter_that_nobody_names_stays_the_one_of_the_last_charge(file):
         Guard(file, BUDGET).charge(key(2), OTHER, 1)
     Guard(file, BUDGET).charge(key(3), EVENT, 1)
     assert {charge.allowance.filter for charge in Guard(file, BUDGET).charges()} == {"fixed-mechanism"}
-
-
-def test_a_new_guard_takes_part_in_runs_with_other_noise_and_keeps_its_budget(file, guard):
-    guard.charge(key(1), EVENT, 20)
-    guard.charge(key(2), OTHER, 3)
-    with pytest.raises(BudgetExhaustedError):
-        guard.charge(key(3), OTHER, 1_000)
-    assert guard.history() == {EVENT: 20, OTHER: 3}
-
-
-def test_an_unknown_filter_is_refused_before_a_file_is_made(file):
-    with pytest.raises(ValueError, match=r"filter is 'none'; choose one of fixed-mechanism, adaptive"):
-        Guard(file, BUDGET, "none")
-    assert not file.exists()
-
-
-def test_a_clock_that_jumps_backwards_changes_nothing(file, monkeypatch):
-    hours = iter(f"2001-01-01T{hour:02}:00:00+00:00" for hour in range(23, 0, -1))
-    monkeypatch.setattr("fedprivacy.guard.guard.now", lambda: next(hours))
-    for round in (1, 2, 3):
-        Guard(file, BUDGET).charge(key(round), EVENT, 1)
-        Guard(file, BUDGET).seal(key(round), b"%d" % round)
-    guard = Guard(file, BUDGET)
-    times = [charge.time for charge in guard.charges()]
-    assert times == sorted(times, reverse=True)
-    assert [charge.attempt.round for charge in guard.charges()] == [1, 2, 3]
-    assert guard.history() == {EVENT: 3}
-    assert guard.sealed(key(3)) == b"3"
 
 
 def test_two_processes_that_charge_at_once_share_one_budget_and_lose_nothing(file, tmp_path):
@@ -317,57 +268,6 @@ def test_an_account_keeps_its_unit_of_privacy(file, before, after):
     Guard(file, BUDGET, unit=before).charge(key(2), EVENT, 1)
     assert Guard(file, BUDGET).history() == {EVENT: 3}
     assert kinds(file) == ["relation"] * (before != Unit()) + ["charge"] * 2
-
-
-def test_corrections_by_a_refused_grant_are_entered_under_the_unit_of_the_task(file):
-    """They are written although nothing is charged, and would promise a record."""
-    by_person = Guard(file, BUDGET, unit=Unit("patient", 8))
-    with pytest.raises(BudgetExhaustedError):
-        by_person.charge(key(1), EVENT, 5, elsewhere={EVENT: QUOTA + 5})
-    assert kinds(file) == ["relation", "correction"]
-    by_person.check(EVENT.relation)
-    with pytest.raises(UnitChangedError):
-        Guard(file, BUDGET).check(EVENT.relation)
-
-
-def test_a_promise_of_an_earlier_version_is_for_a_record(file):
-    Guard(file, BUDGET)
-    log = EntryLog(file)
-    with log.transaction() as append:
-        append(json.dumps({"kind": "relation", "relation": "zero-out", "time": "2026-01-01T00:00:00+00:00"}).encode())
-    Guard(file, BUDGET).check(NeighbouringRelation.ZERO_OUT)
-    with pytest.raises(UnitChangedError, match="promises the unit of privacy 'record', and the task's is 'patient'"):
-        Guard(file, BUDGET, unit=Unit("patient")).check(NeighbouringRelation.ZERO_OUT)
-
-
-@pytest.mark.parametrize(("before", "after"), UNITS[:2], ids=["to persons", "to rows"])
-def test_a_unit_that_is_charged_while_a_quota_is_solved_refuses_the_charge(file, monkeypatch, before, after):
-    from fedprivacy.guard import guard as module
-
-    untried, first = module.filter_of, Guard(file, BUDGET, unit=before)
-
-    def charging(allowance):
-        monkeypatch.setattr(module, "filter_of", untried)
-        first.charge(key(1, run_id="another"), EVENT, 1)
-        return untried(allowance)
-
-    monkeypatch.setattr(module, "filter_of", charging)
-    with pytest.raises(UnitChangedError):
-        Guard(file, BUDGET, unit=after).charge(key(1), EVENT, 1)
-    assert first.history() == {EVENT: 1}
-
-
-def test_two_processes_that_replay_one_grant_charge_it_once(file):
-    Guard(file, BUDGET)
-
-    def client():
-        guard = Guard(file, BUDGET)
-        for round in range(20):
-            with suppress(AlreadyChargedError):
-                guard.charge(key(round), EVENT, 1)
-
-    assert at_once(client, client, client) == [0, 0, 0]
-    assert Guard(file, BUDGET).history() == {EVENT: 20}
 
 
 def test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error(file, guard):
@@ -498,13 +398,6 @@ def test_a_client_killed_anywhere_has_counted_what_it_could_have_sent_and_repeat
     assert after.history() == {EVENT: 5}
     assert Guard(file, BUDGET).sealed(key(2)) == b"update"
     assert len(updates(file)) == 1, "what a crash left behind is tidied up"
-
-
-def test_the_folder_of_an_existing_file_is_synced_too_because_its_maker_may_have_died(file, guard, monkeypatch):
-    synced = []
-    monkeypatch.setattr("fedprivacy.guard.log.sync_folder", lambda folder: synced.append(sync_folder(folder)))
-    Guard(file, BUDGET)
-    assert len(synced) == 1
 
 
 class GuardMachine(RuleBasedStateMachine):

@@ -48,12 +48,6 @@ def test_an_older_copy_is_refused_by_whoever_comes_by_a_symbolic_link(file, else
             Guard(name, BUDGET)
 
 
-def test_a_dangling_link_makes_the_account_where_it_points(file, elsewhere):
-    (elsewhere / "guard.log").symlink_to(file)
-    Guard(elsewhere / "guard.log", BUDGET).charge(key(1), EVENT, 1)
-    assert Guard(file, BUDGET).history() == {EVENT: 1}
-
-
 def test_a_file_with_a_second_name_is_refused_until_the_name_is_gone(file, elsewhere):
     guard = Guard(file, BUDGET)
     guard.charge(key(1), EVENT, 1)
@@ -98,16 +92,6 @@ def test_two_accounts_in_one_folder_have_nothing_to_do_with_each_other(file):
     with pytest.raises(LogDamagedError, match=r"it is gone, but .*sealed holds updates"):
         Guard(file, BUDGET)
     assert not file.exists()
-
-
-def test_a_file_that_another_account_is_put_into_is_refused(file, tmp_path):
-    """The same inode with the bytes of a new log: without an entry it forgets nothing that it ever held."""
-    guard = Guard(file, BUDGET)
-    assert guard.history() == {}
-    create(tmp_path / "new.log")
-    file.write_bytes((tmp_path / "new.log").read_bytes())
-    with pytest.raises(LogDamagedError):
-        guard.charge(key(1), EVENT, 1)
 
 
 @pytest.mark.parametrize("moved_in", ["another account's", "a new one"])

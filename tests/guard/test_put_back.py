@@ -93,19 +93,6 @@ def test_an_older_copy_is_told_from_the_truth_by_its_updates_alone(file, guard):
     assert Guard(file, BUDGET).history() == {EVENT: 2 + KEPT_UPDATES}
 
 
-def test_a_copy_that_knows_the_charge_and_not_the_seal_counts_all_and_trains_nothing_again(file, guard):
-    """It cannot be told from a crash, and need not be: the update that left is paid for in it."""
-    guard.charge(key(1), EVENT, 1)
-    copy = copy_of(file)
-    guard.seal(key(1), b"update")
-    put_back(copy, file)
-    after = Guard(file, BUDGET)
-    assert after.history() == {EVENT: 1}
-    assert after.sealed(key(1)) is None
-    with pytest.raises(AlreadyChargedError):
-        after.charge(key(1), EVENT, 1)
-
-
 def test_a_charge_that_was_overtaken_by_slower_ones_still_bears_witness(file, guard):
     """Several clients share a file: what was charged before the copy is sealed after what was charged since."""
     slow = [key(round) for round in range(1, 2 + KEPT_UPDATES)]

@@ -31,13 +31,6 @@ def test_another_filter_in_the_middle_is_refused_and_nothing_is_charged(file, ch
     Guard(file, BUDGET, "fixed-then-adaptive").charge(key(2), EVENT, 1)
 
 
-def test_a_filter_may_be_chosen_until_the_first_charge(file):
-    Guard(file, BUDGET)
-    guard = Guard(file, BUDGET, ADAPTIVE)
-    guard.charge(key(1), EVENT, 1)
-    assert [charge.allowance.filter for charge in guard.charges()] == [ADAPTIVE]
-
-
 def test_by_the_owner_s_command_another_account_begins_and_the_first_is_kept(file, charged):
     done = CliRunner().invoke(app, ["guard", "renew", str(file)], input="y\n")
     assert done.exit_code == 0, done.output
@@ -51,11 +44,6 @@ def test_by_the_owner_s_command_another_account_begins_and_the_first_is_kept(fil
     assert sealed_folder(file) != sealed_folder(aside)
     assert CliRunner().invoke(app, ["guard", "renew", str(file), "--yes"]).exit_code == 0
     assert Guard(file.with_name(f"{file.name}.2"), BUDGET).history() == {EVENT: 2}
-
-
-def test_an_owner_who_says_no_keeps_the_account(file, charged):
-    assert CliRunner().invoke(app, ["guard", "renew", str(file)], input="n\n").exit_code == 1
-    assert Guard(file, BUDGET).history() == {EVENT: 3}
 
 
 def test_an_account_without_a_charge_needs_no_other(file):

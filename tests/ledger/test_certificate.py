@@ -4,12 +4,11 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
-from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.persons import of_person
@@ -151,33 +150,6 @@ def test_a_certificate_states_every_question_and_what_it_costs_alone_beside_what
     assert (first.runs, first.rounds, first.steps, first.question_steps) == (2, 3, 16, 3)
     assert (first.last_steps, first.charges) == (1, 7)  # of run two, which trained
     assert Certificate.read(first.signed_with(KEY), [PUBLIC]) == first
-
-
-def test_a_certificate_of_a_dataset_that_was_only_asked_counts_no_run(asked):
-    asked.open_budgets({"c": ALLOWANCE})
-    ask(asked, Attempt("questions-winter", 1), "c")
-    (certificate,) = certify(asked, ["c"], PUBLIC)
-    assert (certificate.runs, certificate.rounds, certificate.steps, certificate.runs_left) == (0, 0, 1, None)
-    page = certificate_html(certificate, "x.json")
-    for words in (
-        "no run has trained yet",
-        "<p>1 step for questions.</p>",
-        "mean of age, from 0 to 120",
-        "all records",
-    ):
-        assert words in page, words
-    (other,) = certify(asked, ["a"], PUBLIC)
-    assert "13 steps in 3 rounds of 2 runs, and 2 steps for questions." in certificate_html(other, "x.json")
-
-
-def test_a_certificate_of_the_version_before_is_still_read(filled):
-    """It was signed without the fields of questions."""
-    certificate, _ = certify(filled, (), PUBLIC)
-    fields = asdict(certificate) | {"version": 1}
-    del fields["questions"], fields["question_steps"]
-    signature = signing.sign(KEY, signing.CERTIFICATE, canonical(fields).encode())
-    read = Certificate.read(json.dumps(fields | {"signature": signature}), [PUBLIC])
-    assert (read.version, read.questions, read.epsilon) == (1, (), certificate.epsilon)
 
 
 def test_the_commands_write_a_page_and_its_json_and_verify_it(typed, filled, url, tmp_path):

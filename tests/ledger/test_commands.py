@@ -1,6 +1,7 @@
 """`fedprivacy ledger` as an operator types it: one clear text for each problem, an exit code, and no password shown."""
 
 import hashlib
+import itertools
 import json
 import re
 
@@ -25,7 +26,6 @@ from tests.ledger.acts import (
     EVENT,
     MEAN,
     OTHER,
-    QUESTION,
     STRANGER,
     ask,
     journal_of,
@@ -34,7 +34,7 @@ from tests.ledger.acts import (
 )
 
 GENTLE = PoissonSampledGaussian(0.1, 5.0)
-COLUMNS = ["60", pytest.param("80", marks=pytest.mark.exhaustive), "200"]
+COLUMNS = ["60", "200"]
 
 
 @pytest.fixture
@@ -84,6 +84,15 @@ def test_show_lists_what_every_dataset_has_spent_in_json_and_in_a_table(ledger, 
     assert [(d["steps"], d["charges"], d["open"], d["budget"]) for d in found] == [(13, 4, 2, 3.0), (2, 1, 1, 1.0)]
     assert [d["epsilon"] for d in found] == [pld.epsilon({EVENT: 10, OTHER: 3}, 1e-5), pld.epsilon({EVENT: 2}, 1e-5)]
     assert [d["expires"] for d in found] == ["", "2100-01-01"]
+    charges = json.loads(succeeded(ledger("show", "--dataset", "a", "--json")))["charges"]
+    assert [(c["run_id"], c["round"], c["steps"], c["state"]) for c in charges] == [
+        ("one", 1, 5, "committed"),
+        ("one", 2, 3, "reserved"),
+        ("one", 0, 4, "committed"),
+        ("two", 1, 1, "reserved"),
+    ]
+    assert "Its last 4 of 4 charges" in succeeded(ledger("show", "--dataset", "a"))
+    refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'")
     page = succeeded(ledger("show"))
     assert "server's view" in page
     assert "Accountant PLD" in page
@@ -102,16 +111,12 @@ def long_named(url):
     return name
 
 
-def test_show_says_for_how_many_runs_like_the_last_the_budget_lasts(ledger, long_named):
-    (found,) = json.loads(succeeded(ledger("show", "--json")))["datasets"]
-    assert (found["dataset_id"], found["last_steps"]) == (long_named, 60)
-    whole = FILTERS["fixed-then-adaptive"](PrivacyBudget(3.0, 1e-5)).quota({}, GENTLE)
-    assert found["runs_left"] == whole // 60 - 1 > 0
-
-
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_no_name_and_no_question_is_cut_however_narrow_the_terminal_is(ledger, long_named, url, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
+    (found,) = json.loads(succeeded(ledger("show", "--json")))["datasets"]
+    whole = FILTERS["fixed-then-adaptive"](PrivacyBudget(3.0, 1e-5)).quota({}, GENTLE)
+    assert (found["last_steps"], found["runs_left"]) == (60, whole // 60 - 1)
     opened = Ledger(url)
     opened.open_budgets({"c": ALLOWANCE})
     ask(opened, asked="c")
@@ -123,19 +128,6 @@ def test_no_name_and_no_question_is_cut_however_narrow_the_terminal_is(ledger, l
     assert re.search(r"\d runs?\b" if columns == "200" else r"allows \d+ more runs? like", page)
     if columns == "60":
         assert re.search(r"left: epsilon 2\.8\d, and no run has trained yet", page)
-
-
-def test_show_lists_the_charges_of_one_dataset(ledger, filled):
-    found = json.loads(succeeded(ledger("show", "--dataset", "a", "--json")))
-    assert [d["dataset_id"] for d in found["datasets"]] == ["a"]
-    assert [(c["run_id"], c["round"], c["steps"], c["state"]) for c in found["charges"]] == [
-        ("one", 1, 5, "committed"),
-        ("one", 2, 3, "reserved"),
-        ("one", 0, 4, "committed"),
-        ("two", 1, 1, "reserved"),
-    ]
-    assert "Its last 4 of 4 charges" in succeeded(ledger("show", "--dataset", "a"))
-    refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'")
 
 
 def test_show_lists_what_was_asked_of_all_and_of_one(ledger, filled):
@@ -157,22 +149,6 @@ def test_show_lists_what_was_asked_of_all_and_of_one(ledger, filled):
     assert "2 of 2" in succeeded(ledger("show"))
 
 
-def test_questions_are_no_run_that_is_counted_down_to(ledger, filled):
-    before = {d["dataset_id"]: d["runs_left"] for d in json.loads(succeeded(ledger("show", "--json")))["datasets"]}
-    filled.open_budgets({"c": ALLOWANCE})
-    ask(filled, asked="abc")
-    found = {d["dataset_id"]: d for d in json.loads(succeeded(ledger("show", "--json")))["datasets"]}
-    assert [found[d]["last_steps"] for d in "abc"] == [1, 2, 0]
-    assert {d: found[d]["runs_left"] for d in "ab"} == before
-    assert (found["c"]["runs_left"], found["c"]["steps"]) == (None, 1)
-    assert found["c"]["epsilon"] == pld.epsilon({QUESTION: 1}, 1e-5)
-
-
-def test_what_only_measures_has_no_budget_in_json(ledger, filled):
-    assert ledger("budget", "set", "a", "--epsilon", "inf", "--reason", "measured only")[0] == 0
-    assert json.loads(succeeded(ledger("show", "--json")))["datasets"][0]["budget"] is None
-
-
 def test_verify_says_what_it_proved_and_what_no_one_signed(ledger, filled, url):
     out = succeeded(ledger("verify"))
     assert out.startswith("Nothing was changed: 12 entries, 6 charges.\nEntries up to 12 of 12 are signed, by key")
@@ -183,28 +159,19 @@ def test_verify_says_what_it_proved_and_what_no_one_signed(ledger, filled, url):
     assert succeeded(ledger("verify")).startswith("Consistent, and not signed: 12 entries, 6 charges.")
 
 
-def test_verify_counts_the_answers_and_ends_with_1_where_one_was_changed(ledger, filled, url):
-    ask(filled)
-    assert succeeded(ledger("verify")).startswith("Nothing was changed: 15 entries, 8 charges, 4 answers.\n")
-    tamper(url, "UPDATE answers SET noise_multiplier = 1 WHERE dataset_id = 'b'")
-    refused(ledger("verify"), 1, "the answer of b, questions-spring, 1, 1, 0 is not what the journal says", "put back")
-
-
-def test_a_signed_head_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, filled, url, tmp_path):
+def test_a_signed_head_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, run, filled, url, tmp_path):
     key, witness = tmp_path / "server.pem", tmp_path / "witness.json"
+    key.write_text("no key")
+    refused(ledger("sign", key), 2, "holds no readable private key")
+    key.unlink()
+    Ledger(f"sqlite:///{tmp_path / 'empty.db'}").close()
+    refused(run("ledger", "sign", key, "--ledger", tmp_path / "empty.db"), 2, "has no entry yet; nothing was signed")
     assert ledger("sign", key, "--out", witness)[0] == 0
     signer = server_public_key(server_key(key))
     assert ledger("verify", "--witness", witness)[0] == 0
     assert json.loads(witness.read_text())["public_key"] == signer
     tamper(url, "DELETE FROM checkpoints", "DELETE FROM journal WHERE number = 12")
     refused(ledger("verify", "--witness", witness), 1, "entry 12 is missing, and a signed head covers it")
-
-
-def test_nothing_is_signed_without_an_entry_or_a_key(ledger, url, tmp_path):
-    Ledger(url).close()
-    refused(ledger("sign", tmp_path / "server.pem"), 2, "has no entry yet; nothing was signed")
-    (tmp_path / "server.pem").write_text("no key")
-    refused(ledger("sign", tmp_path / "server.pem"), 2, "holds no readable private key")
 
 
 def test_a_ledger_moves_by_export_verify_and_import(ledger, run, filled, tmp_path):
@@ -222,27 +189,19 @@ def test_a_ledger_moves_by_export_verify_and_import(ledger, run, filled, tmp_pat
     refused(ledger("import", file), 2, "has entries already; import into a new one")
 
 
-@pytest.mark.parametrize("command", [("verify",), ("import",), ("reconcile", "a"), ("verify", "--witness")])
-def test_a_file_that_is_not_there_is_named_with_the_remedy(ledger, filled, url, tmp_path, command):
-    refused(ledger(*command, tmp_path / "nowhere"), 2, f"there is no file '{tmp_path / 'nowhere'}'; name one that is")
-
-
-@pytest.mark.parametrize("command", ["verify", "import"])
-@pytest.mark.parametrize("text", ["", "print(1)\n", '{"format":"another"}\n'])
-def test_a_file_that_is_no_exported_ledger_is_named_and_nothing_is_made(run, tmp_path, command, text):
-    (file := tmp_path / "ok.py").write_text(text)
-    done = run("ledger", command, file, "--ledger", tmp_path / "new.db")
-    refused(done, 2, f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
-    assert list(tmp_path.iterdir()) == [file]
-
-
-def test_a_damaged_export_is_neither_verified_nor_imported(ledger, run, filled, tmp_path):
-    file, other = tmp_path / "export.jsonl", tmp_path / "other.db"
-    ledger("export", file)
-    file.write_bytes(file.read_bytes().replace(b'"receipts":{"a"', b'"receipts":{"b"'))
-    refused(run("ledger", "verify", file), 1, "entry 5 was changed")
-    refused(run("ledger", "import", file, "--ledger", other), 1, "entry 5 was changed")
-    assert Ledger(f"sqlite:///{other}").dataset_ids() == []
+def test_a_file_that_is_missing_or_of_another_kind_is_named_with_the_remedy(ledger, run, filled, guard, tmp_path):
+    nowhere = tmp_path / "nowhere"
+    for command in (("verify",), ("import",), ("reconcile", "a"), ("verify", "--witness")):
+        refused(ledger(*command, nowhere), 2, f"there is no file '{nowhere}'; name one that is")
+    (file := tmp_path / "ok.py").write_text("print(1)\n")
+    for command in ("verify", "import"):
+        done = run("ledger", command, file, "--ledger", tmp_path / "new.db")
+        refused(done, 2, f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
+    assert not (tmp_path / "new.db").exists()
+    for line in ("no JSON", "[]", '{"kind": "charge", "run_id": "x", "event": 1}'):
+        file.write_text(guard.read_text() + line + "\n")
+        refused(ledger("reconcile", "a", file), 2, "line 4 of", "fedprivacy guard export")
+    assert len(journal_of(filled)) == 12
 
 
 @pytest.fixture
@@ -271,15 +230,6 @@ def test_the_larger_of_both_counts_is_charged_once(ledger, filled, guard):
     verify_ledger(filled)
 
 
-@pytest.mark.parametrize(
-    "line", ["no JSON", "[]", '{"kind": "charge"}', '{"kind": "charge", "run_id": "x", "event": 1}']
-)
-def test_what_is_no_guard_is_refused(ledger, filled, guard, line):
-    guard.write_text(guard.read_text() + line + "\n")
-    refused(ledger("reconcile", "a", guard), 2, "line 4 of", "fedprivacy guard export")
-    assert len(journal_of(filled)) == 12
-
-
 def granted(url, **options):
     """Steps that a new run gets for dataset b under the budget in force, though it asks for another."""
     ledger = Ledger(url)
@@ -300,33 +250,24 @@ def most(budget):
 
 
 def test_a_budget_that_expired_grants_nothing_until_it_is_renewed(ledger, filled, url):
-    set_b = ("budget", "set", "b", "--epsilon", "9", "--reason", "for a year")
+    set_b = ("budget", "set", "b", "a", "--epsilon", "9", "--delta", "1e-6", "--reason", "for a year")
     code, _, err = ledger(*set_b, "--expires", "2020-02-29")
     assert code == 0 and "b: epsilon 9 from now on" in err
     assert granted(url) == 0
     assert json.loads(succeeded(ledger("show", "--dataset", "b", "--json")))["datasets"][0]["expires"] == "2020-02-29"
     assert ledger(*set_b, "--expires", "2200-01-01")[0] == 0
-    assert granted(url) == most(PrivacyBudget(9.0, 1e-5)) > most(ALLOWANCE.budget)
+    assert granted(url) == most(PrivacyBudget(9.0, 1e-6)) > most(ALLOWANCE.budget)
+    entry = json.loads(journal_of(filled)[12][1])
+    assert (entry["reason"], entry["budgets"]["b"][:2]) == ("for a year", [9.0, 1e-6])
+    assert ledger("budget", "set", "a", "--epsilon", "inf", "--reason", "measured only")[0] == 0
+    assert json.loads(succeeded(ledger("show", "--json")))["datasets"][0]["budget"] is None
     verify_ledger(filled)
-
-
-def test_the_journal_keeps_the_reason_and_the_budgets_delta(ledger, filled):
-    assert ledger("budget", "set", "a", "b", "--epsilon", "2", "--delta", "1e-6", "--reason", "ticket 7")[0] == 0
-    assert ledger("budget", "set", "a", "--epsilon", "2.5", "--reason", "ticket 8")[0] == 0
-    entries = [json.loads(entry) for _, entry, _ in journal_of(filled)[12:]]
-    assert [(entry["reason"], entry["budgets"]) for entry in entries] == [
-        ("ticket 7", {"a": [2.0, 1e-6, "fixed-mechanism", None]}),
-        ("ticket 7", {"b": [2.0, 1e-6, "fixed-mechanism", None]}),
-        ("ticket 8", {"a": [2.5, 1e-6, "fixed-mechanism", None]}),
-    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (("a", "--epsilon", "0"), "epsilon is 0.0; choose a positive number"),
-        (("a", "--epsilon", "nan"), "epsilon is nan"),
-        (("a", "--epsilon", "1", "--delta", "1.5"), "delta is 1.5"),
         (("a", "nobody", "--epsilon", "1"), "knows no dataset 'nobody'"),
     ],
 )
@@ -335,29 +276,15 @@ def test_a_budget_that_cannot_be_set_changes_nothing(ledger, filled, arguments, 
     assert len(journal_of(filled)) == 12
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["show"],
-        ["verify"],
-        ["export"],
-        ["sign", "key.pem"],
-        ["budget", "set", "a", "--epsilon", "1", "--reason", "x"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_a_ledger_that_is_not_there_is_not_made(run, tmp_path, monkeypatch, command):
+def test_a_ledger_that_is_not_there_is_not_made(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(run("ledger", *command, "--ledger", tmp_path / "none.db"), 2, "none.db', where there is none; name the one")
+    setting = ["budget", "set", "a", "--epsilon", "1", "--reason", "x"]
+    for command in (["show"], ["verify"], ["export"], ["sign", "key.pem"], setting):
+        done = run("ledger", *command, "--ledger", tmp_path / "none.db")
+        refused(done, 2, "none.db', where there is none; name the one")
     assert not (tmp_path / "none.db").exists()
-
-
-def test_the_default_ledger_is_named_where_it_is_not_there(run, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     refused(run("ledger", "show"), 2, default_url(), "where there is none")
-
-
-def test_a_file_that_is_no_ledger_is_refused(run, tmp_path):
     (tmp_path / "ledger.db").write_text("no database " * 100)
     refused(run("ledger", "show", "--ledger", tmp_path / "ledger.db"), 2, "cannot be used: file is not a database")
 
@@ -365,6 +292,14 @@ def test_a_file_that_is_no_ledger_is_refused(run, tmp_path):
 COMMANDS = [["show"], ["show", "--dataset", "nobody"], ["verify"], ["verify", "--signer", "ab"], ["export"]]
 COMMANDS += [["rebind", "nobody", "KEY"], ["budget", "set", "nobody", "--epsilon", "1", "--reason", "x"]]
 COMMANDS += [["sign", "SIGNING"], ["import", "FILE"]]
+
+
+def test_a_dataset_whose_mechanisms_nobody_can_compose_does_not_hide_the_others(ledger, filled):
+    without_one = PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)
+    filled.reserve(Attempt("two", 2), without_one, {"a": 1}, unlimited)
+    found = json.loads(succeeded(ledger("show", "--json")))["datasets"]
+    assert [d["epsilon"] for d in found] == [None, pld.epsilon({EVENT: 2}, 1e-5)]
+    assert "∞" in succeeded(ledger("show", "--dataset", "a"))
 
 
 def test_a_key_is_rebound_in_the_form_that_flower_knows_to_one_client_alone(ledger, filled, tmp_path):
@@ -382,23 +317,14 @@ def test_a_key_is_rebound_in_the_form_that_flower_knows_to_one_client_alone(ledg
     verify_ledger(filled)
 
 
-def test_a_dataset_whose_mechanisms_nobody_can_compose_does_not_hide_the_others(ledger, filled):
-    without_one = PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)
-    filled.reserve(Attempt("two", 2), without_one, {"a": 1}, unlimited)
-    found = json.loads(succeeded(ledger("show", "--json")))["datasets"]
-    assert [d["epsilon"] for d in found] == [None, pld.epsilon({EVENT: 2}, 1e-5)]
-    assert "∞" in succeeded(ledger("show", "--dataset", "a"))
-
-
-@pytest.mark.parametrize("secret", ["postgres:s3cret@", pytest.param("postgres@", marks=pytest.mark.exhaustive)])
-def test_no_command_prints_a_password(run, tmp_path, secret):
-    with_password = f"postgresql+psycopg://{secret}127.0.0.1:1/test" + (
-        "" if "s3cret" in secret else "?password=s3cret"
-    )
+def test_no_command_prints_a_password(run, tmp_path):
+    """`show` meets every problem of a database, and each other command one."""
+    with_password = "postgresql+psycopg://postgres:s3cret@127.0.0.1:1/test"
     gone = with_password.replace("127.0.0.1", "127.0.0.1.invalid")
+    by_query = "postgresql+psycopg://postgres@127.0.0.1:1/test?password=s3cret"
+    urls = [with_password, gone, by_query, with_password.replace("+psycopg", ""), with_password.replace(":1/", ":x/")]
     (tmp_path / "FILE").write_text("no export")
     (tmp_path / "KEY").write_text("no key")
-    for url in (with_password, gone, with_password.replace("+psycopg", ""), with_password.replace(":1/", ":x/")):
-        for command in COMMANDS:
-            words = [str(tmp_path / word) if word.isupper() else word for word in command]
-            assert "s3cret" not in str(run("ledger", *words, "--ledger", url))
+    for command, url in [*zip(COMMANDS, itertools.cycle(urls)), *((["show"], url) for url in urls)]:
+        words = [str(tmp_path / word) if word.isupper() else word for word in command]
+        assert "s3cret" not in str(run("ledger", *words, "--ledger", url))

@@ -47,20 +47,3 @@ def test_no_budget_is_overdrawn_and_no_charge_is_lost(transactional_url, tmp_pat
     assert max(spent.values()) == QUOTA  # the budget is what stopped them
     assert len(verify_ledger(ledger).replay.budgets) == count
     ledger.close()
-
-
-def test_processes_that_charge_the_same_round_charge_it_once(transactional_url):
-    """Two servers that take themselves for the same run: one of them is refused."""
-    url, processes = transactional_url, 4
-    ledger = Ledger(url)
-    ledger.open_budgets({"a": ALLOWANCE})
-    ledger.close()
-
-    def reserve():
-        mine = Ledger(url)
-        mine.reserve(Attempt("run", 1), EVENT, {"a": 5}, at_most(QUOTA))
-
-    assert sorted(at_once(*[reserve] * processes)) == [0] + [1] * (processes - 1)
-    assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
-    verify_ledger(ledger)
-    ledger.close()

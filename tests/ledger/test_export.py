@@ -57,13 +57,7 @@ def other_url(url, tmp_path):
     return f"sqlite:///{tmp_path / 'other.db'}"
 
 
-def test_an_export_verifies(whole):
-    verified = verify_export(whole, signers=[server_public_key(KEY)])
-    assert (verified.head.number, verified.signed) == (18, 12)
-    assert (len(verified.replay.charges), len(verified.replay.answers)) == (9, 6)
-
-
-def test_an_export_is_one_line_for_each_entry_signed_head_and_answer_in_an_order_of_its_own(small):
+def test_an_export_is_one_line_for_each_entry_signed_head_and_answer_in_an_order_of_its_own(small, filled):
     lines = [json.loads(line) for line in small.splitlines()]
     assert lines[0] == {"format": "fedprivacy-ledger", "version": 2}
     assert [line.get("number") for line in lines[1:19]] == list(range(1, 19))
@@ -75,10 +69,8 @@ def test_an_export_is_one_line_for_each_entry_signed_head_and_answer_in_an_order
     ]
     assert held[0]["totals"] == list(answers_of("a")[0].totals)
     assert (lines[26]["entries"], len(lines)) == (18, 27)
-
-
-def test_an_export_of_a_ledger_without_answers_is_what_it_was_before_there_were_any(filled):
-    assert exported(filled).splitlines()[0] == b'{"format":"fedprivacy-ledger","version":1}'
+    before_there_were_answers = b'{"format":"fedprivacy-ledger","version":1}'
+    assert exported(filled).splitlines()[0] == before_there_were_answers
 
 
 def test_an_export_does_not_depend_on_the_order_in_which_answers_came(url):
@@ -100,7 +92,7 @@ NAMES |= {line: rf"line {line}\b|the answer of|last line" for line in range(21, 
 
 @pytest.mark.parametrize(
     "step",
-    [331, pytest.param(9, marks=pytest.mark.exhaustive), pytest.param(1, marks=pytest.mark.soak)],
+    [331, pytest.param(31, marks=pytest.mark.exhaustive), pytest.param(1, marks=pytest.mark.soak)],
 )
 def test_one_flipped_bit_anywhere_is_found_and_named(small, step):
     line_of = [number for number, line in enumerate(small.splitlines(keepends=True), start=1) for _ in line]
@@ -112,7 +104,7 @@ def test_one_flipped_bit_anywhere_is_found_and_named(small, step):
 
 
 def test_an_export_that_was_cut_off_anywhere_is_found(small):
-    for length in range(0, len(small), 7):
+    for length in range(0, len(small), 41):
         assert re.search(r"the end is missing|^line|^entry|last line", problem(small[:length]))
     lines = small.splitlines(keepends=True)
     for count in range(len(lines)):
@@ -128,13 +120,12 @@ def test_a_line_that_was_removed_doubled_or_swapped_is_found_and_named(small):
         assert f"entry {entry + 1} is missing" in problem(b"".join(lines[: entry + 1] + lines[entry:]))
         swapped = [*lines[:entry], lines[entry + 1], lines[entry], *lines[entry + 2 :]]
         assert f"entry {entry} is missing" in problem(b"".join(swapped))
-
-
-def test_a_signed_head_that_was_removed_doubled_or_moved_is_found(small):
-    lines = small.splitlines(keepends=True)
+    head = lines[19]
     assert "last line does not fit the 18 entries" in problem(b"".join(lines[:19] + lines[20:]))
     assert "last line does not fit the 18 entries" in problem(b"".join(lines[:20] + lines[19:]))
-    assert "a signed head covers it" in problem(b"".join([lines[0], lines[19], *lines[1:19], *lines[20:]]))
+    assert "a signed head covers it" in problem(b"".join([lines[0], head, *lines[1:19], *lines[20:]]))
+    for more in (b"\n", b"{}", small, lines[-1]):
+        assert problem(small + more) == "something follows the last line, line 27"
 
 
 def resealed(lines):
@@ -164,13 +155,9 @@ def test_an_export_with_other_answers_is_refused_even_where_its_last_line_fits(s
 
 FORMS = {
     "a fraction": (b'"number":0', b'"number":0.0'),
-    "a truth": (b'"attempt":1', b'"attempt":true'),
-    "a list": (b'"dataset_id":"a"', b'"dataset_id":["a"]'),
     "one field more": (b'{"answer":{', b'{"answer":{"Z":1,'),
-    "one field less": (b'"number":0,', b""),
     "a truth among totals": (b"[9700,", b"[true,"),
     "65 bits": (b"[9700,", b"[18446744073709551616,"),
-    "a text": (b"[9700,", b'["9700",'),
     "a space": (b"[9700,", b"[ 9700,"),
 }
 
@@ -182,11 +169,6 @@ def test_an_answer_that_is_not_as_it_was_written_is_damage(small, old, new):
     changed = lines[20].replace(old, new, 1)
     named = problem(resealed([*lines[:20], changed, *lines[21:]]))
     assert re.search(r"^line 21, after entry 18, is|\(line 21\) is", named)
-
-
-def test_nothing_may_follow_the_last_line(small):
-    for more in (b"\n", b"{}", small, small.splitlines(keepends=True)[-1]):
-        assert problem(small + more) == "something follows the last line, line 27"
 
 
 @pytest.mark.parametrize(
@@ -205,6 +187,7 @@ def test_an_export_that_was_written_anew_has_a_foreign_signer_and_contradicts_a_
     anew.write_bytes(exported(ledger))
     ledger.close()
     verify_export(anew)
+    assert verify_export(whole, signers=[server_public_key(KEY)]).signed == 12
     with pytest.raises(BrokenJournalError, match="which is none of those named"):
         verify_export(anew, signers=[server_public_key(KEY)])
     with pytest.raises(BrokenJournalError, match="entry 12 or one before it was rewritten"):
@@ -244,12 +227,6 @@ def test_a_ledger_that_was_brought_back_goes_on(url, whole):
     ask(other, LATER.again, "b")
     assert verify_ledger(other).head.number == 24
     other.close()
-
-
-def test_nothing_is_brought_into_a_ledger_that_has_entries(filled, whole):
-    with pytest.raises(LedgerError, match=r"has entries already; import into a new one"):
-        import_ledger(whole, filled)
-    assert verify_ledger(filled).head.number == 12
 
 
 def test_a_damaged_export_brings_in_nothing(url, small, tmp_path):

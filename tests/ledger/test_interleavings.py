@@ -49,6 +49,7 @@ class Interleavings(RuleBasedStateMachine):
         self.highest_quota = dict(self.quota)
         self.came_late = Counter()  # steps that count though no quota allowed them, by dataset
         self.released = Counter()  # steps whose update came, by dataset
+        self.runs = {}  # how many others there were before it, by run
         self.answers = {}  # which of two answers was kept, by dataset, run, round and attempt, in their order
 
     def spent(self, dataset):
@@ -151,9 +152,19 @@ class Interleavings(RuleBasedStateMachine):
         self.ledgers[by].close()
         self.ledgers[by] = Ledger(self.url)
 
-    @rule(by=who)
-    def sign(self, by):
-        sign_head(self.ledgers[by].database, KEY)
+    @rule(by=who, when=cuts)
+    def sign(self, by, when):
+        with self.cut(by, when):
+            sign_head(self.ledgers[by].database, KEY)
+
+    @rule(by=who, run=st.sampled_from(["one", "two", "three"]), when=cuts)
+    def open_run(self, by, run, when):
+        """What was entered before is entered again as it was."""
+        before = self.runs.setdefault(run, len(self.runs))
+        with self.cut(by, when):
+            assert self.ledgers[by].open_run(run, "digits", "3 parts") == before
+            self.ledgers[by].bind_keys({f"client of {run}": run})
+            self.ledgers[by].open_budgets({f"new in {run}": Allowance(PrivacyBudget(QUOTA, 1e-5), "adaptive")})
 
     @invariant()
     def nothing_is_lost_counted_twice_or_overdrawn(self):

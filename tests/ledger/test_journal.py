@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.journal import FIRST_HASH, append, canonical, chained
+from fedprivacy.ledger.journal import append, canonical
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import (
@@ -31,21 +31,11 @@ from tests.ledger.acts import (
 KINDS = ["run", "key", "budget", "charge", "settlement", "settlement", "charge", "reconciliation", "budget", "key"]
 
 
-def test_every_act_is_one_entry_in_the_order_of_the_acts(filled):
+def test_an_entry_holds_what_was_done(filled):
+    """Every act is one entry, in the order of the acts."""
     entries = [json.loads(entry) for _, entry, _ in journal_of(filled)]
     assert [entry["kind"] for entry in entries] == [*KINDS, "run", "charge"]
     assert [number for number, _, _ in journal_of(filled)] == list(range(1, 13))
-
-
-def test_every_entry_is_chained_to_the_one_before(filled):
-    before = FIRST_HASH
-    for _, entry, hash in journal_of(filled):
-        assert hash == chained(before, entry)
-        before = hash
-
-
-def test_an_entry_holds_what_was_done(filled):
-    entries = [json.loads(entry) for _, entry, _ in journal_of(filled)]
     charge = {"run_id": "one", "round": 1, "attempt": 1, "view": "server"}
     assert entries[3].items() >= (charge | {"events": [[0.1, 1.0, "add-or-remove-one"]]}).items()
     assert entries[3]["charges"] == {"a": [0, 5], "b": [0, 5]}
@@ -65,18 +55,6 @@ def test_what_changes_nothing_is_no_entry(url, filled):
     filled.reserve(Attempt("two", 2), EVENT, {"a": 5}, lambda *_: 0)
     filled.reserve(Attempt("two", 1, 3), EVENT, {"a": 1, "b": 2}, unlimited, resumed=True)
     Ledger(url).close()
-    assert len(journal_of(filled)) == 12
-
-
-def test_what_is_refused_leaves_no_entry(filled):
-    with pytest.raises(LedgerError):
-        filled.open_run("three", "digits", "3 parts")
-    with pytest.raises(LedgerError):
-        filled.bind_keys({"hospital-1": "cc", "hospital-0": "aa"})
-    with pytest.raises(LedgerError):
-        filled.reserve(Attempt("one", 2), EVENT, {"b": 1, "a": 1}, unlimited)
-    with pytest.raises(LedgerError):
-        filled.reconcile("nobody", {("one", EVENT): 9})
     assert len(journal_of(filled)) == 12
 
 
@@ -118,12 +96,8 @@ def test_an_entry_has_one_text_alone_in_plain_ascii(entry):
     assert "\n" not in text
     assert canonical(json.loads(text)) == text
     assert json.loads(text) == entry
-
-
-def test_no_number_without_a_value_gets_into_the_journal(filled):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        filled.database.write(lambda connection, _: append(connection, "run", run_id=float("nan")))
-    assert len(journal_of(filled)) == 12
+        canonical(entry | {"number": float("nan")})
 
 
 CHARGE = {"kind": "charge", "run_id": "one", "round": 1, "attempt": 1, "view": "server"}
@@ -131,21 +105,22 @@ CHARGE |= {"events": [[0.1, 1.0, "add-or-remove-one"]], "charges": {"a": [0, 5]}
 SETTLEMENT = {"kind": "settlement", "run_id": "one", "round": 1, "attempt": 1, "state": "void", "receipts": {"a": ""}}
 RECONCILIATION = {"kind": "reconciliation", "dataset_id": "a", "run_id": "one", "attempt": 1, "view": "server"}
 RECONCILIATION |= {"event": [0.1, 1.0, "add-or-remove-one"], "client_steps": 9, "server_steps": 5}
-ANSWER = {"kind": "answer", "at": "2026-11-22T08:00:00+00:00", "run_id": "questions-1", "round": 1, "attempt": 1}
+ASKED = {"run_id": "questions-1", "round": 1, "attempt": 1}
+ANSWER = {"kind": "answer", "at": "2026-11-22T08:00:00+00:00", **ASKED}
 ANSWER |= {"questions": [[0, COUNT, 20.0]], "answers": {"a": [[0, "00" * 32]]}}
 
 
 @pytest.fixture
 def replay():
     """A run that charged a dataset, and questions to three: one charge is committed, one void, one reserved."""
-    replay, asked = Replay(), {"run_id": "questions-1", "round": 1, "attempt": 1}
+    replay = Replay()
     replay.enter(1, {"kind": "run", "run_id": "one", "dataset": "digits", "partition": "2 parts"})
     replay.enter(2, {"kind": "budget", "budgets": {d: [3.0, 1e-5, "adaptive", None] for d in "abc"}})
     replay.enter(3, CHARGE)
     events, charges = [[1.0, 20.0, "add-or-remove-one"]], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}
-    replay.enter(4, CHARGE | asked | {"events": events, "charges": charges})
-    replay.enter(5, {"kind": "settlement", **asked, "state": "committed", "receipts": {"a": None}})
-    replay.enter(6, {"kind": "settlement", **asked, "state": "void", "receipts": {"b": None}})
+    replay.enter(4, CHARGE | ASKED | {"events": events, "charges": charges})
+    replay.enter(5, {"kind": "settlement", **ASKED, "state": "committed", "receipts": {"a": None}})
+    replay.enter(6, {"kind": "settlement", **ASKED, "state": "void", "receipts": {"b": None}})
     return replay
 
 
@@ -158,13 +133,11 @@ def replay():
         (CHARGE, "a was charged before for round 1, attempt 1"),
         (CHARGE | {"round": 2, "charges": {"nobody": [0, 5]}}, "nobody has no budget"),
         (CHARGE | {"round": 2, "charges": {"a": [0, 0]}}, "a is charged 0 steps"),
-        (CHARGE | {"round": 2, "charges": {"a": [0, -5]}}, "a is charged -5 steps"),
         (CHARGE | {"round": 2, "charges": {"a": [1, 5]}}, "index out of range"),
-        (CHARGE | {"round": 2, "charges": 5}, "no attribute"),
         (CHARGE | {"round": 2, "events": [[0.1, 1.0, "sideways"]]}, "sideways"),
         (SETTLEMENT | {"round": 2}, "lacks ChargeKey"),
+        (SETTLEMENT | ASKED | {"state": "committed"}, "a committed charge of a cannot become committed"),
         (SETTLEMENT | {"state": "reserved"}, "a reserved charge of a cannot become reserved"),
-        (SETTLEMENT | {"state": "forgiven"}, "forgiven"),
         (RECONCILIATION | {"dataset_id": "nobody"}, "nobody has no budget"),
         (RECONCILIATION | {"client_steps": "many"}, "unsupported operand"),
         ({name: value for name, value in RECONCILIATION.items() if name != "view"}, "lacks 'view'"),
@@ -178,7 +151,6 @@ def replay():
             ANSWER | {"questions": [[0, COUNT, 2.0], [0, MEAN, 2.0]], "answers": {"a": [[0, ""], [1, ""]]}},
             "was another",
         ),
-        (ANSWER | {"questions": [[0, COUNT]]}, "not enough values"),
         ({name: value for name, value in ANSWER.items() if name != "at"}, "lacks 'at'"),
     ],
 )
@@ -187,13 +159,6 @@ def test_an_entry_that_contradicts_those_before_is_named(replay, entry, problem)
     with pytest.raises(BrokenJournalError, match=f"entry 7 .*{re.escape(problem)}"):
         replay.enter(7, entry)
     assert replay.charges == charges
-
-
-@pytest.mark.parametrize("state", ["void", "committed"])
-def test_what_is_committed_stays_so(replay, state):
-    replay.enter(7, SETTLEMENT | {"state": "committed"})
-    with pytest.raises(BrokenJournalError, match="a committed charge of a cannot become"):
-        replay.enter(8, SETTLEMENT | {"state": state})
 
 
 def test_what_was_answered_stays_answered_and_its_charge_committed(replay):

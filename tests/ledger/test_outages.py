@@ -1,14 +1,11 @@
 """A database that is locked, full, dead or cut off costs time alone: what was acknowledged is there, once."""
 
-import os
 import resource
 import signal
 import sqlite3
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event
@@ -16,25 +13,19 @@ from sqlalchemy.exc import OperationalError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.export import import_ledger, write_export
-from fedprivacy.ledger.journal import SignedHead, sign_head
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.budget import PrivacyBudget
 from tests.ledger.acts import (
     ALLOWANCE,
-    ASKED,
     EVENT,
-    KEY,
-    QUESTION,
-    answers_of,
     at_first_trouble,
     at_most,
     copied,
     cut_off,
+    fill_and_ask,
     journal_of,
     unlimited,
 )
-from tests.postgres import server_user
 from tests.processes import in_child
 
 DATASETS = [f"d{number}" for number in range(20)]
@@ -181,132 +172,23 @@ def test_a_full_disk_is_waited_for(sqlite_url):
     ledger.close()
 
 
-def test_a_file_that_may_not_be_written_is_named_and_left_alone():
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # not pytest's, which nobody else may enter
-        file = Path(folder) / "ledger.db"
-        opened(f"sqlite:///{file}").close()
-        file.chmod(0o444)
-        Path(folder).chmod(0o555)
-        before = file.read_bytes()
-
-        def act():
-            if user := server_user():
-                os.setuid(user.pw_uid)
-            with pytest.raises(LedgerError, match=r"ledger\.db cannot be used: (attempt to write|unable to open)"):
-                Ledger(f"sqlite:///{file}")
-
-        assert in_child(act) == 0
-        assert file.read_bytes() == before
-        Path(folder).chmod(0o755)
-
-
-@pytest.mark.exhaustive
-def test_postgresql_may_die_again_and_again(postgres, postgres_url):
-    ledger, reached = opened(postgres_url), threading.Semaphore(0)
-
-    def charge():
-        told = []
-        for round in range(1, 41):
-            told.append(ledger.reserve(Attempt("run", round), EVENT, dict.fromkeys(DATASETS, 2), at_most(80)))
-            ledger.settle(Attempt("run", round), DATASETS[:5], ChargeState.COMMITTED)
-            ledger.settle(Attempt("run", round), DATASETS[5:8], ChargeState.VOID)
-            reached.release()
-        return told
-
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(charge)
-        for _ in range(3):
-            for _ in range(8):
-                assert reached.acquire(timeout=60)
-            postgres.kill()
-            postgres.start()
-        told = running.result()
-    assert told == [dict.fromkeys(DATASETS, 2)] * 40
-    charged = DATASETS[:5] + DATASETS[8:]
-    assert steps(ledger) == dict.fromkeys(charged, 80)
-    assert len(verify_ledger(ledger).replay.charges) == 40 * len(DATASETS)
-    ledger.close()
-
-
-def test_whoever_reads_waits_for_a_server_that_starts_again(postgres, postgres_url):
-    ledger = opened(postgres_url)
-    ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
-    postgres.kill()
-    with at_first_trouble(postgres.start):
-        assert steps(ledger) == {"d0": 5}
-    ledger.close()
-
-
-@pytest.mark.exhaustive
-def test_a_server_that_is_down_is_named_at_once(postgres, postgres_url):
-    opened(postgres_url).close()
-    postgres.stop()
-    with pytest.raises(LedgerError, match=r"postgres@127.0.0.1:\d+/test_\d+ cannot be used: .*refused"):
-        Ledger(postgres_url)
-
-
-ACTS = {
-    "open_run": lambda ledger: ledger.open_run("one", "digits", "2 parts"),
-    "bind_keys": lambda ledger: ledger.bind_keys({"hospital-0": "aa", "hospital-1": "bb"}),
-    "rebind_key": lambda ledger: ledger.rebind_key("known", "cc"),
-    "open_budgets": lambda ledger: ledger.open_budgets({"new": ALLOWANCE}),
-    "set_budget": lambda ledger: ledger.set_budget("d0", PrivacyBudget(1.0, 1e-5), None, "why"),
-    "reserve": lambda ledger: ledger.reserve(Attempt("run", 2), EVENT, {"d0": 7, "d1": 7, "d2": 7}, at_most(8)),
-    "settle": lambda ledger: ledger.settle(Attempt("run", 1), ["d0"], ChargeState.VOID),
-    "late receipt": lambda ledger: ledger.settle(Attempt("run", 1), ["d2"], ChargeState.COMMITTED),
-    "reconcile": lambda ledger: ledger.reconcile("d0", {("run", EVENT): 9}),
-    "keep_answers": lambda ledger: ledger.keep_answers(ASKED, answers_of("x", "y")),
-    "sign": lambda ledger: sign_head(ledger.database, KEY),
-}
-
-
-def begun(url):
+def test_a_charge_and_its_settlement_that_were_cut_off_at_their_commit_are_made_once(url):
+    """`test_interleavings` cuts off every act, on one of both databases."""
     ledger = opened(url)
-    ledger.bind_keys({"known": "dd"})
-    ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5, "d1": 8, "d2": 4}, unlimited)
-    ledger.settle(Attempt("run", 1), ["d2"], ChargeState.VOID)
-    ledger.open_budgets({"x": ALLOWANCE, "y": ALLOWANCE})
-    ledger.reserve(ASKED, QUESTION, {"x": 1, "y": 1}, unlimited)
-    ledger.settle(ASKED, ["x", "y"], ChargeState.COMMITTED)
-    return ledger
-
-
-def state_of(ledger):
-    """The state that a ledger adds up to, without times."""
-    replay = verify_ledger(ledger).replay
-    charges, answers = (
-        {key: each._replace(entry=0) for key, each in entered.items()} for entered in (replay.charges, replay.answers)
-    )
-    return replay.runs, replay.keys, replay.budgets, charges, answers
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """Each act's answer, and the ledger's state after it, where nothing happens."""
-    found = {}
-    for name, act in ACTS.items():
-        ledger = copied(begun, f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'ledger.db'}")
-        found[name] = act(ledger), state_of(ledger)
-        ledger.close()
-    return found
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("committed", [True, False], ids=["after", "before"])
-@pytest.mark.parametrize("name", ACTS)
-def test_an_act_that_was_cut_off_at_its_commit_is_done_once(url, undisturbed, name, committed):
-    ledger, (answer, state) = copied(begun, url), undisturbed[name]
-    with cut_off(ledger, committed=committed) as broken:
-        answer_again = ACTS[name](ledger)
-    assert broken
-    if not isinstance(answer, SignedHead) and not (name == "reconcile" and committed):  # says what the last try did
-        assert answer_again == answer
-    assert state_of(ledger) == state
+    for round, committed in enumerate((True, False), start=1):
+        with cut_off(ledger, committed=committed) as broken:
+            granted = ledger.reserve(Attempt("run", round), EVENT, {"d0": 3, "d1": 5}, at_most(8))
+        assert broken and granted == {"d0": 3, "d1": {1: 5, 2: 3}[round]}
+        with cut_off(ledger, committed=committed) as broken:
+            ledger.settle(Attempt("run", round), ["d0"], ChargeState.VOID)
+        assert broken
+    assert steps(ledger) == {"d1": 8}
+    verify_ledger(ledger)
     ledger.close()
 
 
 def test_an_import_that_was_cut_off_at_its_commit_is_done_once(url, tmp_path):
-    source, file = begun(f"sqlite:///{tmp_path / 'source.db'}"), tmp_path / "export.jsonl"
+    source, file = copied(fill_and_ask, f"sqlite:///{tmp_path / 'source.db'}"), tmp_path / "export.jsonl"
     with file.open("w") as out, source.database.reading() as connection:
         write_export(connection, out)
     ledger = Ledger(url)

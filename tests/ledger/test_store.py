@@ -1,18 +1,22 @@
 """The ledger counts what was charged, over runs, and refuses what it could not add up."""
 
 import math
+import random
 import re
+from collections import Counter
 
 import pytest
+from sqlalchemy import text
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
-from tests.ledger.acts import ALLOWANCE, EVENT, unlimited
+from tests.ledger.acts import ALLOWANCE, EVENT, query, unlimited
 
 OTHER = PoissonSampledGaussian(0.1, 2.0)
 
@@ -22,9 +26,12 @@ def test_reserved_and_committed_charges_count_and_void_ones_do_not(ledger):
         ledger.reserve(Attempt("run", round), EVENT, {"a": 5}, unlimited)
     ledger.settle(Attempt("run", 1), ["a"], ChargeState.COMMITTED)
     ledger.settle(Attempt("run", 2), ["a"], ChargeState.VOID)
-    account = ledger.accounts(["a"])["a"]
-    assert account.history == {EVENT: 10}
-    assert account.rounds == 2
+    ledger.reserve(Attempt("run", 4), OTHER, {"b": 5}, unlimited)
+    ledger.settle(Attempt("run", 4), ["b"], ChargeState.VOID)
+    accounts = ledger.accounts(["a", "b"])
+    assert accounts["a"].history == {EVENT: 10}
+    assert accounts["a"].rounds == 2
+    assert "b" not in accounts  # bound to no mechanism
 
 
 def test_runs_and_mechanisms_add_up_on_one_ledger(url, ledger):
@@ -95,22 +102,12 @@ def test_another_unit_of_the_same_records_is_refused(ledger, before, after):
         "postgresql+psycopg://host",
         "not a url",
         "sqlite:////proc/nowhere/ledger.db",
-        "sqlite://",
         "sqlite:///:memory:",
     ],
 )
 def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
     with pytest.raises(LedgerError, match="ledger is"):
         Ledger(bad)
-
-
-def test_a_missing_ledger_is_not_made_by_looking(tmp_path):
-    url = f"sqlite:///{tmp_path / 'deep' / 'ledger.db'}"
-    assert not Ledger.exists(f"sqlite:///{tmp_path / 'none.db'}")
-    assert not Ledger.exists("")
-    assert not (tmp_path / "none.db").exists()
-    Ledger(url)
-    assert Ledger.exists(url)
 
 
 def test_a_client_is_bound_to_one_key_and_no_key_to_two_clients_until_it_is_renewed(url, ledger):
@@ -166,3 +163,59 @@ def test_claims_of_another_relation_or_beyond_any_account_are_refused_whole(ledg
         with pytest.raises(AccountError, match="claims steps that do not go with"):
             ledger.reconcile("a", claims)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
+
+
+def test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run(ledger):
+    """A client comes back again and again with more: nothing is counted twice, and nothing is lost."""
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5, "b": 5}, unlimited)
+    run, another = ("run", EVENT), ("another", EVENT)
+    assert ledger.reconcile("a", {run: 7}) == 2
+    assert ledger.reconcile("a", {run: 7, another: 3}) == 3
+    assert ledger.reconcile("a", {run: 8, another: 3}) == 1
+    assert ledger.reconcile("a", {run: 2}) == 0
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 11}
+    assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
+    verify_ledger(ledger)
+
+
+# --- balances: the sums on which a grant is decided ---
+
+EVENTS = [PoissonSampledGaussian(0.1, 1.0), PoissonSampledGaussian(0.1, 2.0), PoissonSampledGaussian(0.2, 1.0)]
+DATASETS = ["a", "b", "c"]
+
+
+def test_any_order_of_charges_and_settlements_adds_up(ledger):
+    draw = random.Random(0)
+    for round in range(1, 30):
+        events = {d: draw.choice(EVENTS) for d in draw.sample(DATASETS, draw.randint(1, 3))}
+        ledger.reserve(Attempt("run", round), events, {d: draw.randint(1, 9) for d in events}, unlimited)
+        for _ in range(2):
+            state = draw.choice([ChargeState.VOID, ChargeState.COMMITTED])
+            ledger.settle(Attempt("run", draw.randint(1, round)), draw.sample(DATASETS, draw.randint(1, 3)), state)
+    history, rounds = {d: Counter() for d in DATASETS}, Counter()
+    charges = "SELECT dataset_id, sampling_rate, noise_multiplier, steps FROM charges WHERE state != 'void'"
+    for dataset, rate, noise, steps in query(ledger, charges):
+        history[dataset][PoissonSampledGaussian(rate, noise)] += steps
+        rounds[dataset] += 1
+    accounts = ledger.accounts(DATASETS)
+    assert {d: account.history for d, account in accounts.items()} == history
+    assert {d: account.rounds for d, account in accounts.items()} == rounds
+    verify_ledger(ledger)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE balances SET steps = 1",
+        "UPDATE balances SET charges = 0",
+        "DELETE FROM balances WHERE dataset_id = 'a'",
+        "UPDATE balances SET dataset_id = 'c' WHERE dataset_id = 'b'",
+        "UPDATE balances SET noise_multiplier = 50",
+        "INSERT INTO balances VALUES ('b', 0.2, 2.0, 'zero-out', -100, 0)",  # would hide a later charge
+    ],
+)
+def test_no_run_begins_on_balances_that_contradict_the_charges(ledger, damage):
+    ledger.reserve(Attempt("run", 1), EVENTS[0], {"a": 5, "b": 7}, unlimited)
+    ledger.database.write(lambda connection, _: connection.execute(text(damage)))
+    with pytest.raises(LedgerError, match=r"balances contradict its charges.*ledger verify"):
+        ledger.open_run("another", "digits", "3 parts")

@@ -5,7 +5,7 @@ import json
 import pytest
 from sqlalchemy import text
 
-from fedprivacy._support.signing import server_public_key, sign
+from fedprivacy._support.signing import server_public_key
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.journal import canonical, chained, parsed_head, read_heads, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
@@ -55,13 +55,6 @@ def test_what_was_written_verifies(filled):
     assert histories == {"a": {EVENT: 10, OTHER: 3}, "b": {EVENT: 2}}
 
 
-def test_an_empty_ledger_verifies(url):
-    ledger = Ledger(url)
-    verified = verify_ledger(ledger)
-    assert (verified.head.number, verified.signed) == (0, 0)
-    ledger.close()
-
-
 JOURNAL = {
     "a text": ("UPDATE journal SET entry = replace(entry, '[0,5]', '[0,1]') WHERE number = 4", "entry 4 was changed"),
     "a space": ("UPDATE journal SET entry = replace(entry, '{', '{ ') WHERE number = 1", "entry 1 was changed"),
@@ -101,21 +94,15 @@ TABLES = {
     "a void state": ("UPDATE charges SET state = 'committed' WHERE state = 'void'", "charge of b, one, 1, 1"),
     "an open state": ("UPDATE charges SET state = 'committed' WHERE run_id = 'two'", "charge of [ab], two, 1, 3"),
     "a dataset": ("UPDATE charges SET dataset_id = 'b' WHERE round = 2", "charge of b, one, 2, 1"),
-    "a view": (f"UPDATE charges SET view = 'public' WHERE {COMMITTED}", "charge of a, one, 1, 1"),
     "an entry's number": (f"UPDATE charges SET entry = 5 WHERE {COMMITTED}", "charge of a, one, 1, 1"),
     "a run": (f"UPDATE charges SET run_id = 'two' WHERE {COMMITTED}", "charge of a, two, 1, 1"),
     "a round": ("UPDATE charges SET round = 9 WHERE round = 2", "charge of a, one, 9, 1"),
-    "an attempt": ("UPDATE charges SET attempt = 2 WHERE round = 2", "charge of a, one, 2, 2"),
-    "a rate": (f"UPDATE charges SET sampling_rate = 0.01 WHERE {COMMITTED}", "charge of a, one, 1, 1"),
     "a noise": (f"UPDATE charges SET noise_multiplier = 9 WHERE {COMMITTED}", "charge of a, one, 1, 1"),
-    "a relation": (f"UPDATE charges SET relation = 'zero-out' WHERE {COMMITTED}", "charge of a, one, 1, 1"),
     "a charge": (f"DELETE FROM charges WHERE {COMMITTED}", "charge of a, one, 1, 1 is missing"),
     "a reconciled charge": ("DELETE FROM charges WHERE round = 0", "charge of a, one, 0, 1 is missing"),
     "all charges": ("DELETE FROM charges", "charge of a, one, 1, 1 is missing"),
     "a budget's epsilon": ("UPDATE budgets SET epsilon = 30 WHERE dataset_id = 'a'", "budget of a"),
     "a budget's end": ("UPDATE budgets SET epsilon = NULL WHERE dataset_id = 'b'", "budget of b"),
-    "a budget's delta": ("UPDATE budgets SET delta = 0.1 WHERE dataset_id = 'a'", "budget of a"),
-    "a filter": ("UPDATE budgets SET filter = 'adaptive' WHERE dataset_id = 'a'", "budget of a"),
     "an expiry": ("UPDATE budgets SET expires = NULL WHERE dataset_id = 'b'", "budget of b"),
     "a deliberate act": ("UPDATE budgets SET deliberate = (1 = 1) WHERE dataset_id = 'a'", "budget of a"),
     "a budget": ("DELETE FROM budgets WHERE dataset_id = 'b'", "budget of b is missing"),
@@ -124,16 +111,13 @@ TABLES = {
         "budget of c",
     ),
     "a key": ("UPDATE keys SET key_hash = 'cc'", "key of hospital-0"),
-    "a key's owner": ("UPDATE keys SET client_id = 'mallory'", "key of mallory"),
     "no key": ("DELETE FROM keys", "key of hospital-0 is missing"),
     "one key more": ("INSERT INTO keys VALUES ('mallory', 'cc')", "key of mallory"),
     "a run's dataset": ("UPDATE runs SET dataset = 'cancer' WHERE run_id = 'two'", "run of two"),
-    "a run's split": ("UPDATE runs SET partition = '9 parts' WHERE run_id = 'two'", "run of two"),
     "a run's unit": ("UPDATE runs SET unit = 'patient' WHERE run_id = 'two'", "run of two"),
     "no run": ("DELETE FROM runs WHERE run_id = 'two'", "run of two is missing"),
     "one run more": ("INSERT INTO runs VALUES ('three', 12, 'digits', '2 parts', 'record')", "run of three"),
     "a balance": ("UPDATE balances SET steps = steps - 1 WHERE dataset_id = 'a'", "balance of a, 0.[12], [12].0"),
-    "a count": ("UPDATE balances SET charges = charges + 1 WHERE dataset_id = 'b'", "balance of b, 0.1, 1.0"),
     "a hidden balance": ("UPDATE balances SET charges = 0 WHERE dataset_id = 'b'", "balance of b, 0.1, 1.0"),
     "a balance's owner": ("UPDATE balances SET dataset_id = 'c' WHERE dataset_id = 'b'", "balance of c, 0.1, 1.0"),
     "no balance": (
@@ -165,14 +149,6 @@ def test_damage_is_found_and_named(undamaged, damage, match):
     found_when(undamaged, *([damage] if isinstance(damage, str) else damage), match=match)
 
 
-def test_all_that_is_charged_later_is_proved_with_the_rest(url, filled):
-    filled.reserve(Attempt("two", 2), EVENT, {"a": 5}, unlimited)
-    filled.settle(Attempt("two", 2), ["a"], ChargeState.COMMITTED)
-    assert verify_ledger(filled).head.number == 14
-    tamper(url, "DELETE FROM journal WHERE number = 14")
-    found(url, "charge of a, two, 2, 1")
-
-
 HEADS = {
     "signature": ("UPDATE checkpoints SET signature = '{0}'", "signed head of entry 12 does not bear the signature of"),
     "time": ("UPDATE checkpoints SET at = '2020-01-01T00:00:00+00:00'", "signed head of entry 12 does not bear"),
@@ -192,16 +168,6 @@ def test_a_signed_head_that_was_changed_is_named(undamaged, damage, match):
     found_when(undamaged, damage.format("00" * 32, stranger), match=match.format("", stranger))
 
 
-def test_a_signature_for_another_purpose_is_no_signed_head(undamaged):
-    c = head_of(undamaged)
-    message = f"{c.number} {c.hash} {c.at}".encode()
-    assert sign(KEY, "ledger checkpoint", message) == c.signature
-    other = sign(KEY, "receipt", message)
-    found_when(
-        undamaged, f"UPDATE checkpoints SET signature = '{other}'", match="signed head of entry 12 does not bear"
-    )
-
-
 LESS = (
     "UPDATE charges SET steps = 1 WHERE dataset_id = 'a' AND round = 2",
     "UPDATE balances SET steps = steps - 2 WHERE dataset_id = 'a' AND noise_multiplier = 2",
@@ -209,9 +175,11 @@ LESS = (
 
 
 @pytest.fixture
-def rewritten(url, filled):
+def rewritten(url, filled, tmp_path):
     """The witness of a ledger that was then written anew, every hash and every sum, to hold less."""
     witness = head_of(filled)
+    (file := tmp_path / "witness.json").write_text(json.dumps(witness._asdict()))
+    assert read_witness(file) == witness
     rewrite(url, 7, "[0,3]", "[0,1]")
     tamper(url, *LESS)
     return witness
@@ -324,31 +292,18 @@ def test_a_signed_head_is_signed_once_by_each_key_and_covers_what_is_there(url):
     ledger.close()
 
 
-def test_a_witness_is_read_from_its_file(filled, tmp_path):
-    file = tmp_path / "witness.json"
-    file.write_text(json.dumps(head_of(filled)._asdict()))
-    assert read_witness(file) == head_of(filled)
-
-
-@pytest.mark.parametrize("field", ["number", "hash", "at", "public_key", "signature"])
-@pytest.mark.parametrize("value", [None, 5.0, "x", True, [], "ABCD"])
-def test_a_witness_with_a_field_of_another_form_is_refused(tmp_path, field, value):
+def test_a_witness_of_another_form_is_refused(tmp_path):
     fields = {"number": 1, "hash": "ab", "at": "2026", "public_key": "cd", "signature": "ef"}
     assert parsed_head(fields)
-    file = tmp_path / "witness.json"
-    for wrong in (fields | {field: value}, {k: v for k, v in fields.items() if k != field}, fields | {"more": 1}):
-        if field == "at" and isinstance(wrong.get("at"), str) and "more" not in wrong:
-            continue  # a time is only a text, for people
-        file.write_text(json.dumps(wrong))
+    wrong = [fields | {"more": 1}, fields | {"at": 5.0}]
+    wrong += [
+        fields | {field: value} for field in fields.keys() - {"at"} for value in (None, 5.0, "x", True, [], "ABCD")
+    ]
+    wrong += [{name: fields[name] for name in fields if name != field} for field in fields]
+    for content in (*map(json.dumps, wrong), "", "[]", "{", "5", "[" * 100_000):
+        (file := tmp_path / "witness.json").write_text(content)
         with pytest.raises(BrokenJournalError, match=r"witness\.json' holds no signed head"):
             read_witness(file)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{", "5", "[" * 100_000])
-def test_a_witness_that_is_no_signed_head_is_refused(tmp_path, content):
-    (tmp_path / "witness").write_text(content)
-    with pytest.raises(BrokenJournalError, match="witness' holds no signed head"):
-        read_witness(tmp_path / "witness")
 
 
 def test_a_ledger_verifies_while_it_is_written(transactional_url):

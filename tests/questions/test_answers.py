@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedprivacy.questions.answers import NOT_TOLD, Answers, Told, figures_of
+from fedprivacy.questions.answers import NOT_TOLD, Answers, Told
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.lattice import STEPS
 from fedprivacy.questions.questionnaire import Questionnaire
@@ -63,19 +63,10 @@ def test_one_estimate_is_found_by_its_name():
     for name, group in (("count", "c"), ("count", ""), ("median of age", "a"), (NOT_TOLD, "c")):
         with pytest.raises(KeyError, match=name):
             ANSWERS.value(name, group)
+    with pytest.raises(KeyError):
+        ANSWERS.figures(0, "west")
 
 
 def test_who_does_not_tell_of_a_group_is_named():
     assert ANSWERS.silent() == {"b": ["south"], "c": ["north", "south"]}
     assert ANSWERS.silent(1) == {}
-
-
-def test_figures_of_a_client_that_has_not_answered_are_missed():
-    with pytest.raises(KeyError):
-        ANSWERS.figures(0, "west")
-
-
-def test_the_federation_of_one_client_is_that_client():
-    answer = [told(3.0, [[30], [7], [0]], [True, True, False])]
-    assert figures_of(COUNT, answer) == ANSWERS.figures(0, "north")
-    assert [figure.group for figure in figures_of(COUNT, answer)] == ["a", "b", "c"]

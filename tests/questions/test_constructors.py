@@ -1,7 +1,6 @@
 """Questions as people write them in Python: what they cannot mean is said, and nothing else is raised."""
 
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -105,18 +104,6 @@ def test_table_one_asks_for_each_variable_by_its_kind_and_shares_clauses():
     for variables in ({}, None, ["age"], {"age": 5}, {"age": (0, 1, 2)}, {"sex": "fm"}, {"sex": []}):
         with pytest.raises(QuestionError):
             Questions.table_one(variables)
-
-
-def test_a_median_is_a_quantile_and_a_variance_a_spread():
-    assert Questions.median("a", 0, 1, 64) == Questions.quantiles("a", 0, 1, (0.5,), 64)
-    assert Questions.variance("a", 0, 1) == Questions.mean_and_scale({"a": (0, 1)})
-
-
-def test_questions_can_be_pickled_and_are_not_changed():
-    for question in all_questions(where={"ward": ["a"]}, by={"s": ["x"]}):
-        assert pickle.loads(pickle.dumps(question)) == question
-        with pytest.raises(AttributeError):
-            question.where = ()
 
 
 def test_a_value_in_a_message_is_short_whatever_it_is():

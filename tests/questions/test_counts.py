@@ -6,7 +6,7 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.figures import CONFIDENCE, Noisy
+from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.lattice import STEPS
 
 TABLE = fp.Table({"sex": ["f", "m", " f", "x", "", None, "3.0"], "age": [0, 9, 10, 99, -1, None, "?"]})
@@ -33,12 +33,6 @@ def test_an_empty_cell_is_of_no_level_and_not_of_the_others():
 
 def test_intervals_hold_numbers_and_the_outer_ones_those_beyond():
     assert counted(Questions.histogram("age", 0, 20, 2)) == [3, 2]
-
-
-def test_a_noisy_count_has_the_noise_s_deviation_and_its_interval():
-    (count,) = figures(Questions.count(), [12.5], 2.0)
-    assert count == ("count", 12.5, 2.0, 12.5 - 2 * CONFIDENCE, 12.5 + 2 * CONFIDENCE, "")
-    assert Questions.count().records(Noisy(np.array([12.5 * STEPS]), 1.0)) == 12.5
 
 
 def test_each_bin_has_a_name_and_a_noisy_count():

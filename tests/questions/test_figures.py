@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from scipy.special import ndtri
 
 import fedprivacy as fp
@@ -21,14 +20,10 @@ from fedprivacy.questions import codec
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import CONFIDENCE, Estimate, Noisy, estimated, ratio
 from fedprivacy.questions.release import deviation
+from tests.accounting.marked import exhaustive
 
 MANY, SOME = 4000, 2000
 ROOM = 4.0 / math.sqrt(MANY)  # standard errors of a mean over so many
-
-
-def rarely(*values):
-    """Values of a parameter that only the exhaustive lane tries."""
-    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
 @dataclass
@@ -112,7 +107,7 @@ def test_no_kind_is_left_out():
 
 
 @pytest.mark.parametrize("question", WELL_KNOWN, ids=lambda question: question.words)
-@pytest.mark.parametrize("sigma", [10.0, *rarely(1.0)])
+@pytest.mark.parametrize("sigma", [10.0, pytest.param(1.0, marks=pytest.mark.soak)])
 def test_of_many_records_every_figure_errs_as_it_says(question, sigma):
     """The room is 5 %; quantiles are near that by themselves, so that the test's own chance comes on top."""
     many, chance = (2000, 4.0 / math.sqrt(4000.0)) if question.kind == "quantiles" else (MANY, 0.0)
@@ -146,7 +141,7 @@ def between(low, high, middle, half):
     return fp.Table({"x": ends})
 
 
-@pytest.mark.parametrize("errors", [3, 6, *rarely(4, 30)])
+@pytest.mark.parametrize("errors", [3, 6, *exhaustive(4, 30)])
 @pytest.mark.parametrize("middle", [0.0, 0.6, 1.0])
 def test_a_mean_s_interval_is_right_however_few_records_there_are_and_wherever_it_lies(errors, middle):
     question = Questions.mean("x", 0, 10)
@@ -155,8 +150,8 @@ def test_a_mean_s_interval_is_right_however_few_records_there_are_and_wherever_i
     assert figure.ratio < 1.1  # and what is beyond a bound is moved to it: then it errs less
 
 
-@pytest.mark.parametrize("errors", [8, *rarely(3, 5, 30)])
-@pytest.mark.parametrize(("middle", "half"), [(0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.5, 0.3), (0.9, 0.1), (1.0, 0.0)])
+@pytest.mark.parametrize("errors", [8, *exhaustive(3, 5, 30)])
+@pytest.mark.parametrize(("middle", "half"), [(0.0, 0.0), (0.0, 1.0), (0.5, 0.3), (1.0, 0.0)])
 def test_a_standard_deviation_s_interval_is_hardly_ever_false(errors, middle, half):
     """Few records make it approximate: false in 7 of 100 releases where the count is just enough to tell it."""
     question = Questions.variance("x", 0, 10)
@@ -169,8 +164,7 @@ def test_a_standard_deviation_s_interval_is_hardly_ever_false(errors, middle, ha
         assert found.covered > 0.93 and found.ratio < 1.1
 
 
-@pytest.mark.parametrize("errors", [30, *rarely(5, 10, 100)])
-@pytest.mark.parametrize("together", [0.0, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize(("errors", "together"), [(30, 0.5), (30, 1.0), *exhaustive((5, 0.95), (10, 0.0), (100, 0.95))])
 def test_an_interval_of_a_covariance_or_correlation_is_hardly_ever_false(errors, together):
     random = np.random.default_rng(2)
     one, other = random.uniform(-1.0, 1.0, (2, 100))
@@ -182,8 +176,7 @@ def test_an_interval_of_a_covariance_or_correlation_is_hardly_ever_false(errors,
             assert figure.covered > 0.93, name
 
 
-@pytest.mark.parametrize("sigma", [3.0, *rarely(1.0, 8.0)])
-@pytest.mark.parametrize("count", [100, *rarely(30, 300)])
+@pytest.mark.parametrize(("count", "sigma"), [(100, 3.0), *exhaustive((30, 8.0), (300, 1.0), (30, 1.0))])
 def test_a_quantile_s_interval_is_hardly_ever_false(count, sigma):
     question = Questions.quantiles("age", 0, 120, (0.1, 0.5, 0.9))
     for name, figure in seen(question, people(count), sigma, 1000).items():
@@ -233,7 +226,3 @@ def test_too_few_records_are_divided_by_nothing():
         for over, known in ((enough * 0.999, False), (enough * 1.001, True)):
             totals = np.array([over, *[0.0] * (question.width - 1)])
             assert (question.figures(Noisy(totals, 1.0))[place].value is not None) == known
-
-
-def test_the_confidence_is_that_of_a_normal_interval():
-    assert pytest.approx(stats.norm.ppf(0.975), rel=1e-15) == CONFIDENCE

@@ -124,14 +124,9 @@ def test_texts_end_where_they_end_and_as_many_are_told_as_are_asked_for():
 
 def test_no_question_is_asked_that_is_not_needed():
     asking = Asking([["1", "22"] * 50] * CLIENTS)
-    found = frequent(search(length=9), asking)
+    found = frequent(search("2103456789", length=9), asking)  # in any order
     assert texts(found) == ["1", "22"] or texts(found) == ["22", "1"]
     assert len(asking.asked) == 2 and not found.stopped
-
-
-def test_empty_tables_and_one_without_any_text():
-    found = frequent(search(), Asking([[], [None, "", math.nan], ["1"] * 200]))
-    assert texts(found) == ["1"]
     assert not frequent(search(), Asking([[]])).texts
 
 
@@ -156,13 +151,6 @@ def test_what_the_alphabet_lacks_is_told_by_how_many_there_are_and_where():
     assert [row["beginning"] for row in found.beginnings] == ["I10"]
     assert found.by_depth[0]["other"] == pytest.approx(120, abs=5 * found.by_depth[0]["error"])
     assert found.by_depth[3]["other"] == pytest.approx(360, abs=5 * found.by_depth[3]["error"])
-
-
-def test_diverse_texts_are_told_by_what_they_have_in_common():
-    parts = [[f"1{n:03}" for n in range(1000)] for _ in range(CLIENTS)]
-    found = frequent(search(), Asking(parts, sigma=20.0))
-    assert not found.texts
-    assert {row["beginning"][0] for row in found.beginnings} == {"1"}
 
 
 def test_what_was_found_until_the_budget_ends_is_told_with_the_reason():
@@ -198,8 +186,9 @@ def test_of_more_beginnings_than_a_question_holds_the_largest_are_followed():
     assert 200 - room - 1 < found.surely < 200 - room + 1
 
 
-@pytest.mark.parametrize("alphabet", [DIGITS, '"\\', "😀😁", "\x00\x01", "äöü", " x"])
-@pytest.mark.parametrize("length", [1, 13, 64])
+@pytest.mark.parametrize(
+    ("alphabet", "length"), [(DIGITS, 13), ('"\\', 64), ("😀😁", 13), ("\x00\x01", 64), ("äöü", 1), (" x", 13)]
+)
 def test_there_is_room_for_every_question_of_a_search(alphabet, length):
     """The beginnings that take most room in a question's text, as many as are followed."""
     looking = search(alphabet, length, where=conditions({"ward": [f"ward {n}" for n in range(100)]}))
@@ -209,15 +198,9 @@ def test_there_is_room_for_every_question_of_a_search(alphabet, length):
     assert Questionnaire((looking.question(followed),)).columns == {"icd", "ward"}
 
 
-def test_two_spellings_of_a_search_ask_the_same():
-    assert search("cbaab") == search("abc")
-    assert search("ba").question(["b", "a"]) == search("ab").question(["a", "b"])
-
-
 @pytest.mark.parametrize(
     "changed",
     [
-        {"alphabet": ""},
         {"alphabet": "  "},
         {"alphabet": ["a", "b"]},
         {"alphabet": "\ud800"},

@@ -5,15 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import Noisy
-from fedprivacy.questions.lattice import STEPS
-from fedprivacy.questions.moments import MOST_COLUMNS, Bounded, Mean
+from fedprivacy.questions.moments import MOST_COLUMNS
 
 RANDOM = np.random.default_rng(1)
 AGE = RANDOM.normal(60.0, 12.0, 500)
@@ -69,48 +66,6 @@ def test_numbers_beyond_the_bounds_count_as_the_bounds_and_records_that_lack_one
 # Weights.
 
 
-def test_but_for_sums_all_entries_weigh_alike():
-    for question in (Questions.mean("age", 0, 1), Questions.variance("age", 0, 1), Questions.covariance(BOTH)):
-        assert question.weights == (STEPS,) * question.width
-        assert question.squared_sensitivity == question.width * STEPS**2 and question.per_count == 1.0 / STEPS
-
-
-NUMBER = st.floats(-1e6, 1e6)
-
-
-@given(st.lists(st.tuples(NUMBER, st.floats(1e-3, 1e6)), min_size=1, max_size=6), st.data())
-def test_no_other_weights_of_a_sum_would_err_less(bounds, data):
-    """Sum of squared errors, each in units of the largest number that its bounds allow; but for what a count keeps."""
-    question = Questions.sum("x", 0, 1).__class__(
-        of=tuple(Bounded(f"x{n}", low, low + w) for n, (low, w) in enumerate(bounds))
-    )
-
-    def squared_errors(weights):
-        count, *sums = (weight**2 for weight in weights)
-        each = [
-            (bounded.middle**2 / count + bounded.half**2 / own) / max(abs(bounded.low), abs(bounded.high)) ** 2
-            for bounded, own in zip(question.of, sums, strict=True)
-        ]
-        return (count + sum(sums)) * sum(each)
-
-    weights = question.weights
-    room = 1.0 / (1.0 - 0.085) + 0.01  # the count keeps 8.5 % of the squared sensitivity
-    assert max(weights) == STEPS and min(weights) >= 0.008 * STEPS / math.sqrt(len(bounds))
-    assert weights[0] ** 2 >= 0.999 * 0.085 * sum(weight**2 for weight in weights)
-    for _ in range(5):
-        others = [weight * data.draw(st.floats(0.2, 5.0)) for weight in weights]
-        assert squared_errors(weights) <= room * squared_errors(others)
-    equal = squared_errors([1.0] * len(weights))
-    assert squared_errors(weights) <= room * equal
-
-
-def test_a_sum_with_one_sided_bounds_has_the_error_of_the_sum_alone():
-    for low, high in [(0, 120), (100, 120), (-120, -100), (20, 25)]:
-        question = Questions.sum("x", low, high)
-        noisy = Noisy(np.zeros(2), math.sqrt(question.squared_sensitivity))
-        assert question.figures(noisy)[1].error == pytest.approx(max(abs(low), abs(high)), rel=1e-4)
-
-
 def test_around_zero_the_count_of_a_sum_stays_of_use_and_the_sum_errs_hardly_more():
     question = Questions.sum("x", -100, 100)
     count, total = question.figures(Noisy(np.zeros(2), math.sqrt(question.squared_sensitivity)))
@@ -130,15 +85,8 @@ def test_around_zero_the_count_of_a_sum_stays_of_use_and_the_sum_errs_hardly_mor
         {"a": (math.nan, 1)},
         {"a": (1.0, 1.0 + 1e-13)},
         {"a": (0, 5e-324)},
-        {"a": ("0", "1")},
-        {"a": (True, 2)},
         {"a": (0, 1, 2)},
-        {"a": 5},
-        {"": (0, 1)},
         {"a" * 257: (0, 1)},
-        {"\ud800": (0, 1)},
-        [("a", (0, 1))],
-        None,
         {str(n): (0, 1) for n in range(MOST_COLUMNS + 1)},
     ],
 )
@@ -146,21 +94,3 @@ def test_columns_without_two_bounds_are_refused(bounds):
     with pytest.raises(QuestionError) as caught:
         Questions.covariance(bounds)
     assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("of", [(), None, (("a", 0, 1),), (Bounded("a", 0, 1), Bounded("a", 0, 2)), "a"])
-def test_columns_are_bounded_and_each_named_once(of):
-    with pytest.raises(QuestionError):
-        Mean(of=of)
-
-
-@pytest.mark.exhaustive
-def test_as_many_columns_as_allowed_are_answered_quickly_and_finitely():
-    """Each figure takes the few totals that it needs: of 256 columns there are 65,793 of them."""
-    columns = {str(n): (-1e100, 1e100) for n in range(MOST_COLUMNS)}
-    question = Questions.covariance(columns)
-    totals = np.full(question.width, 1e3 * STEPS)
-    found = question.figures(Noisy(totals, 100.0 * STEPS))
-    assert len(found) == 1 + MOST_COLUMNS + MOST_COLUMNS**2
-    for figure in found:
-        assert figure.value is None or all(map(math.isfinite, figure[1:5]))

@@ -8,7 +8,6 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.lattice import STEPS
 from fedprivacy.questions.prefixes import MOST_PREFIXES
 from tests.questions.kinds import Odd
@@ -80,27 +79,10 @@ def test_one_record_moves_one_count_by_one_whatever_it_holds(question):
     assert not question.totals(table_of([])).any()
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_no_cell_changes_where_another_is_counted(question):
-    random = np.random.default_rng(0)
-    cells, wards = [*CELLS, *CELLS], ["a", "b"] * len(CELLS)
-    alone = [question.totals(table_of([cell], [ward])) for cell, ward in zip(cells, wards, strict=True)]
-    for _ in range(20):
-        order = random.permutation(len(cells))[: random.integers(2, len(cells) + 1)]
-        together = question.totals(table_of([cells[place] for place in order], [wards[place] for place in order]))
-        assert np.array_equal(together, sum(alone[place] for place in order))
-
-
 def test_the_same_column_is_read_by_several_questions():
     table = table_of(["A0", "B", "A1", None])
     for prefix, count in (("A", 2), ("B", 1), ("A", 2), ("A1", 1)):
         assert Questions.prefixes("icd", [prefix]).totals(table)[0, 0] == count * STEPS
-
-
-def test_figures_are_noisy_counts():
-    question = Questions.prefixes("icd", ["A"], ["B"])
-    found = question.figures(Noisy(np.array([1.5, -2.0, 3.0]) * STEPS, 2.0 * STEPS))
-    assert [(f.name, f.value, f.error) for f in found] == [("A...", 1.5, 2.0), ("B", -2.0, 2.0), ("other", 3.0, 2.0)]
 
 
 @pytest.mark.parametrize(

@@ -91,17 +91,6 @@ def test_figures_are_named_and_in_order_and_never_cross():
     assert question == Questions.quantiles("x", 0.0, 100.0, [0.25, 0.5, 0.9])
 
 
-@pytest.mark.parametrize("totals", [0.0, 1e15, -1e15])
-def test_whatever_the_noise_makes_figures_are_finite_and_between_the_bounds(totals):
-    random = np.random.default_rng(2)
-    question = Questions.quantiles("x", -5, 5, (0.01, 0.5, 0.99), 64)
-    for scale in (1.0, 1e3, 1e9):
-        noisy = Noisy(totals + random.normal(0.0, scale, 64), scale)
-        for figure in question.figures(noisy)[1:]:
-            if figure.value is not None:
-                assert -5 <= figure.low <= figure.value <= figure.high <= 5
-
-
 def test_what_is_no_quantile_and_no_number_of_points_is_refused():
     for at in ((), (0.0,), (1,), (math.nan,), ("0.5",), 0.5, "0.5", [n / 101 for n in range(1, MOST_QUANTILES + 2)]):
         with pytest.raises(QuestionError):
@@ -109,31 +98,3 @@ def test_what_is_no_quantile_and_no_number_of_points_is_refused():
     for points in (1, MOST_POINTS + 1, 512.0, True):
         with pytest.raises(QuestionError):
             Questions.median("x", 0, 1, points)
-
-
-def pooled(values):
-    """The nearest function that never falls, by pooling neighbours that do (Ayer and others 1955)."""
-    blocks = []
-    for value in values:
-        blocks.append([value, 1])
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            (one, few), (other, many) = blocks.pop(-2), blocks.pop()
-            blocks.append([(one * few + other * many) / (few + many), few + many])
-    return np.concatenate([[value] * count for value, count in blocks])
-
-
-def test_where_noisy_running_counts_fall_they_are_pooled():
-    """Forty records in sixty-four intervals: as it is, the noisy function crosses a probability more than once."""
-    question, random = Questions.median("x", 0, 64, 64), np.random.default_rng(6)
-    exact = question.totals(fp.Table({"x": np.linspace(20, 40, 40)}))[0].astype(np.float64)
-    falling = 0
-    for _ in range(50):
-        noisy = Noisy(exact + random.normal(0.0, 3.0 * UNIT, 64), 3.0 * UNIT)
-        running = np.concatenate([[0.0], np.convolve(noisy.totals, decoder(64))[:64]])
-        halves = np.interp(np.arange(0.0, 64.5, 0.5), np.arange(65.0), running) - 0.5 * running[-1]
-        rising = pooled(halves)
-        falling += (np.diff(np.sign(halves)) < 0).any()
-        place = int(np.searchsorted(rising, 0.0))
-        share = -rising[place - 1] / (rising[place] - rising[place - 1])
-        assert question.figures(noisy)[1].value == pytest.approx((place - 1 + share) / 2.0)
-    assert falling > 10
