@@ -42,16 +42,6 @@ def height(element):
     return place(element)[1]
 
 
-def height_on_page(root, element):
-    """Below the upper edge of the figure, in px."""
-    parents = {child: parent for parent in root.iter() for child in parent}
-    found = 0.0
-    while element is not root:
-        found += height(element) if (element.get("transform") or "").startswith("translate") else 0.0
-        element = parents[element]
-    return found
-
-
 def text_called(root, text):
     """The last element with a text: the one on top."""
     return [element for element in root.iter(f"{SVG}text") if content(element) == text][-1]

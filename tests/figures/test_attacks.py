@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedprivacy.figures.attacks import MOST_CURVES, AttackCurve, Picture, picture_figure, roc_figure
+from fedprivacy.figures.attacks import AttackCurve, Picture, picture_figure, roc_figure
 from fedprivacy.figures.style import INK, MUTED, RUNS
 from tests.figures.reading import coloured, drawn, marks, place, rows, text_called, texts, written
 
@@ -50,19 +50,8 @@ def test_a_curve_is_as_high_as_the_best_threshold_and_never_higher():
     assert 0.0999 < first < 0.102
 
 
-def test_what_is_found_below_the_smallest_rate_is_left_out():
-    late = AttackCurve("late", [0.0, 0.5, 1.0], [0.0, 0.0, 1.0])
-    assert min(row["tpr"] for row in rows(roc_figure([late], "title", ["about"]), "tpr")) >= 0.001
-
-
-@pytest.mark.parametrize("count", [0, MOST_CURVES + 1])
-def test_only_so_many_curves_as_there_are_colours(count):
-    with pytest.raises(ValueError, match=f"give 1 to {MOST_CURVES}"):
-        roc_figure([WEAK] * count, "title", ["about"])
-
-
 def test_a_picture_is_drawn_in_ink_on_paper_upright_and_in_its_place():
-    shades = np.array([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    shades = np.array([[-3.0, 7.0], [1.0, 1.0], [0.0, 0.0]])  # beyond ink and paper are ink and paper
     figure = picture_figure([Picture("first", shades), Picture("second", 1.0 - shades, "note")], "title", ["about"])
     root = drawn(figure)
     assert {"title", "about", "first", "second", "note"} <= set(texts(root))
@@ -72,10 +61,3 @@ def test_a_picture_is_drawn_in_ink_on_paper_upright_and_in_its_place():
     assert sorted(opacities) == ["0"] * 6 + ["1"] * 6
     assert len(coloured(marks(root, "rect"), MUTED)) == 2  # frames
     assert place(text_called(root, "second"))[0] > place(text_called(root, "first"))[0]
-
-
-def test_shades_beyond_ink_and_paper_are_ink_and_paper():
-    assert {row["ink"] for row in rows(picture_figure([Picture("one", [[-3.0, 7.0]])], "t", ["a"]), "ink")} == {
-        0.0,
-        1.0,
-    }

@@ -38,25 +38,13 @@ def test_each_run_has_a_colour_dashes_and_a_shape_and_the_shape_stands_before_it
     assert sorted(label.split()[-1] for label in labels(root)) == [f"run-{n}" for n in range(1, number + 1)]
 
 
-@every_figure
-def test_a_run_keeps_its_look_when_another_is_left_out(figure):
-    all_three = runs(3)
-    waiting = replace(all_three[1], points=())
-    root = drawn(figure([all_three[0], waiting, all_three[2]]))
-    assert coloured(marks(root, "line"), RUNS[2]) and not coloured(marks(root, "line"), RUNS[1])
-
-
-def test_the_titles_say_from_where_to_where_the_runs_reach():
-    metric, epsilon, tradeoff = (texts(drawn(figure(runs(2)))) for figure in FIGURES)
-    assert "2 runs: accuracy 64.7 % to 65.6 %" in metric
-    assert "2 runs: largest privacy loss ε 1.77 to 1.81" in epsilon
-    assert "2 runs: accuracy 64.7 % to 65.6 % for ε 1.77 to 1.81" in tradeoff
-
-
-def test_labels_say_where_each_run_ended():
-    metric, epsilon, _ = (labels(drawn(figure(runs(2)))) for figure in FIGURES)
-    assert metric == ["65.6 % run-1", "64.7 % run-2"]
-    assert epsilon == ["1.81 run-2", "1.77 run-1"]
+def test_titles_and_labels_say_where_each_run_ended():
+    metric, epsilon, tradeoff = (drawn(figure(runs(2))) for figure in FIGURES)
+    assert labels(metric) == ["65.6 % run-1", "64.7 % run-2"]
+    assert labels(epsilon) == ["1.81 run-2", "1.77 run-1"]
+    assert "2 runs: accuracy 64.7 % to 65.6 %" in texts(metric)
+    assert "2 runs: largest privacy loss ε 1.77 to 1.81" in texts(epsilon)
+    assert "2 runs: accuracy 64.7 % to 65.6 % for ε 1.77 to 1.81" in texts(tradeoff)
 
 
 @every_figure
@@ -65,6 +53,7 @@ def test_a_run_without_a_finished_round_is_left_out_and_named(figure):
     assert "left out: waiting (no finished round)" in written(root)
     assert len(marks(root, "line")) == 2
     assert not any("waiting" in label for label in labels(root))
+    assert coloured(marks(root, "line"), RUNS[2]) and not coloured(marks(root, "line"), RUNS[1])  # each keeps its own
 
 
 @pytest.mark.parametrize("figure", [compared_metric_figure, compared_tradeoff_figure], ids=lambda f: f.__name__)
@@ -113,7 +102,7 @@ def test_runs_with_one_name_are_told_apart():
 
 
 @every_figure
-@pytest.mark.parametrize("number", [0, 1, 9])
-def test_too_few_or_too_many_runs_are_refused(figure, number):
-    with pytest.raises(ValueError, match=rf"{number} runs cannot be compared; choose 2 to 8"):
-        figure(runs(number))
+def test_too_few_or_too_many_runs_are_refused(figure):
+    for number in (1, 9):
+        with pytest.raises(ValueError, match=rf"{number} runs cannot be compared; choose 2 to 8"):
+            figure(runs(number))

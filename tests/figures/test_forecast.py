@@ -27,15 +27,3 @@ def test_without_the_run_s_own_noise_no_number_of_rounds_is_made_up():
     root = drawn(forecast_figure([(1.0, 5), (4.0, 140)], FACTS, "client-3"))
     assert "client-3: rounds left by noise multiplier" in texts(root)
     assert len(dashed(root)) == 1 and not coloured(marks(root, "symbol"), INK)
-
-
-@pytest.mark.parametrize(("others", "left"), [((1.0, 1.5), True), ((3.0, 4.0), False)])
-def test_the_name_of_the_own_noise_stands_on_the_side_that_has_room(others, left):
-    root = drawn(forecast_figure([(noise, 9) for noise in others], FACTS, "c"))
-    assert (text_called(root, "this run: 2.137").get("text-anchor") == "end") == left
-
-
-def test_a_client_with_nothing_left_is_drawn():
-    assert "c: 0 rounds left at noise multiplier 2.137" in texts(
-        drawn(forecast_figure([(OWN, 0), (5.0, 0)], FACTS, "c"))
-    )

@@ -11,11 +11,6 @@ from fedprivacy.values.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOS
 from tests.runs.histories import alike, run_history, unlike
 
 
-def test_a_run_is_named_by_its_folder_or_else_by_its_task():
-    assert alike(rounds=1, out="somewhere/runs/wards-3").series().facts.name == "wards-3"
-    assert alike(rounds=1, out="", task="studies/wards.py:readmission").series().facts.name == "readmission"
-
-
 def test_rounds_become_points():
     history = alike(clients=3, rounds=2, quota=2, failures={("client-2", 1): "no-reply"})
     last = replace(history.rounds[-1], unreconciled=("client-2",))

@@ -53,13 +53,6 @@ def test_a_figure_shows_what_is_known_when_it_is_asked_for():
     assert figures.metric().chart.to_dict() != before
 
 
-def test_figures_are_as_wide_as_is_asked():
-    series = HISTORY.series()
-    charts = [draw(series, width=335) for draw in (metric_figure, epsilon_figure, tradeoff_figure)]
-    charts.append(cost_figure(HISTORY.costs(), series.facts, width=335))
-    assert [chart.to_dict()["width"] for chart in charts] == [335] * 4
-
-
 @pytest.mark.exhaustive
 def test_figures_load_neither_torch_nor_flower():
     check = "import sys, fedprivacy.figures.observations; sys.exit(bool({'torch', 'flwr'} & set(sys.modules)))"

@@ -52,13 +52,8 @@ def test_a_fan_has_its_quantiles_and_the_lines_at_its_edges():
 def test_the_metric_and_the_largest_epsilon_of_a_client():
     history = unlike(3, rounds=4)
     assert observations.tradeoff_rows(history.series()) == [
-        {
-            "round": record.round,
-            "epsilon": record.max_epsilon,
-            "metric": "accuracy",
-            "value": record.metrics["accuracy"],
-        }
-        for record in history.rounds
+        {"round": one.round, "epsilon": one.max_epsilon, "metric": "accuracy", "value": one.metrics["accuracy"]}
+        for one in history.rounds
     ]
 
 
@@ -86,13 +81,6 @@ def test_audits_with_their_verdict_and_a_time_that_people_read():
         "verdict": "consistent",
     }
     assert broken["verdict"] == "violated"
-
-
-def test_a_forecast():
-    assert observations.forecast_rows([(1.0, 5), (2.0, 20)], "a") == [
-        {"client": "a", "noise_multiplier": 1.0, "rounds_left": 5},
-        {"client": "a", "noise_multiplier": 2.0, "rounds_left": 20},
-    ]
 
 
 def test_compared_runs_have_a_column_more():

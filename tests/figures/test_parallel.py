@@ -1,11 +1,10 @@
 """Parallel coordinates: the line of each run goes through its settings to its metric."""
 
 import re
-from itertools import pairwise
 
 import pytest
 
-from fedprivacy.figures.experiments import AXIS_GAP, experiment_figure, parallel_figure, parallel_rows
+from fedprivacy.figures.experiments import experiment_figure, parallel_figure, parallel_rows
 from tests.figures.reading import drawn, marks, place, rows, text_called, texts, written
 
 SETTINGS = ["learning-rate", "algorithm", "pull", "privacy"]
@@ -48,21 +47,6 @@ def test_a_line_for_each_run_goes_through_every_axis_and_the_best_one_is_thick()
     assert place(text_called(figure, "75.0 %"))[1] == pytest.approx(float(end), abs=5)  # the middle of its letters
     assert "3 runs: best accuracy 75.0 %, in two" in written(figure)
     assert "best loss 1.25, in one" in written(drawn(parallel_figure(RUNS, SETTINGS, "loss", width=600)))
-
-
-def test_settings_without_room_are_named():
-    figure = drawn(parallel_figure(RUNS, SETTINGS, "accuracy", width=2 * AXIS_GAP))
-    assert "no room for pull, privacy" in written(figure).replace("\n", " ")
-    assert len(re.findall("[ML]", marks(figure, "line")[0].get("d"))) == 3
-
-
-def test_values_that_would_overlap_are_left_out_but_for_the_ends():
-    crowd = [run(f"run-{n}", n / 200, 0.1, "fedavg") for n in range(201)]
-    figure = drawn(parallel_figure(crowd, ["learning-rate"], "accuracy"))
-    heights = sorted({place(text)[1] for text in marks(figure, "text") if "%" in "".join(text.itertext())})
-    assert {"0.0 %", "100.0 %"} <= set(written(figure).splitlines())
-    assert 10 < len(heights) < 30
-    assert all(later - earlier >= 14 for earlier, later in pairwise(heights))  # px
 
 
 def test_the_legend_names_words_and_ranges_of_numbers():

@@ -50,18 +50,3 @@ def test_budgets_are_upright_rules_and_of_many_only_the_least_and_the_largest():
     assert len(dashed(many)) == 2
     assert {"least of 4 budgets, ε = 1", "largest of 4 budgets, ε = 4"} <= set(texts(many))
     assert not dashed(drawn(tradeoff_figure(alike(budget=math.inf).series())))
-
-
-@pytest.mark.parametrize("falls", [True, False])
-def test_names_stand_where_the_line_is_not(falls):
-    value = (lambda n: 2.4 / n) if falls else (lambda n: 2.4 - 2.4 / n)
-    root = drawn(tradeoff_figure(alike(rounds=60, metric="score", value=value).series()))
-    end = points_of(marks(root, "line")[0])[-1]
-    last, budget = text_called(root, "round 60"), text_called(root, "budget ε = 3")
-    assert (place(last)[0] > end[0]) == falls
-    assert (place(budget)[1] < 165) == falls
-
-
-def test_many_rounds_are_a_line_with_one_dot():
-    root = drawn(tradeoff_figure(alike(rounds=400, quota=500).series()))
-    assert len(marks(root, "symbol")) == 1
