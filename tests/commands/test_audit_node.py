@@ -11,7 +11,7 @@ from fedprivacy.audit.lower_bounds import PER_STEP
 from fedprivacy.flower.client.local import own_shard
 from fedprivacy.flower.client.node import NodeSettings
 from tests.audit.gates.host import content_of, home_of
-from tests.commands.running import fedprivacy, started, unwrapped
+from tests.commands.running import fedprivacy, unwrapped
 from tests.privacy.bugs.swapped import planted
 
 
@@ -49,8 +49,7 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("bug", [False, True], ids=["sound", "a record counts four times"])
-def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
+def test_what_is_told_of_a_bug_does_not_depend_on_a_record(tmp_path, monkeypatch):
     """Neighbouring shards, whose number is private: with one seed the same is found, but for secret noise."""
     gates = {"replay": one_record.check, "invariance": invariance.check}
     monkeypatch.setattr(auditor, "GATES", gates)
@@ -61,8 +60,6 @@ def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
         np.save(home / "records" / "points.npy", np.random.default_rng(records).normal(size=(records, 2)))
         own_shard.cache_clear()
         command = ("audit", "--node", home, "--seed", "3", "--json", "--out", "found")
-        if not bug:
-            return json.loads(fedprivacy(*command, cwd=tmp_path).stdout)
         with planted("four augmentations of a record are each clipped, and all summed"):
             return json.loads(fedprivacy(*command, cwd=tmp_path, code=1).stdout)
 
@@ -86,28 +83,23 @@ def told_of(tmp_path, *typed):
     [
         ({"key": "no.key"}, "key is 'no.key', which is not there; 'fedprivacy deploy client-key NAME' makes it"),
         ({"epsilom": 2.0}, "--node-config names epsilom; the keys are"),
-        ({"task": "nothing.py:Sides"}, "names file 'nothing.py', which does not exist"),
         ({"disclose_shard_size": False}, "makes shard sizes public, and disclose-shard-size is false"),
         ({"folder": "/nowhere"}, "folder is '/nowhere', and the task does not work on the records there (FileNotFound"),
-        ({"task": "digits,cancer"}, "it allows several tasks; name one of them, with --task: digits, cancer"),
-        ({"task": None}, "it names no task, since the app brings it; name the app's own, with --task FILE:NAME"),
     ],
     ids=str,
 )
 def test_a_configuration_that_cannot_be_read_ends_with_2_and_says_what_to_do(changed, said, tmp_path):
-    home = home_of(tmp_path / "host", **{"task": "Sides"} | changed)
-    if "task" in changed:
-        text = (home / "node-config.toml").read_text()
-        lines = [line for line in text.splitlines() if not line.startswith("task")]
-        lines += [] if changed["task"] is None else [f'task = "{changed["task"]}"']
-        (home / "node-config.toml").write_text("\n".join(lines))
+    home = home_of(tmp_path / "host", **changed)
     assert said in told_of(tmp_path, "--node", home)
 
 
-def test_a_changed_task_is_not_audited(tmp_path):
+def test_a_task_that_is_changed_or_not_named_is_not_audited(tmp_path):
     home = home_of(tmp_path / "host")
     config = home / "node-config.toml"
-    config.write_text(config.read_text().replace(":Sides", f":Sides@sha256:{'0' * 64}"))
+    lines = config.read_text().splitlines()
+    config.write_text("\n".join(line for line in lines if not line.startswith("task")))
+    assert "it names no task, since the app brings it; name the app's own" in told_of(tmp_path, "--node", home)
+    config.write_text("\n".join(lines).replace(":Sides", f":Sides@sha256:{'0' * 64}"))
     assert "but the file's is" in told_of(tmp_path, "--node", home)
 
 
@@ -115,7 +107,6 @@ def test_a_changed_task_is_not_audited(tmp_path):
     ("typed", "said"),
     [
         (("--node", "nowhere"), "node is 'nowhere', which cannot be read"),
-        (("--node", "host", "--run", "host"), "run and node are both set"),
         (("--node", "host", "--clients", "3"), "clients is set, and no client sees it; leave it out beside --node"),
         (("--node", "host", "--run-config", "no.toml"), "run-config is 'no.toml', which cannot be read"),
         (("--node", "host", "--noise-multiplier", "0.2"), "this client takes no grant below 0.3"),
@@ -139,11 +130,13 @@ def test_the_operator_s_settings_are_audited_where_they_are_given(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_hospital_audits_its_host_whole(tmp_path):
+def test_a_hospital_s_host_is_attacked_by_no_record_of_its_own(tmp_path, monkeypatch):
+    """With the client's own gates; the others are slow and find nothing in `tests/audit/gates`."""
+    monkeypatch.setattr(auditor, "GATES", {})
     home = home_of(tmp_path / "host", task="Hidden")
     before = content_of(home)
-    found = json.loads(started("audit", "--node", str(home), "--json", cwd=tmp_path).stdout)
-    assert [gate["name"] for gate in found["gates"]] == [*auditor.NODE_GATES, *auditor.GATES]
+    found = json.loads(fedprivacy("audit", "--node", home, "--json", cwd=tmp_path).stdout)
+    assert [gate["name"] for gate in found["gates"]] == list(auditor.NODE_GATES)
     assert found["passed"] and 0.0 < found["lower_bounds"][PER_STEP]["epsilon"] <= found["epsilon_upper"] <= 3.0
     assert not any("own-record" in name for name in found["lower_bounds"])
     assert content_of(home) == before

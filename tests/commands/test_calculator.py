@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fedprivacy import PoissonSampledGaussian
 from fedprivacy.accounting import composition, gdp, pld, rdp
 from fedprivacy.commands.app import app
-from fedprivacy.values.event_codec import MECHANISMS
+from fedprivacy.values.event_codec import MECHANISMS, as_fields
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     PoissonSampledLaplace,
@@ -71,6 +71,7 @@ def test_epsilon_is_the_guarantee_with_its_delta_and_relation(run):
         "notes": {},
     }
     assert answer(run, *ASKED, "--relation", "zero-out")["relation"] == "zero-out"
+    assert "one record against nothing instead; how many records there are" in run(*ASKED, "--relation", "zero-out")[1]
 
 
 def test_each_accountant_can_be_asked_alone_or_all_at_once(run):
@@ -86,22 +87,11 @@ def test_each_accountant_can_be_asked_alone_or_all_at_once(run):
     assert answer(run, *ASKED, "--accountant", "all")["epsilon"] == expected
     for name, epsilon in expected.items():
         assert answer(run, *ASKED, "--accountant", name)["epsilon"] == {name: epsilon}
-
-
-def test_people_read_the_answer_first_then_what_it_means(run):
-    code, printed, _ = run(*ASKED)
-    assert code == 0
-    lines = printed.splitlines()
-    assert lines[0] == "epsilon 1.83 at delta 1e-5"
-    assert max(map(len, lines)) <= 80
-    for words in (
-        "1,000 steps at sampling rate 0.01, noise multiplier 1",
-        "the server, which sees the noisy result of every step",
-        "whether one record is there (add-or-remove-one relation)",
-        "PLD, a guarantee: the true epsilon is at most this",
-    ):
-        assert words in printed, words
-    assert "one record against nothing instead; how many records there are" in run(*ASKED, "--relation", "zero-out")[1]
+    rows = {line.split()[0]: line for line in run(*ASKED, "--accountant", "all")[1].splitlines() if line.strip()}
+    assert "1.83" in rows["PLD"] and "guarantee:" in rows["PLD"] and "bound:" in rows["RDP"]
+    assert "approximation:" in rows["GDP"] and "may be larger" in rows["GDP"]
+    approximate = run(*ASKED, "--accountant", "gdp")[1]
+    assert approximate.startswith("epsilon about ") and "no bound" in approximate
 
 
 PERSON = ["--rows-per-person", "5", "--clients-per-person", "2"]
@@ -127,13 +117,12 @@ def test_a_person_with_several_records_is_told_what_a_person_has_lost(run, tmp_p
     assert "rows per person 5" in texts and "After 2,000 steps: ε at most 17.34" in texts
 
 
-@pytest.mark.parametrize("noise", ["0.1", "0.05"])
-def test_a_huge_epsilon_is_a_power_of_ten_and_its_figure_can_be_read(run, tmp_path, noise):
-    asked = ("epsilon", "--sampling-rate", "0.5", "--noise-multiplier", noise, "--steps", "1", "--delta", "1e-5")
+def test_a_huge_epsilon_is_a_power_of_ten_and_its_figure_can_be_read(run, tmp_path):
+    asked = ("epsilon", "--sampling-rate", "0.5", "--noise-multiplier", "0.1", "--steps", "1", "--delta", "1e-5")
     code, printed, _ = run(*asked, "--accountant", "all", "--plot", "huge.svg")
     shown = re.search(r"GDP +(\d\.\de\d+) ", printed)[1]
     assert code == 0 and float(shown) == pytest.approx(
-        gdp.epsilon({PoissonSampledGaussian(0.5, float(noise)): 1}, 1e-5), rel=0.05
+        gdp.epsilon({PoissonSampledGaussian(0.5, 0.1): 1}, 1e-5), rel=0.05
     )
     texts = ["".join(text.itertext()) for text in ElementTree.parse(tmp_path / "huge.svg").getroot().iter(f"{SVG}text")]
     assert any(text.startswith(shown) for text in texts)
@@ -141,21 +130,8 @@ def test_a_huge_epsilon_is_a_power_of_ten_and_its_figure_can_be_read(run, tmp_pa
     assert not any(re.search(r"\d{8}", text) for text in texts)
 
 
-def test_the_table_says_what_each_number_is_worth(run):
-    rows = {line.split()[0]: line for line in run(*ASKED, "--accountant", "all")[1].splitlines() if line.strip()}
-    assert "1.83" in rows["PLD"] and "guarantee:" in rows["PLD"]
-    for name in ("RDP", "advanced", "basic"):
-        assert "bound:" in rows[name]
-    assert "approximation:" in rows["GDP"] and "may be larger" in rows["GDP"]
-
-
-def test_an_approximation_is_never_shown_as_a_bound(run):
-    printed = run(*ASKED, "--accountant", "gdp")[1]
-    assert printed.startswith("epsilon about ") and "no bound" in printed
-
-
 @pytest.mark.parametrize(
-    "arguments", [ASKED, [*ASKED, "--relation", "zero-out"], [*ASKED, *PERSON], [*WANTED, "--epsilon", "1"]]
+    "arguments", [[*ASKED, "--relation", "zero-out"], [*ASKED, *PERSON], [*WANTED, "--epsilon", "1"]]
 )
 def test_the_next_command_can_be_copied_and_works(run, tmp_path, arguments):
     code, printed, _ = run(*arguments)
@@ -178,36 +154,18 @@ def test_a_history_composes_what_a_file_lists(run, tmp_path):
 
 
 def test_every_mechanism_can_be_in_a_history(run, tmp_path):
-    entries = [
-        {"mechanism": "poisson-sampled-laplace", "sampling_rate": 0.1, "noise_multiplier": 3, "steps": 2},
-        {"mechanism": "randomized-response", "categories": 4, "uniform_probability": 0.5, "steps": 1},
-        {
-            "mechanism": "fixed-size-sampled-gaussian",
-            "sample_size": 10,
-            "records": 1000,
-            "noise_multiplier": 1.5,
-            "steps": 100,
-        },
-        {
-            "mechanism": "truncated-poisson-sampled-gaussian",
-            "sampling_rate": 0.01,
-            "noise_multiplier": 1,
-            "records": 1000,
-            "largest_sample": 60,
-            "steps": 100,
-        },
-    ]
     events = [
         PoissonSampledLaplace(0.1, 3.0),
         RandomizedResponse(4, 0.5),
         FixedSizeSampledGaussian(10, 1000, 1.5),
         TruncatedPoissonSampledGaussian(0.01, 1.0, 1000, 60),
     ]
-    assert {entry["mechanism"] for entry in entries} == MECHANISMS.keys() - {"poisson-sampled-gaussian"}
-    for entry, event in zip(entries, events, strict=True):
+    assert {*map(type, events), PoissonSampledGaussian} == set(MECHANISMS.values())
+    for event in events:
+        entry = {name: value for name, value in as_fields(event).items() if name != "relation"} | {"steps": 2}
         asked = ["epsilon", "--delta", "1e-5", "--history", written(tmp_path, [entry])]
         found = answer(run, *asked)
-        assert found["epsilon"] == {"pld": pld.epsilon({event: entry["steps"]}, 1e-5)}
+        assert found["epsilon"] == {"pld": pld.epsilon({event: 2}, 1e-5)}
         assert found["relation"] == event.relation
         printed = run(*asked)[1]
         assert f"of {entry['mechanism']} at " in printed and "--accountant all" in printed
@@ -219,26 +177,25 @@ def test_every_mechanism_can_be_in_a_history(run, tmp_path):
 
 def test_a_history_has_the_relation_that_it_states_or_is_given(run, tmp_path):
     asked = ["epsilon", "--delta", "1e-5", "--history"]
-    stated = written(tmp_path, [TRAINING | {"relation": "zero-out"}])
+    stated, silent = (
+        written(tmp_path, [TRAINING | relation], f"{len(relation)}.json") for relation in ({"relation": "zero-out"}, {})
+    )
     assert answer(run, *asked, stated)["relation"] == "zero-out"
-    assert answer(run, *asked, stated, "--relation", "zero-out")["relation"] == "zero-out"
-    silent = written(tmp_path, [TRAINING])
     assert answer(run, *asked, silent, "--relation", "zero-out")["relation"] == "zero-out"
     assert answer(run, *asked, silent)["relation"] == "add-or-remove-one"
+    words = ["entry 1: relation is zero-out, and --relation add-or-remove-one"]
+    mistaken(run(*asked, stated, "--relation", "add-or-remove-one"), words)
+    empty = written(tmp_path, [], "empty.json")
+    assert answer(run, *asked, empty)["epsilon"] == {"pld": 0.0}
+    mistaken(run(*asked, empty, "--plot", "e.svg"), ["the history is empty, and there is nothing to draw"])
 
 
-def test_an_empty_history_costs_nothing(run, tmp_path):
-    name = written(tmp_path, [])
-    assert answer(run, "epsilon", "--delta", "1e-5", "--history", name)["epsilon"] == {"pld": 0.0}
-    assert run("epsilon", "--delta", "1e-5", "--history", name)[1].startswith("epsilon 0.00 at")
-    mistaken(run("epsilon", "--history", name), ["delta is not set"])
-
-
-def test_an_infinite_epsilon_is_null_with_a_note(run):
+def test_an_infinite_epsilon_is_null_with_a_note_and_not_drawn(run):
     hopeless = ["epsilon", "--sampling-rate", "1", "--noise-multiplier", "1e-200", "--steps", "1", "--delta", "1e-5"]
     found = answer(run, *hopeless)
     assert found["epsilon"] == {"pld": None} and found["notes"]["pld"].startswith("infinite")
     assert run(*hopeless)[1].startswith("no finite epsilon at delta 1e-5")
+    mistaken(run(*hopeless, "--plot", "e.svg"), ["no accountant finds a positive, finite epsilon"])
 
 
 def test_many_trainings_are_not_all_listed(run, tmp_path):
@@ -255,17 +212,13 @@ def test_many_trainings_are_not_all_listed(run, tmp_path):
             ["sampling-rate is not set", "noise-multiplier is not set", "delta is not set; add it, for"],
         ),
         ([*ASKED, "--history", "h.json"], ["history is 'h.json', and sampling-rate, noise-mult"]),
-        (["epsilon", *TYPED, "--delta", "nan"], ["delta is nan; choose"]),
         ([*ASKED, "--steps", "2147483648"], ["steps is 2147483648; choose"]),
         ([*ASKED, "--rows-per-person", "0"], ["rows_per_person is 0; choose an integer from 1 to 1024."]),
-        ([*ASKED, "--clients-per-person", "-1"], ["clients_per_person is -1; choose an integer from 1 to 1024."]),
         ([*ASKED, "--rows-per-person", "2", "--accountant", "gdp"], ["accountant is gdp, which does not apply"]),
         ([*ASKED, "--accountant", "moments"], ["accountant is 'moments'; choose one of pld, rdp"]),
-        (["epsilon", "--delta", "1e-5", "--history", "nowhere.json"], ["nowhere.json cannot be read (No such file"]),
         ([*ASKED, "--plot", "e.pdf"], ["plot is 'e.pdf'; choose a name that ends in one of .svg"]),
         ([*ASKED, "--plot", "no/e.svg"], ["plot is 'no/e.svg', which cannot be written (No such"]),
         (["sigma"], ["epsilon is not set", "delta is not set", "sampling-rate is not set", "steps is not set"]),
-        ([*WANTED, "--epsilon", "inf"], ["epsilon is infinite; choose a finite epsilon"]),
         ([*WANTED, "--epsilon", "1e-9"], ["which a noise multiplier of 10000 does not meet"]),
         ([*WANTED, "--epsilon", "1", "--past", "nowhere.json"], ["nowhere.json cannot be read"]),
     ],
@@ -278,29 +231,17 @@ def test_a_mistake_is_one_plain_line(run, arguments, words):
     ("entries", "words"),
     [
         ('[{"steps" 1}]', ["history.json, line 1, column 11: this is no JSON (", "write a list of objects"]),
-        (b"[\xff]".decode("latin-1"), ["history.json, line 1, column 2"]),
         ({}, ["history.json holds {}; write a list"]),
-        ([1], ["history.json, entry 1: this is 1; write an object"]),
         ([TRAINING, TRAINING | {"sampling_rate": 3}], ["history.json, entry 2: sampling_rate is 3.0; choose a prob"]),
         ([TRAINING | {"sampling_rate": "0.1"}], ['entry 1: sampling_rate is "0.1"; write a number.']),
-        ([TRAINING | {"noise_multiplier": True}], ["entry 1: noise_multiplier is true; write a number."]),
         ([TRAINING | {"noise_multiplier": 10**400}], ["entry 1: noise_multiplier is inf; choose a positive, finite"]),
-        ('[{"sampling_rate": NaN, "noise_multiplier": 1, "steps": 1}]', ["entry 1: sampling_rate is nan; choose"]),
-        ([TRAINING | {"steps": 1.5}], ["entry 1: steps is 1.5; write an integer."]),
-        ([TRAINING | {"steps": 0}], ["entry 1: steps is 0; choose an integer from 1"]),
         (
             [TRAINING | {"steps": 2**31 - 1}, TRAINING],
             ["steps is 2147484647; choose an integer from 1 to 2,147,483,647"],
         ),
         ([TRAINING | {"sigma": 1}], ['entry 1: "sigma" is no setting of poisson-sampled-gaussian; its settings are']),
         ([{"sampling_rate": 0.1, "steps": 1}], ["entry 1: noise_multiplier is not set; a poisson-sampled-gaussian"]),
-        ([{"sampling_rate": 0.1, "noise_multiplier": 1}], ["entry 1: steps is not set"]),
         ([TRAINING | {"mechanism": "magic"}], ['entry 1: mechanism is "magic"; choose one of poisson-sampled-gauss']),
-        ([TRAINING | {"mechanism": ["magic"]}], ['entry 1: mechanism is ["magic"]; choose one of']),
-        (
-            [TRAINING | {"relation": "user"}],
-            ['entry 1: relation is "user"; choose one of add-or-remove-one, zero-out'],
-        ),
         ([TRAINING, TRAINING | {"relation": "zero-out"}], ["mixes the neighbouring relations add-or-remove-one and"]),
         ([3, TRAINING | {"steps": 0}], ["history.json, entry 1: ", "history.json, entry 2: "]),
     ],
@@ -308,20 +249,13 @@ def test_a_mistake_is_one_plain_line(run, arguments, words):
 def test_a_bad_file_is_named_with_the_place(run, tmp_path, entries, words):
     name = written(tmp_path, entries)
     mistaken(run("epsilon", "--delta", "1e-5", "--history", name), words)
-    mistaken(run(*WANTED, "--epsilon", "1", "--past", name), words)
 
 
 def test_a_file_that_is_no_text_is_named_with_the_place(run, tmp_path):
     (tmp_path / "history.json").write_bytes(b'["\xff"]')
-    asked = ["epsilon", "--delta", "1e-5", "--history"]
-    mistaken(run(*asked, "history.json"), ["history.json, byte 2: this is no UTF-8 text"])
-    mistaken(run(*asked, "-", stdin="nothing"), ["standard input, line 1, column 1: this is no JSON"])
-
-
-def test_a_relation_that_contradicts_the_file_is_refused(run, tmp_path):
-    name = written(tmp_path, [TRAINING | {"relation": "add-or-remove-one"}])
-    words = ["entry 1: relation is add-or-remove-one, and --relation zero-out"]
-    mistaken(run("epsilon", "--delta", "1e-5", "--history", name, "--relation", "zero-out"), words)
+    mistaken(run(*WANTED, "--epsilon", "1", "--past", "history.json"), ["history.json, byte 2: this is no UTF-8 text"])
+    asked = ["epsilon", "--delta", "1e-5", "--history", "-"]
+    mistaken(run(*asked, stdin="nothing"), ["standard input, line 1, column 1: this is no JSON"])
 
 
 def mistaken(result, words):
@@ -332,21 +266,16 @@ def mistaken(result, words):
     assert all(line.startswith("error: ") for line in errors.splitlines())
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 8])
-def test_sigma_is_the_least_noise_that_keeps_the_budget(run, epsilon):
-    found = answer(run, *WANTED, "--epsilon", epsilon)
+def test_sigma_is_the_least_noise_that_keeps_the_budget_and_for_people_rounded_up(run):
+    found = answer(run, *WANTED, "--epsilon", "2")
     assert found.keys() == {"noise_multiplier", "epsilon", "delta", "relation"}
     spent = answer(run, *ASKED, "--noise-multiplier", found["noise_multiplier"])["epsilon"]["pld"]
     assert found["epsilon"] == spent
-    assert 0.999 * epsilon <= spent <= epsilon
+    assert 0.999 * 2 <= spent <= 2
     assert (found["delta"], found["relation"]) == (1e-5, "add-or-remove-one")
-
-
-def test_sigma_for_people_is_rounded_up(run):
-    exact = answer(run, *WANTED, "--epsilon", "2")["noise_multiplier"]
     code, printed, _ = run(*WANTED, "--epsilon", "2")
     shown = float(re.match(r"noise multiplier (\S+)\n", printed)[1])
-    assert code == 0 and exact <= shown < exact * 1.001
+    assert code == 0 and found["noise_multiplier"] <= shown < found["noise_multiplier"] * 1.001
     assert "epsilon 2.00 of 2 at delta 1e-5" in printed
 
 
@@ -363,11 +292,7 @@ def test_the_past_is_paid_for_too(run, tmp_path):
     both = [TRAINING | {"relation": "zero-out"}, entry]
     total = answer(run, "epsilon", "--delta", "1e-5", "--history", written(tmp_path, both))
     assert 0.999 * 3 <= total["epsilon"]["pld"] <= 3 and total["relation"] == "zero-out"
-
-
-def test_a_budget_that_the_past_has_spent_is_refused(run, tmp_path):
-    name = written(tmp_path, [TRAINING])
-    code, printed, errors = run(*WANTED, "--epsilon", "1.5", "--past", name)
+    code, printed, errors = run(*WANTED, "--epsilon", "1.5", "--past", name)  # which has spent more
     assert (code, printed) == (2, "") and "1.5" in errors
 
 
@@ -379,14 +304,7 @@ def test_the_figure_names_every_accountant_with_its_epsilon(run, tmp_path):
     assert code == 0 and "Figure: epsilon.svg" in printed
     root = ElementTree.parse(tmp_path / "epsilon.svg").getroot()
     texts = " | ".join("".join(element.itertext()) for element in root.iter(f"{SVG}text"))
-    for words in (
-        "PLD (guarantee)",
-        "RDP (mom",
-        "GDP (approximation)",
-        "advanced comp",
-        "basic comp",
-        "add-or-remove-one",
-    ):
+    for words in ("PLD (guarantee)", "RDP (mom", "GDP (approximation)", "advanced comp", "basic comp", "add-or-remove"):
         assert words in texts, words
     assert "After 1,000 steps: ε at most 1.83" in texts
     assert "prefers-color-scheme:dark" in root.find(f"{SVG}style").text
@@ -409,14 +327,6 @@ def test_the_figure_may_be_of_several_trainings_and_other_formats(run, tmp_path)
         assert math.isclose(near["epsilon"], epsilon, rel_tol=0.05)
     both = {EVENT: 30, PoissonSampledGaussian(0.01, 2.0): 30}
     assert values[-1] == {"steps": 60, "epsilon": pld.epsilon(both, 1e-5)}
-
-
-def test_what_has_no_line_is_not_drawn(run, tmp_path):
-    hopeless = ["epsilon", "--sampling-rate", "1", "--noise-multiplier", "1e-200", "--steps", "10"]
-    nothing = ["epsilon", "--history", written(tmp_path, [])]
-    drawn = ["--delta", "1e-5", "--plot", "e.svg"]
-    mistaken(run(*hopeless, *drawn), ["no accountant finds a positive, finite epsilon"])
-    mistaken(run(*nothing, *drawn), ["the history is empty, and there is nothing to draw"])
 
 
 SLOW = ("torch", "flwr", "sqlalchemy", "altair", "cryptography", "sklearn", "scipy.stats", "scipy.optimize")

@@ -61,8 +61,10 @@ def history(clients, kinds, *, trouble=0, rounds=2):
     return RunHistory(told, 1.5, NeighbouringRelation.ZERO_OUT, "accuracy", results[0], tuple(results[1:]))
 
 
-@pytest.mark.parametrize("clients", [10, 1000, pytest.param(20_000, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(("kinds", "trouble"), [(1, 0), (7, 9), (1000, 9)])
+@pytest.mark.parametrize(
+    ("clients", "kinds", "trouble"),
+    [(10, 7, 9), (1000, 1, 0), (1000, 1000, 9), pytest.param(3000, 7, 9, marks=pytest.mark.exhaustive)],
+)
 def test_a_run_ends_on_one_screen_whatever_the_number_of_clients(clients, kinds, trouble):
     run = history(clients, kinds, trouble=trouble)
     config = resolve({"task": "digits", "clients": clients, "out": "runs/digits-1"})
@@ -108,15 +110,15 @@ def test_failures_are_named_and_many_are_counted_by_reason():
     assert lines[-1] == "and 6 more reasons, in the report"
 
 
-@pytest.mark.parametrize("state", ClientState)
-def test_states_are_green_if_they_are_good_and_yellow_else(state):
+def test_states_are_green_if_they_are_good_and_yellow_else():
     run = history(30, 1, trouble=4)
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard", legacy_windows=False)
     console.print(client_table(run, whole=True))
-    colours = {"32": state in ("active", "spent as planned"), "33": state not in ("active", "spent as planned")}
     text = console.file.getvalue()
-    if state in run.state_counts():
-        assert {code: f"\x1b[{code}m{state}" in text for code in colours} == colours
+    assert len(run.state_counts()) >= 4
+    for state in run.state_counts():
+        good = state in ("active", "spent as planned")
+        assert {code: f"\x1b[{code}m{state}" in text for code in ("32", "33")} == {"32": good, "33": not good}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -126,6 +128,7 @@ def test_quiet_is_one_plain_line_and_verbose_shows_every_client(tmp_path):
     assert quiet.stderr == "" and quiet.stdout.count("\n") == 1
     assert quiet.stdout.startswith("accuracy ") and "no client above epsilon" in quiet.stdout
     usual = fedprivacy(*options, cwd=tmp_path).stdout
+    assert "Seeded with 0" in usual
     assert "12 clients" in usual and "Report, with every client: runs/cancer-2/report.html" in usual
     verbose = fedprivacy(*options, "--verbose", cwd=tmp_path).stdout
     assert all(f"client-{n:02} " in verbose for n in range(12)) and "This machine: " in verbose
@@ -151,9 +154,3 @@ def test_answers_of_many_clients_are_few_unless_all_are_wanted(tmp_path):
     assert usual.count("│ client-") == 10 and "and 20 more clients: --verbose shows each" in usual
     quiet, whole = (fedprivacy(*options, how, cwd=tmp_path).stdout for how in ("--quiet", "--verbose"))
     assert whole.count("│ client-") == 30 and "Read from the ledger" in whole and "Read from" not in quiet
-
-
-@pytest.mark.exhaustive
-def test_a_quiet_audit_is_its_last_word(tmp_path):
-    quiet = fedprivacy("audit", "--task", "cancer", "--rounds", "1", "-q", cwd=tmp_path)
-    assert re.fullmatch(r"Audit of task cancer passed: .*\.\n", quiet.stdout) and quiet.stderr == ""

@@ -43,31 +43,8 @@ class Text(nn.Module):
         return self.head(self.words(ids).mean(1))
 
 
-def sound():
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-
-
 def unfixable():
     return nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1))
-
-
-def projected():
-    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
-    model[0].requires_grad_(False)
-    return model
-
-
-def masked():
-    return nn.Sequential(nn.Linear(6, 3), Masked())
-
-
-def sleeping():
-    return masked().eval()
-
-
-class Masked(nn.Module):
-    def forward(self, x):
-        return nn.functional.dropout(x, 0.1, self.training)
 
 
 def needs(width):
@@ -95,30 +72,9 @@ class Mine(Cancer):
         return net
 
 
-class Direct(Cancer):
-    def model(self):
-        return nn.Sequential(
-            nn.Linear(30, 8),
-            nn.BatchNorm1d(8),
-            nn.Linear(8, 2),
-        )
-
-
-class Folder(Cancer):
-    def shard(self, source):
-        if source.folder is None:
-            raise FileNotFoundError("patients.csv is not here")
-        return super().shard(source)
-
-
 class Broken(Cancer):
     def model(self):
         return nn.Linear("thirty", 2)
-
-
-class Forgetful(Cancer):
-    def model(self):
-        nn.Linear(30, 2)
 
 
 class Mean(Cancer):
@@ -144,57 +100,37 @@ def report(doctor, *arguments, code):
     return json.loads(doctor(*arguments, "--json", code=code)[0])
 
 
-def test_a_built_in_task_is_sound(doctor):
-    printed, _ = doctor("cancer", code=0)
-    assert "cancer is sound" in printed
-    assert "with the task's loss" in printed
-    assert "plan --task cancer shows what training it costs" in printed
-
-
 NET = ("nets.py:Net", "--input-shape", "1,8,8")
 
 
 def test_every_problem_has_its_layer_and_fix_and_the_next_step(doctor):
     printed, _ = doctor(*NET, code=1)
-    for words in (
-        "nets.py:Net cannot be trained with DP-SGD: 2 problems",
-        "features.1",
-        "is a BatchNorm2d, whose",
-        "use GroupNorm (--fix)",
-        "features.3",
-        "parameters 243 trained, 0 frozen",
-        "once it is mended",
-        "--fix shows the mended model",
-    ):
+    assert "nets.py:Net cannot be trained with DP-SGD: 2 problems" in printed and "once it is mended" in printed
+    assert "parameters 243 trained, 0 frozen" in printed and "--fix shows the mended model" in printed
+    for words in ("features.1", "is a BatchNorm2d, whose", "use GroupNorm (--fix)", "features.3"):
         assert words in printed, words
 
 
-def test_fix_shows_the_mended_model_checked_again_and_what_to_paste(doctor):
-    printed, _ = doctor(*NET, "--fix", code=1)
-    for words in (
-        "GroupNorm(4, 16",
-        "Dropout(p=0.0",
-        "The mended model is sound",
-        "from fedprivacy.gradients import made_private",
-        "model = made_private(Net())",
-    ):
+def test_fix_shows_the_mended_model_and_what_to_paste_fits_the_terminal_and_changes_no_file(tmp_path):
+    (tmp_path / "nets.py").write_text(NETS)
+    printed = fedprivacy("doctor", *NET, "--fix", cwd=tmp_path, code=1, columns=80).stdout
+    for words in ("GroupNorm(4, 16", "Dropout(p=0.0", "The mended model is sound", "\n    model = made_private(Net())"):
         assert words in printed, words
+    assert "from fedprivacy.gradients import made_private" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert {path.name for path in tmp_path.iterdir()} <= {"nets.py", "__pycache__"}
+    assert (tmp_path / "nets.py").read_text() == NETS
 
 
 @pytest.mark.exhaustive
 def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
-    for name in ("Mine", "Direct"):
-        given = report(doctor, f"tasks.py:{name}", "--fix", code=1)["fixed"]
-        assert given["sound"] and given["method"]
-        line = int(re.search(r"in line (\d+) of tasks.py", given["place"])[1]) - 1
-        assert TASK.splitlines()[line].strip().startswith("return ")
     pasted = report(doctor, "tasks.py:Mine", "--fix", code=1)["fixed"]
+    assert pasted["sound"] and pasted["method"]
+    line = int(re.search(r"in line (\d+) of tasks.py", pasted["place"])[1]) - 1
+    assert TASK.splitlines()[line].strip() == "return net"
     assert pasted["line"] == "return made_private(net)"
     (tmp_path / "mended.py").write_text(pasted["import"] + TASK.replace("return net", pasted["line"]))
     assert report(doctor, "mended.py:Mine", code=0)["sound"]
-    assert report(doctor, "tasks.py:Direct", "--fix", code=1)["fixed"]["line"] == (
-        "return made_private(nn.Sequential(...))"
-    )
 
 
 def test_json_has_every_fact(doctor):
@@ -216,19 +152,16 @@ def test_json_has_every_fact(doctor):
 
 
 def test_without_a_shape_the_layers_alone_are_examined(doctor):
-    for name in ("nets.py:sound", "nets.py:Centred", "nets.py:ready"):
-        printed, _ = doctor(name, code=0)
-        assert f"{name}: nothing is wrong with its layers; it was not run" in printed
-        assert "--input-shape 3,32,32 runs it" in printed
-        assert not report(doctor, name, code=0)["ran"]
+    printed, _ = doctor("nets.py:Centred", code=0)
+    assert "nets.py:Centred: nothing is wrong with its layers; it was not run" in printed
+    assert "--input-shape 3,32,32 runs it" in printed
+    assert not report(doctor, "nets.py:ready", code=0)["ran"]
 
 
 @pytest.mark.parametrize(
     ("model", "layer", "kind", "words"),
     [
         (("nets.py:Centred", "--input-shape", "6"), "", "mixes-records", "mend by hand"),
-        (("nets.py:masked", "--input-shape", "6"), "1", "random", "random"),
-        (("nets.py:projected", "--input-shape", "6"), "", "frozen-differs", "0.weight, 0.bias"),
         (("nets.py:Text", "--input-shape", "12"), "words", "fails", "words"),  # without --input-integers
         (("tasks.py:Mean",), None, "loss-shape", "(the loss)"),
     ],
@@ -237,12 +170,7 @@ def test_without_a_shape_the_layers_alone_are_examined(doctor):
 def test_what_shows_when_a_model_is_run_is_named_with_its_layer(model, layer, kind, words, doctor):
     found = report(doctor, *model, "--fix", code=1)
     assert [(p["layer"], p["kind"], p["fixable"]) for p in found["problems"]] == [(layer, kind, False)]
-    assert found["fixed"] is None
-    assert words in doctor(*model, "--fix", code=1)[0]
-
-
-def test_records_may_be_integers(doctor):
-    assert report(doctor, "nets.py:Text", "--input-shape", "12", "--input-integers", code=0)["method"]
+    assert found["fixed"] is None and words in doctor(*model, "--fix", code=1)[0]
 
 
 def test_what_cannot_be_fixed_is_left_to_the_user(doctor):
@@ -250,13 +178,6 @@ def test_what_cannot_be_fixed_is_left_to_the_user(doctor):
     assert (found["ran"], found["fixed"]) == (False, None)
     printed, _ = doctor("nets.py:unfixable", "--input-shape", "6", code=1)
     assert "leave it out" in printed and "how it behaves shows once they are mended" in printed
-
-
-def test_a_task_without_records_is_examined_by_its_shape(doctor):
-    printed, _ = doctor("tasks.py:Folder", code=0)
-    assert "fails (FileNotFoundError: patients.csv is not here): give the shape of one record" in printed
-    found = report(doctor, "tasks.py:Folder", "--input-shape", "30", code=0)
-    assert found["ran"] and found["sound"]
 
 
 TABLES = """
@@ -312,9 +233,8 @@ def test_the_owner_is_told_which_cells_cannot_be_read(tables, tmp_path):
     (tmp_path / "people.csv").write_text("age,ill\n" + "".join(f'"{40 + n},5",{n % 2}\n' for n in range(30)))
     (sheet,) = report(tables, "tables.py:Careful", code=0)["sheets"]
     assert (sheet["rows"], sheet["readable"]) == (30, 0) and sheet["unreadable"][0]["remedy"] == 'decimal=","'
-    printed, other = tables("tables.py:Careful", code=0)
-    shown = " ".join(printed.split())
-    assert "for you alone" in shown and "30 cells, a number with a decimal comma, like '99,9'" in shown and not other
+    printed, _ = tables("tables.py:Careful", code=0)
+    assert "for you alone" in printed and "30 cells, a number with a decimal comma, like '99,9'" in printed
 
 
 def test_whole_numbers_must_say_which_rows_are_null(tables):
@@ -327,6 +247,7 @@ def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
     (tmp_path / "patients.py").write_text(code)
     assert "doctor patients.py:Patients" in HOW_TO.read_text()
+    assert "fails (FileNotFoundError: " in doctor("patients.py:Patients", code=0)[0]
     assert not report(doctor, "patients.py:Patients", code=0)["ran"]
     assert report(doctor, "patients.py:Patients", "--input-shape", "3", code=0)["ran"]
 
@@ -336,35 +257,18 @@ def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
     [
         (["nothing"], "model is 'nothing'; choose one of digits, cancer, or write path/to/file.py:Name"),
         (["nets.py"], "write path/to/file.py:Name"),
-        (["nowhere.py:Net"], "'nowhere.py', which does not exist"),
-        (["nets.py:Nobody"], "nets.py defines no 'Nobody'"),
         (["nets.py:three"], "which makes a value of type int: no nn.Module, and a task has dataset"),
         (["nets.py:needs"], "raises TypeError: needs() missing 1 required positional argument"),
         (["nets.py:broken"], r"of nets.py raises NameError: name 'undefined' is not defined"),
         (["nets.py:Net", "--input-shape", "3,x"], "input-shape is '3,x'; give the sizes"),
-        (["nets.py:Net", "--input-shape", "0"], "input-shape is '0'; give the sizes"),
         (["nets.py:Net", "--input-integers"], "give --input-shape"),
         (["tasks.py:Broken"], "of tasks.py raises TypeError"),
-        (["tasks.py:Forgetful"], "whose model() makes a value of type NoneType, no nn.Module"),
-        (["no.such.module:Net"], "cannot be imported"),
-        (["typo.py:model"], "SyntaxError"),
     ],
 )
-def test_a_mistake_is_one_plain_line(doctor, tmp_path, arguments, words):
-    (tmp_path / "typo.py").write_text("def model(:\n")
+def test_a_mistake_is_one_plain_line(doctor, arguments, words):
     printed, errors = doctor(*arguments, code=2)
     assert not printed and words in errors
     assert errors.startswith("error:") and len(errors.splitlines()) == 1
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_it_fits_the_terminal_and_changes_no_file(tmp_path, columns):
-    (tmp_path / "nets.py").write_text(NETS)
-    printed = fedprivacy("doctor", *NET, "--fix", cwd=tmp_path, code=1, columns=columns).stdout
-    assert max(map(len, printed.splitlines())) <= columns
-    assert "\n    model = made_private(Net())" in printed
-    assert {path.name for path in tmp_path.iterdir()} <= {"nets.py", "__pycache__"}
-    assert (tmp_path / "nets.py").read_text() == NETS
 
 
 def test_what_makes_gradients_slow_is_shown_with_its_line(doctor, tmp_path):
@@ -378,4 +282,4 @@ def test_what_makes_gradients_slow_is_shown_with_its_line(doctor, tmp_path):
     assert obstacle["place"].endswith(f"slow.py:{line}")
     printed, _ = doctor("slow.py:Text", "--input-shape", "12", "--input-integers", code=0)
     assert "slow because" in printed and f"slow.py:{line}" in printed.replace(" ", "") and "torch.where" in printed
-    assert report(doctor, "nets.py:sound", "--input-shape", "6", code=0)["obstacle"] is None
+    assert report(doctor, "nets.py:Text", "--input-shape", "12", "--input-integers", code=0)["obstacle"] is None

@@ -45,7 +45,9 @@ def answer(file):
 
 
 def test_show_prints_every_charge_the_totals_and_the_epsilon_with_what_it_means(file):
+    before = file.read_bytes()
     printed = typed("show", file)
+    assert file.read_bytes() == before  # to look charges nothing
     rows = [line.split() for line in printed.splitlines()]
     assert ["run", "round", "attempt", "steps", "event", "sealed", "time", "(UTC)"] in rows
     entries = [row[:-2] for row in rows if row[:1] in (["spring"], ["autumn"])]
@@ -84,8 +86,10 @@ def test_show_names_the_unit_that_was_promised(file, tmp_path):
     assert [answer(each)["unit"] for each in (tmp_path / "persons.log", file)] == ["patient (at most 8 rows)", "record"]
 
 
-def test_export_prints_one_line_for_each_charge_and_correction(file):
+def test_export_prints_one_line_for_each_charge_and_correction_and_charges_nothing(file):
+    before = file.read_bytes()
     lines = [json.loads(line) for line in typed("export", file).splitlines()]
+    assert file.read_bytes() == before
     assert [from_fields(line.pop("event")) for line in lines] == [EVENT, EVENT, OTHER]
     assert lines == [
         {"kind": "charge", "run_id": "spring [run]", "round": 1, "attempt": 0, "steps": 2},
@@ -93,13 +97,6 @@ def test_export_prints_one_line_for_each_charge_and_correction(file):
         | {"client_steps": 2, "server_steps": 9},
         {"kind": "charge", "run_id": "autumn", "round": 3, "attempt": 1, "steps": 4},
     ]
-
-
-def test_neither_command_charges_anything(file):
-    before = file.read_bytes()
-    typed("show", file)
-    typed("export", file)
-    assert file.read_bytes() == before
 
 
 def test_a_guard_that_counted_nothing_says_so(tmp_path):

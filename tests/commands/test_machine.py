@@ -7,6 +7,7 @@ import torch
 
 import fedprivacy as fp
 from tests.commands.running import fedprivacy
+from tests.flower.blobs import Blobs
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -23,50 +24,32 @@ def test_a_run_names_it_in_its_folder_and_where_all_is_wanted_in_its_last_lines(
     assert f"This machine: {machine.line}." in printed
 
 
-@pytest.mark.parametrize(
-    ("settings", "gradients"),
-    [({"clients": 100}, "stacks of clients"), ({"clients": 3, "privacy": False, "epsilon": None}, "")],
-    ids=["many clients", "no privacy"],
-)
-def test_what_was_not_decided_here_is_left_open(settings, gradients, tmp_path):
-    run = fp.simulate("cancer", out=tmp_path / "run", **JOB | settings)
-    assert run.machine.gradients == gradients and run.machine.records == 0
-    assert ("gradients by" in run.machine.line) is bool(gradients)
-
-
-def test_a_run_of_an_earlier_version_names_none(tmp_path):
-    run = fp.simulate("cancer", clients=3, out=tmp_path / "run", **JOB)
+def test_what_was_not_decided_here_is_left_open_and_a_run_of_an_earlier_version_names_none(tmp_path):
+    stacks = fp.simulate("cancer", clients=100, out=tmp_path / "stacks", **JOB).machine
+    baseline = fp.simulate("cancer", clients=3, privacy=False, out=tmp_path / "run", **JOB | {"epsilon": None})
+    assert (stacks.gradients, stacks.records, "gradients by" in stacks.line) == ("stacks of clients", 0, True)
+    machine = baseline.machine
+    assert (machine.gradients, machine.records, "gradients by" in machine.line) == ("", 0, False)
     (tmp_path / "run" / "machine.json").unlink()
-    assert fp.open_run(run.folder).machine is None
+    assert fp.open_run(baseline.folder).machine is None
 
-
-def test_a_model_that_is_computed_slowly_is_said_before_the_first_round(tmp_path):
-    (tmp_path / "task.py").write_text(SLOW)
-    run = fp.simulate(str(tmp_path / "task.py:Slow"), clients=3, out=tmp_path / "run", **JOB)
-    assert run.machine.gradients.startswith("vmap")
-    assert any("parameter 'weight'" in line for line in run.machine.refused)
-    assert "own-layer.md" in run.machine.remedy
-
-
-SLOW = """
-import torch
-import fedprivacy as fp
 
 class Bare(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(4, 2))
+        self.weight = torch.nn.Parameter(torch.zeros(2, 2))
 
     def forward(self, x):
         return x @ self.weight
 
-class Slow(fp.Task):
-    recipe = fp.Recipe(rounds=1, delta=1e-3)
 
+class Slow(Blobs):
     def model(self):
         return Bare()
 
-    def shard(self, source):
-        generator = torch.Generator().manual_seed(source.partition_id)
-        return fp.Shard(torch.randn(40, 4, generator=generator), torch.randint(2, (40,), generator=generator))
-"""
+
+def test_a_model_that_is_computed_slowly_is_said_before_the_first_round(tmp_path):
+    run = fp.simulate(Slow(), clients=3, out=tmp_path / "run", **JOB)
+    assert run.machine.gradients.startswith("vmap")
+    assert any("parameter 'weight'" in line for line in run.machine.refused)
+    assert "own-layer.md" in run.machine.remedy

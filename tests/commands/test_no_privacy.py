@@ -25,22 +25,9 @@ def baseline(tmp_path_factory):
     return home / "runs" / "cancer-1", printed
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_it_is_the_same_run_but_for_clipping_and_noise(baseline, tmp_path):
-    """The same model and samples: with clipping that does nothing and hardly any noise, the same."""
-    without = fp.open_run(baseline[0])
-    nearly = {"noise_multiplier": 0.05, "clipping_norm": 300.0, "learning_rate": 1e-4, "progress": False}
-    private = fp.simulate("cancer", clients=3, rounds=1, out=tmp_path / "with", **nearly)
-    same = fp.simulate("cancer", clients=3, rounds=1, out=tmp_path / "without", privacy=False, **nearly)
-    assert without.history.start.metrics == private.history.start.metrics
-    assert same.metrics["loss"] == pytest.approx(private.metrics["loss"], rel=0.02)
-    assert same.metrics["loss"] != private.metrics["loss"]
-    assert [row["steps"] for row in same.clients] == [row["steps"] for row in private.clients]
-    assert without.metrics["accuracy"] > 0.9
-
-
 def test_the_terminal_says_no_privacy_where_an_epsilon_would_stand(baseline):
     printed = baseline[1].output
+    assert fp.open_run(baseline[0]).metrics["accuracy"] > 0.9
     assert printed.count("no privacy") >= 4  # the progress, the title, the clients, the last lines
     assert not re.search(r"epsilon \d|epsilon ∞", printed.partition("Next:")[0])
 
@@ -129,7 +116,3 @@ def test_it_goes_on_as_if_it_had_not_been_stopped(baseline, tmp_path, monkeypatc
     assert "privacy is True, but the run goes on with its own, False" in refused.output
     assert "Going on after round 1 of 3" in fedprivacy("simulate", "--resume", "part", cwd=tmp_path).output
     assert (tmp_path / "part" / ROUNDS).read_bytes() == (baseline[0] / ROUNDS).read_bytes()
-
-
-def test_a_plan_of_it_is_refused_because_it_costs_no_epsilon(tmp_path):
-    assert "no epsilon bounds" in fedprivacy("plan", "--no-privacy", cwd=tmp_path, code=2).output

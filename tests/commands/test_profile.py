@@ -6,15 +6,12 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.runs.records.folder import RunFolderError
-from fedprivacy.runs.settings.configuration import ConfigError, resolve
-from fedprivacy.tasks import load_task
-from tests.commands.running import fedprivacy, summary
-from tests.flower.blobs import Blobs
+from fedprivacy.runs.settings.configuration import ConfigError
+from tests.commands.running import fedprivacy
 from tests.house import DOORS, HOUSE, imports, module_name
 
 ROUNDS, STEPS, CLIENTS = 3, 2, 4
 OPTIONS = ("--rounds", ROUNDS, "--local-steps", STEPS, "--clients", CLIENTS, "--task", "cancer")
-REFUSED = "only 'fedprivacy simulate --profile' and .* write a profile; leave it out here"
 ASKED = "run > rounds > asking clients > client"
 EVERY_ROUND = (
     "opening the round",
@@ -76,18 +73,10 @@ def test_every_phase_is_called_as_often_as_it_happens(phases):
 
 def test_the_command_ends_with_the_table_and_where_the_trace_is(place):
     printed, table = (place / "printed").read_text(), (place / "with" / "profile.txt").read_text()
-    for words in (
-        "Where the time went",
-        "gradients and clipping",
-        "self",
-        "share",
-        "Later rounds: 8 client updates in ",
-    ):
-        assert words in printed
-        assert words in table
+    for words in ("Where the time went", "gradients and clipping", "share", "Later rounds: 8 client updates in "):
+        assert words in printed and words in table
     last = printed.splitlines()[-1]
     assert last.startswith("Trace: with/profile.json (open it in chrome://tracing, or at https://ui.perfetto.dev")
-    assert "signing the ledger" in table
 
 
 def test_the_trace_holds_names_numbers_and_durations_alone(place, phases):
@@ -116,59 +105,9 @@ def test_a_run_is_the_same_with_and_without(place):
         fp.open_run(place / "without").profile  # noqa: B018 - reading it fails
 
 
-def test_a_run_that_is_refused_leaves_another_one_s_profile_alone(place):
-    before = {path.name: path.read_bytes() for path in (place / "with").iterdir()}
-    fedprivacy("simulate", *OPTIONS, "--profile", "--out", "with", cwd=place, code=2)
-    assert {path.name: path.read_bytes() for path in (place / "with").iterdir()} == before
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_json_says_where_the_trace_is(tmp_path):
-    told = summary("--task", "cancer", "--clients", 2, "--rounds", 1, "--profile", "--out", "a", cwd=tmp_path)
-    assert told["profile"] == "a/profile.json"
-
-
-class Stopped(Blobs):
-    """Whoever watches ends the run after its second round."""
-
-    name, rounds = "stopped", 0
-
-    def evaluate(self, model):
-        Stopped.rounds += 1
-        if Stopped.rounds == 5:  # the trial, round 0, then rounds
-            raise KeyboardInterrupt
-        return super().evaluate(model)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_run_that_is_stopped_and_goes_on_is_profiled_each_time(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        fp.simulate(Stopped, clients=2, rounds=4, seed=1, out=tmp_path / "run", progress=False, profile=True)
-    stopped = fp.open_run(tmp_path / "run")
-    assert len(stopped.rounds) == 2
-    assert {row["phase"]: row["calls"] for row in stopped.profile}["run > rounds > averaging"] == 3
-    run = fp.simulate(Stopped, resume=tmp_path / "run", progress=False, profile=True)
-    phases = {row["phase"]: row["calls"] for row in run.profile}
-    assert (len(run.rounds), phases["run > rounds"]) == (4, 2)
-    trace = json.loads((tmp_path / "run" / "profile.json").read_text())
-    assert [event["args"]["round"] for event in trace["traceEvents"] if "round" in event.get("args", {})] == [3, 4]
-    assert (trace["profile"]["first"]["updates"], trace["profile"]["later"]["updates"]) == (2, 2)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_baseline_is_profiled_too(tmp_path):
-    run = fp.simulate(Blobs(), privacy=False, clients=2, rounds=2, out=tmp_path / "run", progress=False, profile=True)
-    calls = {row["phase"]: row["calls"] for row in run.profile}
-    assert calls[f"{ASKED} > training > gradients"] == 2 * 2 * 2
-
-
 def test_a_profile_is_no_setting_of_a_run_and_the_reason_is_given():
-    with pytest.raises(ConfigError, match=REFUSED):
-        resolve({"profile": True})
-    with pytest.raises(ConfigError, match=REFUSED):
+    with pytest.raises(ConfigError, match=r"only 'fedprivacy simulate --profile' and .* write a profile; leave it out"):
         fp.plan("cancer", profile=True)
-    with pytest.raises(ConfigError, match=REFUSED):
-        resolve({"task": "cancer"}, load_task("cancer")).check_same({"profile": True})
 
 
 @pytest.mark.exhaustive

@@ -36,10 +36,6 @@ def test_an_algorithm_is_recommended_with_its_pull_and_planned_in_silence(tmp_pa
     assert caplog.messages == []
 
 
-def test_a_task_that_there_is_not(tmp_path):
-    assert "nosuch" in fedprivacy("recommend", "nosuch", cwd=tmp_path, code=2).stderr
-
-
 def test_an_unknown_size_is_asked_for_as_an_option(tmp_path):
     (tmp_path / "task.py").write_text(
         "import torch\nimport fedprivacy as fp\n"

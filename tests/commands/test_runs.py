@@ -58,18 +58,6 @@ def test_runs_are_filtered_and_sorted_by_what_they_were_given_and_what_they_meas
     assert "1 more: --most 3" in printed and max(map(len, printed.splitlines())) <= 80
 
 
-def test_what_cannot_be_listed_is_said(home, caplog):
-    Path("runs/blobs-1/config.json").write_text("{")
-    for file in Path("runs/good-1").glob("ledger.db*"):
-        file.write_text("no database")
-    rows = fp.list_runs("runs")
-    assert [row["run"] for row in rows] == ["blobs-2", "blobs-1"]
-    told = fedprivacy("runs", "--json", cwd=home)
-    assert json.loads(told.stdout)["problems"] == rows.problems and len(rows.problems) == 2
-    for said in (" ".join(rows.problems), caplog.text):
-        assert "good-1/ledger.db cannot be used" in said and "'runs/blobs-1/config.json' cannot be read" in said
-
-
 def test_a_run_s_name_tags_and_note_make_no_other_run_of_it(home):
     again = fp.simulate(Blobs(), learning_rate=0.5, epsilon=3, out="again", note="another", **SETTINGS)
     assert again.rounds == fp.open_run("runs/good-1").rounds
@@ -119,19 +107,11 @@ def test_removing_a_run_takes_its_folder_and_no_charge_of_another(home):
     [
         (("--setting", "epsilon"), "setting is 'epsilon'; give KEY=VALUE"),
         (("--setting", "epsilom=1"), "epsilom is not a setting"),
-        (("--setting", "lerning-rate=1"), "Did you mean learning-rate?"),
-        (("--setting", "=1"), "is not a setting"),
-        (("--setting", "epsilon=small"), "epsilon is 'small'; give a number."),
-        (("--setting", "rounds=few"), "rounds is 'few'; give a whole number."),
         (("--setting", "privacy=maybe"), "privacy is 'maybe'; give true or false."),
-        (("--sort", ""), "sort is ''; choose epsilon, rounds"),
-        (("--stores", "x"), "No such option '--stores'. Did you mean --store?"),
-        (("--most", "many"), "'--most': 'many' is not a valid integer; give a whole number."),
         (("--store", "notes.txt"), "notes.txt cannot be used: file is not a database"),
         (("remoove", "runs"), "No such command 'remoove'. Did you mean 'remove'?"),
         (("--status", "lost"), "status is 'lost'; choose one of running, finished, stopped, failed"),
         (("--sort", "acuracy"), "sort is 'acuracy'; choose epsilon, rounds"),
-        (("--store", "nowhere.db"), "store is"),
         (("remove", "runs", "--yes"), "'runs' holds no run"),
         (("error", "nowhere"), "no run in 'nowhere' has failed"),
     ],

@@ -19,12 +19,13 @@ from tests.commands.stopped import at, options, results
 GO_ON = "To go on after the last finished round: fedprivacy simulate --resume run"
 
 
-OTHER_MOMENTS = ("enrolling:1", "recording:1", "training:2", "averaging:2")
-
-
 @pytest.mark.parametrize(
     "moment",
-    ["training:5", "recording:3", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in OTHER_MOMENTS)],
+    [
+        "training:5",
+        *(pytest.param(each, marks=pytest.mark.exhaustive) for each in ("enrolling:1", "averaging:2")),
+        *(pytest.param(each, marks=pytest.mark.soak) for each in ("recording:1", "recording:3", "training:2")),
+    ],
 )
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_that_ctrl_c_ends_goes_on_with_the_same_bytes(moment, place, whole):
@@ -102,8 +103,6 @@ RAY = ("--engine", "ray", "--node-timeout", "600")
 IN_A_TERMINAL = [
     ((), "training:2", signal.SIGTERM, ()),  # as a scheduler ends it
     pytest.param(RAY, "training:5", signal.SIGINT, RAY, marks=pytest.mark.soak),
-    pytest.param((), "recording:1", signal.SIGINT, (), marks=pytest.mark.soak),
-    pytest.param(RAY, "enrolling:1", signal.SIGINT, (), marks=pytest.mark.soak),
     pytest.param(RAY, "averaging:2", signal.SIGINT, (), marks=pytest.mark.soak),
 ]
 """Options, moment, signal, and the options with which it goes on: the bytes are the same whichever they are. Ray
@@ -119,11 +118,3 @@ def test_both_engines_end_before_a_standstill_in_a_terminal(engine, moment, numb
     go_on = started if going_on else fedprivacy  # Ray in a process of its own, which ends it
     go_on("simulate", "--resume", "run", *going_on, cwd=place)
     assert results(place / "run") == whole
-
-
-@pytest.mark.soak
-def test_ray_ends_while_the_report_is_drawn(place, whole):
-    ended(place, *RAY, number=signal.SIGINT, when=(place / "run" / "model.safetensors").exists)
-    fedprivacy("simulate", "--resume", "run", cwd=place)
-    assert results(place / "run") == whole
-    assert (place / "run" / "report.html").exists()

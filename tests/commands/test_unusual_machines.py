@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.commands.running import ENVIRONMENT
+from tests.commands.running import ENVIRONMENT, fedprivacy
 
 JOB = ("simulate", "--task", "cancer", "--rounds", "2", "--seed", "3", "--out", "run")
 
@@ -21,12 +21,19 @@ def ran(folder, *options, clients=4, shell=(), variables=None, **started):
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600, **started
     )
     assert done.returncode == 0, done.stderr
+    return results(folder)
+
+
+def results(folder):
     return [(folder / "run" / name).read_bytes() for name in ("rounds.jsonl", "model.safetensors")]
 
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
-    return ran(tmp_path_factory.mktemp("usual"))
+    """What this process computes."""
+    folder = tmp_path_factory.mktemp("usual")
+    fedprivacy(*JOB, "--clients", "4", cwd=folder)
+    return results(folder)
 
 
 NOWHERE = {"HOME": "/proc/no-home", "XDG_CACHE_HOME": "/proc/no-home"}
