@@ -15,12 +15,9 @@ from fedprivacy.deploy.federation import (
     HOST,
     DeploymentError,
     LoopbackFederation,
-    flower_environment,
-    free_ports,
-    program,
 )
-from fedprivacy.deploy.keys import write_client_key, write_keys
-from fedprivacy.deploy.processes import ProcessError, SupervisedProcess, Supervisor
+from fedprivacy.deploy.keys import write_client_key
+from fedprivacy.deploy.processes import ProcessError, Supervisor
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
@@ -34,6 +31,8 @@ REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")
 CLINICS = ("clinic-a", "clinic-b")
 BUDGET = {"epsilon": 3.0, "delta": 1e-3}
+
+pytestmark = pytest.mark.exhaustive
 
 
 def write_points(clinic, folder):
@@ -82,7 +81,7 @@ def test_no_process_and_no_open_port_is_left(demo):
         assert probe.connect_ex((HOST, int(port))) != 0
 
 
-def test_the_demo_command_ends_with_the_table_of_clients(demo, monkeypatch):
+def test_the_command_ends_with_the_table_of_clients(demo, monkeypatch):
     monkeypatch.setattr("fedprivacy.deploy.demo.run_demo", lambda *_arguments, **_options: demo)
     monkeypatch.setenv("COLUMNS", "200")
     result = CliRunner().invoke(deploy_app, ["demo", "--out", str(demo.parent)])
@@ -98,49 +97,18 @@ def test_a_failed_run_is_an_error_that_shows_the_servers_log(tmp_path):
     assert processes_of(tmp_path) == []
 
 
-@pytest.fixture(scope="module")
-def federation(tmp_path_factory):
+@pytest.fixture
+def federation(tmp_path):
     """A SuperLink that knows one client."""
-    folder = tmp_path_factory.mktemp("federation")
-    with Supervisor(folder / "logs") as supervisor:
-        federation = LoopbackFederation(supervisor, folder, ["hospital-0"])
+    with Supervisor(tmp_path / "logs") as supervisor:
+        federation = LoopbackFederation(supervisor, tmp_path, ["hospital-0"])
         federation.start_superlink()
         federation.wait_for_superlink()
         federation.register()
         yield federation
 
 
-def start_supernode(supervisor: Supervisor, home: Path, superlink: str, *options: str | Path) -> SupervisedProcess:
-    """A SuperNode with the options of one's choice."""
-    (port,) = free_ports(1)
-    command = [program("flower-supernode"), "--superlink", superlink, "--host", HOST, "--port", str(port), *options]
-    return supervisor.start("stray", command, environment=flower_environment(home))
-
-
-@pytest.mark.exhaustive
 def test_a_key_that_nobody_registered_is_kept_out(federation, tmp_path):
     node = federation.start_supernode(write_client_key(tmp_path, "stranger"), {})
     with pytest.raises(ProcessError, match="Failed to activate SuperNode"):
         federation.wait_until_online([node])
-
-
-@pytest.mark.exhaustive
-def test_a_supernode_without_a_key_is_kept_out(federation, tmp_path):
-    with Supervisor(tmp_path / "stray") as supervisor:
-        node = start_supernode(
-            supervisor, tmp_path / "home", federation.address, "--root-certificates", federation.keys.ca_certificate
-        )
-        assert supervisor.wait(node, timeout=600) != 0
-        assert "All SuperNodes must be registered" in node.tail(40)
-
-
-@pytest.mark.exhaustive
-def test_a_client_does_not_talk_to_a_server_of_another_authority(federation, tmp_path):
-    options = ("--root-certificates", write_keys(tmp_path / "ours").ca_certificate, "--max-retries", "0")
-    key = federation.keys.clients["hospital-0"].private_key
-    with Supervisor(tmp_path / "stray") as supervisor:
-        node = start_supernode(
-            supervisor, tmp_path / "home", federation.address, "--auth-supernode-private-key", key, *options
-        )
-        assert supervisor.wait(node, timeout=600) != 0
-        assert "certificate verify failed" in node.tail(40)

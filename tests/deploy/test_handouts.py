@@ -66,11 +66,7 @@ def test_the_example_is_a_description(tmp_path):
     (tmp_path / "deployment.toml").write_text(init("--example").output)
     done = init(tmp_path / "deployment.toml", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert {path.name for path in (tmp_path / "out" / "clients").iterdir()} == {
-        "hospital-0",
-        "hospital-1",
-        "hospital-2",
-    }
+    assert len(list((tmp_path / "out" / "clients").iterdir())) == 3
     assert not list((tmp_path / "out" / "clients").rglob("*.key"))  # each client makes its own
 
 
@@ -93,10 +89,7 @@ def test_a_client_takes_its_node_configuration_and_works_on_the_run_s_task_alone
     task = node.task(run["task"], None)
     assert (node.client_id, node.budget.epsilon, task.name) == ("hospital-1", 3.0, "sides")
     assert node.tasks["mine.py:Sides"].sha256 == sha256(OWN.read_bytes()).hexdigest()
-
-
-def test_the_run_s_settings_are_those_of_a_run(own):
-    plan = plan_of(tomllib.loads((own / "server" / "run.toml").read_text()))
+    plan = plan_of(run)
     assert (plan.config.clients, plan.config.epsilon, plan.task.name) == (2, 3.0, "sides")
 
 
@@ -186,9 +179,6 @@ def test_an_app_that_keeps_its_task_to_itself_cannot_be_allowed(tmp_path):
 
 def test_a_client_that_comes_later_changes_nothing_of_the_others(own):
     before = files_under(own)
-    again = init(written(own.parent, **(tomllib.loads((own / "deployment.toml").read_text()))), "--out", own)
-    assert again.exit_code == 0 and "Nothing is missing" in again.output
-    assert files_under(own) == before
     (own.parent / "mine.py").write_text("what the author changed since is not what the others run")
     described = tomllib.loads((own / "deployment.toml").read_text())
     done = init(written(own.parent, **described | {"clients": ["hospital-0", "late"]}), "--out", own)
@@ -206,9 +196,10 @@ def test_a_folder_that_was_sent_and_deleted_is_not_made_again_with_another_key(t
     out = here(tmp_path, client_keys="operator")
     key = (out / "server" / "clients" / "hospital-0.pub").read_bytes()
     shutil.rmtree(out / "clients" / "hospital-0")
+    before = files_under(out)
     again = init(tmp_path / "deployment.toml", "--out", out)
     assert again.exit_code == 0 and "Nothing is missing" in again.output
-    assert (out / "server" / "clients" / "hospital-0.pub").read_bytes() == key
+    assert files_under(out) == before and before["server/clients/hospital-0.pub"] == key
 
 
 def test_a_description_that_says_something_else_is_refused(own):
@@ -225,18 +216,12 @@ def test_a_description_that_says_something_else_is_refused(own):
     [
         ({"host": None}, "host is missing"),
         ({"host": "https://fl.example.org"}, "host is 'https://fl.example.org'"),
-        ({"port": 70000}, "port is 70000"),
-        ({"clients": []}, "clients is []"),
         ({"clients": ["a", "A"]}, "twice"),
         ({"clients": ["server"]}, "the other party"),
-        ({"epsilon": -1.0}, "epsilon is -1"),
         ({"hots": "typo"}, "Did you mean host?"),
-        ({"task": "nowhere.py:Sides"}, "does not exist"),
         ({"task": "digits", "app": "here"}, "leave out one of them"),
-        ({"app": "here"}, "holds no Flower app"),
         ({"client_folder": "relative"}, "give an absolute path"),
         ({"server_folder": "/srv/{client}"}, "there is one server"),
-        ({"client_keys": "somebody"}, "choose one of client, operator"),
     ],
 )
 def test_a_mistake_is_named_before_anything_is_written(tmp_path, more, words):
@@ -257,8 +242,4 @@ def test_what_is_there_is_not_overwritten(tmp_path):
         assert done.exit_code == 2
         assert words in done.output
     assert files_under(tmp_path / "out") == {"thesis.txt": b"mine"}
-
-
-def test_no_description_is_a_mistake(tmp_path):
-    assert init().exit_code == 2
     assert "--example" in init(tmp_path / "missing.toml").output

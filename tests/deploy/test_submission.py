@@ -38,9 +38,7 @@ def test_a_run_gets_a_folder_of_its_own_beside_its_settings(app, tmp_path):
     assert first.settings == SETTINGS | {"out": str(tmp_path / "runs" / "sides-1")}
     first.out.mkdir(parents=True)
     assert Submission.of(app, tmp_path / "run.toml").out == tmp_path / "runs" / "sides-2"
-
-
-def test_a_path_of_the_settings_begins_at_their_file_and_not_where_the_server_works(app, tmp_path):
+    # A path begins at the settings' file and not where the server works.
     write_toml(tmp_path / "run.toml", {"": SETTINGS | {"out": "here"}})
     assert Submission.of(app, tmp_path / "run.toml").settings["out"] == str(tmp_path / "here")
 
@@ -64,12 +62,6 @@ def test_wrong_settings_start_nothing(app, tmp_path, settings, words):
     done = CliRunner().invoke(deploy_app, ["run", str(app), "--run-config", str(tmp_path / "run.toml")])
     assert done.exit_code == 2
     assert words in done.output
-
-
-@pytest.mark.usefixtures("no_flwr")
-def test_no_settings_and_no_app_are_mistakes(app, tmp_path):
-    for arguments in ([str(app), "--run-config", str(tmp_path / "gone.toml")], [str(tmp_path / "gone")]):
-        assert CliRunner().invoke(deploy_app, ["run", *arguments]).exit_code == 2
 
 
 STARTED = {"success": True, "run-id": "7"}
