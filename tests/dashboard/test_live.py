@@ -11,7 +11,7 @@ from fedprivacy.dashboard import live
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
-from tests.dashboard.shown import asking, record, serving
+from tests.dashboard.shown import record, serving
 from tests.runs.store.made_up import facts, growing
 
 HANG = 60.0
@@ -106,7 +106,3 @@ def test_listeners_are_limited_and_leave_their_place_when_they_go(url, tmp_path,
                 assert next(told)[0] == "run"
                 break
             assert time.monotonic() < deadline
-
-
-def test_a_run_that_is_unknown_has_no_events(tmp_path):
-    assert asking(tmp_path).get("/api/v1/runs/none/events").status_code == 404

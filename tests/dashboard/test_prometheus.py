@@ -87,21 +87,18 @@ def in_trouble(tmp_path_factory):
 def test_a_run_is_told_of_as_it_stands(url):
     before = time.time()
     record(url, facts("run-7", name="troubled", task="tasks.py:Wards", rounds=8), troubled())
-    samples = samples_of(asking(url))
+    families = scraped(asking(url))
+    words = {family.name: family.documentation for family in families}
+    for name in ("epsilon", "client_epsilon", "epsilon_budget_share_max"):
+        assert all(part in words[f"fedprivacy_{name}"] for part in ("server's view", "PLD accountant", "elta"))
+    samples = [sample for family in families for sample in family.samples]
     run = {"run": "run-7", "name": "troubled", "task": "Wards"}
     assert all(s.labels.items() >= run.items() for s in samples if s.name != "fedprivacy_databases_unreadable")
     (info,) = [s for s in samples if s.name == "fedprivacy_run_info"]
     assert info.value == 1.0
     assert info.labels == run | {
-        "status": "running",
-        "relation": "zero-out",
-        "unit": "record",
-        "view": "server",
-        "accountant": "PLD",
-        "delta": "1e-5",
-        "privacy": "true",
-        "seeded": "false",
-        "strategy": "fedavg",
+        **{"status": "running", "strategy": "fedavg", "privacy": "true", "seeded": "false"},
+        **{"relation": "zero-out", "unit": "record", "view": "server", "accountant": "PLD", "delta": "1e-5"},
     }
     assert told(samples, "run_round") == {"run-7": 3.0}
     assert told(samples, "run_rounds_planned") == {"run-7": 8.0}
@@ -113,20 +110,11 @@ def test_a_run_is_told_of_as_it_stands(url):
     assert told(samples, "updates_averaged") == {"run-7": 3.0}
     assert told(samples, "epsilon_budget") == {"run-7": 3.0}
     assert told(samples, "epsilon_budget_share_max") == {"run-7": 0.8 / 3}
+    quantiles = dataclasses.asdict(troubled()[-1].point.epsilons).values()
+    assert list(told(samples, "epsilon", "quantile").values()) == list(quantiles)
     left = dict.fromkeys(("well", "refusing", "failing", "silent", "=cmd()"), 3.0) | {"spent": 0.0}
     assert told(samples, "client_rounds_left", "client_id") == {(name,): n for name, n in left.items()}
     assert told(samples, "client_epsilon", "client_id", "delta") == {(name, "1e-5"): 0.8 for name in left}
-
-
-def test_quantiles_are_those_of_the_last_round(tmp_path):
-    rounds = [finished(0, []), finished(1, [spent(f"client-{n}", 0.1 * n) for n in range(7)])]
-    record(at(tmp_path, "one"), facts(), rounds)
-    quantiles = {
-        number: value for (number,), value in told(samples_of(asking(tmp_path)), "epsilon", "quantile").items()
-    }
-    points = dataclasses.asdict(rounds[-1].point.epsilons)
-    assert quantiles == dict(zip(("0", "0.25", "0.5", "0.75", "1"), points.values(), strict=True))
-    assert quantiles["0"] == 0.0 and quantiles["1"] == pytest.approx(0.6)
 
 
 def test_failures_count_by_code_from_zero_on(tmp_path):
@@ -202,15 +190,6 @@ def test_names_that_would_break_the_format_arrive_as_they_are(tmp_path, accept, 
     assert epsilons == pytest.approx(expected)
     assert told(samples, "run_metric", "metric") == {('F1 "macro"\n',): 0.5}
     assert not any("forged" in sample.name for sample in samples)
-
-
-def test_every_epsilon_says_whose_view_by_which_accountant_at_which_delta(tmp_path):
-    record(at(tmp_path, "one"), facts(), growing(["a"], 1))
-    words = {family.name: family.documentation for family in scraped(asking(tmp_path))}
-    assert all(words.values())
-    for name in ("epsilon", "client_epsilon", "epsilon_budget_share_max"):
-        for part in ("server's view", "PLD accountant", "elta"):
-            assert part in words[f"fedprivacy_{name}"]
 
 
 @pytest.mark.exhaustive
@@ -323,32 +302,16 @@ def filled_in(query, *, run="run-7", name="troubled"):
     return query.replace("$__rate_interval", "1m").replace("$run", run).replace("$name", name)
 
 
-@pytest.mark.parametrize(
-    ("panel", "target"), QUERIES, ids=[f"{panel['title']} {target['refId']}" for panel, target in QUERIES]
-)
-def test_every_query_of_the_grafana_dashboard_finds_what_it_asks_for(panel, target, in_trouble):
-    query = filled_in(target["expr"])
-    assert "$" not in query
-    labels = labels_of(query, in_trouble)
-    shown = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
-    assert shown <= labels
-    assert shown or target.get("format") == "table"
-    every_run = filled_in(target["expr"], run="(no-such-run|run-7)", name="(troubled)")
-    assert all(selected(selector, in_trouble) for selector in selectors(every_run))
-
-
-def test_the_grafana_dashboard_asks_the_chosen_data_source_alone():
-    source, *variables = BOARD["templating"]["list"]
-    assert (source["type"], source["query"], source["name"]) == ("datasource", "prometheus", "datasource")
-    asking_for = [part["datasource"]["uid"] for panel, target in QUERIES for part in (panel, target)]
-    assert set(asking_for) | {v["datasource"]["uid"] for v in variables} == {"${datasource}"}
-    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
-
-
-def test_the_grafana_dashboard_s_variables_offer_runs(in_trouble):
+def test_every_query_and_variable_of_the_grafana_dashboard_finds_what_it_asks_for(in_trouble):
+    for _, target in QUERIES:
+        query = filled_in(target["expr"])
+        assert "$" not in query
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
+        assert shown <= labels_of(query, in_trouble) and (shown or target.get("format") == "table"), query
+        every_run = filled_in(target["expr"], run="(no-such-run|run-7)", name="(troubled)")
+        assert all(selected(selector, in_trouble) for selector in selectors(every_run)), query
     offered = {}
     for variable in BOARD["templating"]["list"][1:]:
-        assert variable["query"]["query"] == variable["definition"]
         selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", filled_in(variable["definition"])).groups()
         offered[variable["name"]] = {s.labels[label] for one in selectors(selector) for s in selected(one, in_trouble)}
     assert offered == {"name": {"troubled"}, "run": {"run-7"}}
