@@ -247,7 +247,7 @@ def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
     (tmp_path / "patients.py").write_text(code)
     assert "doctor patients.py:Patients" in HOW_TO.read_text()
-    assert "fails (FileNotFoundError: " in doctor("patients.py:Patients", code=0)[0]
+    assert "task.shard() fails (TableError: " in doctor("patients.py:Patients", code=0)[0]
     assert not report(doctor, "patients.py:Patients", code=0)["ran"]
     assert report(doctor, "patients.py:Patients", "--input-shape", "3", code=0)["ran"]
 

@@ -1,5 +1,6 @@
 """A run's file: what a run leaves repeats it, options win over it, and a file that is wrong says so before anything."""
 
+import os
 import shutil
 import tomllib
 
@@ -76,6 +77,12 @@ def test_a_task_that_was_an_object_is_asked_for_again(tmp_path):
     (tmp_path / "run.toml").write_bytes(as_toml(resolve({}, Blobs())))
     refused = fedprivacy("simulate", "--config", "run.toml", cwd=tmp_path, code=2).output
     assert "give the object again, Blobs()." in " ".join(refused.split())
+
+
+def test_a_path_that_is_no_utf_8_ends_no_run(tmp_path):
+    odd = os.fsdecode(b"key-\xff.pem")
+    (tmp_path / "run.toml").write_bytes(as_toml(resolve({"signing-key": odd})))
+    assert "is no TOML" in fedprivacy("plan", "--config", "run.toml", cwd=tmp_path, code=2).output
 
 
 SECRET = "correct-horse-battery-staple"

@@ -143,7 +143,6 @@ def few_rounds(tmp_path_factory):
 
 def test_what_is_proposed_next_is_the_same_run_with_a_tighter_budget(few_rounds):
     folder, printed = few_rounds
-    assert "cannot be repeated" in printed.stdout  # nobody can, with a task of one's own
     plan, simulate = proposed(printed)
     assert typed(plan)[1:] == typed(simulate)[1:] == ["--epsilon", "0.2", "--task", "my task.py:Mine", *OTHERS]
     shown = fedprivacy(*typed(plan), cwd=folder).stdout
@@ -175,6 +174,15 @@ def test_on_a_shared_ledger_what_is_left_is_proposed_not_a_budget_that_is_spent_
     assert "client-0" in fedprivacy(*typed(line), cwd=folder).stdout
     found = Catalogue([str(folder / "runs")]).listing()  # what `fedprivacy dashboard` shows
     assert [run.facts.name for run in found.runs] == ["cancer-1"] and not found.problems
+
+
+def test_a_task_of_one_s_own_gets_noise_that_nobody_can_repeat(tmp_path):
+    (tmp_path / "mine.py").write_text("from fedprivacy.tasks.cancer import Cancer\nclass Mine(Cancer): pass\n")
+    options = ("--task", "mine.py:Mine", "--clients", "3", "--rounds", "1")
+    printed = [fedprivacy("simulate", *options, "--out", name, cwd=tmp_path).stdout for name in "ab"]
+    assert all("cannot be repeated" in text for text in printed)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert models[0] != models[1]
 
 
 def test_the_plan_says_what_the_run_then_spends(tmp_path):

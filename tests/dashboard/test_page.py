@@ -277,15 +277,6 @@ def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
         assert min(text_sizes(page)) >= LEGIBLE
 
 
-def test_everything_is_drawn_for_a_print_though_nobody_scrolled(browser, address):
-    with opened(browser, viewport={"width": 1280, "height": 300}) as page:
-        page.goto(address)
-        choose(page, "done")
-        expect(page.locator("svg.marks:visible")).to_have_count(5)
-        expect(drawing(page)).to_have_count(0)
-        assert page.evaluate("scrollY") == 0
-
-
 @pytest.mark.exhaustive
 def test_a_print_begins_to_draw_what_is_old(browser, tmp_path):
     """What is out of sight of a run that goes on is old until somebody comes near, or prints."""
@@ -305,11 +296,6 @@ def test_a_print_begins_to_draw_what_is_old(browser, tmp_path):
         page.pdf()
         expect(titles.nth(2)).to_contain_text("After 8 rounds")
         recording.close()
-
-
-def drawing(page):
-    """Figures that would be on paper, and are not drawn yet."""
-    return page.get_by_text("Drawing…").filter(visible=True)
 
 
 @pytest.mark.exhaustive

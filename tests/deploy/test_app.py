@@ -1,7 +1,5 @@
 """`fedprivacy deploy app`: a user's task becomes a Flower app, whole and as Flower wants it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,17 +32,6 @@ def test_flower_takes_the_app(own):
     assert app["config"]["clients"] == 2
     assert f'task = "{own.task}"' in (own.folder / "README.md").read_text()  # what each client writes
     assert task_of(own.folder) == own.task
-
-
-@pytest.mark.exhaustive
-def test_the_app_s_parts_load_from_its_folder_alone(own):
-    """The task is the one in the app, wherever the user's own file has gone."""
-    code = (
-        "from two_sides_app import client, server; from fedprivacy.tasks import load_task;"
-        f"task = load_task({own.task!r}); import sys; print(sys.modules[type(task).__module__].__file__)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=own.folder, capture_output=True, text=True, check=True)
-    assert Path(done.stdout.strip()) == own.folder / "two_sides_app" / "blobs_task.py"
 
 
 def test_a_built_in_task_needs_no_file_and_no_package_hides_an_installed_module(tmp_path):

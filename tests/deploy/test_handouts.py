@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
@@ -91,15 +90,6 @@ def test_a_client_takes_its_node_configuration_and_works_on_the_run_s_task_alone
     assert node.tasks["mine.py:Sides"].sha256 == sha256(OWN.read_bytes()).hexdigest()
     plan = plan_of(run)
     assert (plan.config.clients, plan.config.epsilon, plan.task.name) == (2, 3.0, "sides")
-
-
-def test_the_server_knows_the_public_halves(own):
-    for name in MINIMAL["clients"]:
-        private = load_ssh_private_key((own / "clients" / name / f"{name}.key").read_bytes(), None)
-        public = (own / "server" / "clients" / f"{name}.pub").read_bytes()
-        assert (
-            public == private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" {name}\n".encode()
-        )
 
 
 def test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_registered_clients(own):

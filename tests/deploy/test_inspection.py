@@ -101,16 +101,14 @@ def test_nothing_of_the_records_is_said_or_kept(client, tmp_path):
     assert check(client).stdout == one
 
 
-@pytest.mark.parametrize("wrong", ["raise ValueError(f'{points[0]} is Alice, of {len(points)}')", "print('Alice')"])
-def test_what_the_task_says_of_a_record_is_not_shown(client, wrong):
-    task = client / "mine.py"
-    edit(task, "        inputs = torch", f"        {wrong}\n        inputs = torch")
+def test_what_the_task_says_of_a_record_is_not_shown(client):
+    wrong = "print('Alice'); raise ValueError(f'{points[0]} is Alice, of {len(points)}')"
+    edit(client / "mine.py", "        inputs = torch", f"        {wrong}\n        inputs = torch")
     edit(client / "node-config.toml", "@sha256:", '"  # ')
     done = check(client)
-    assert "Alice" not in done.output
+    assert "Alice" not in done.output and "ValueError, mine.py line" in done.stdout
     verdicts = {line["check"]: line["verdict"] for line in json.loads(done.stdout)["checks"]}
-    assert verdicts["records"] == ("failed" if "raise" in wrong else "ok")
-    assert ("ValueError, mine.py line" in done.stdout) == ("raise" in wrong)
+    assert verdicts["records"] == "failed"
 
 
 def reads_a_table(client, ages):
@@ -176,11 +174,7 @@ OF_A_CLIENT = {
     "a reader": (read_by_pandas, {"records": "failed"}, "one record decides what the task reads of others"),
     "no guard": (guard_gone, {"guard": "failed"}, "it is gone"),
     "two guards": (two_guards, {"guard": "failed"}, "each would allow the whole budget"),
-    "another server": (
-        changed(PARTY, 'server-key = "', 'server-key = "0'),
-        {"node-config": "failed"},
-        "by telephone",
-    ),
+    "another server": (changed(PARTY, 'server-key = "', 'server-key = "0'), {"node-config": "failed"}, "by telephone"),
     "a typo": (changed(NODE, "\nepsilon =", "\nepsilom = 1.0\nepsilon ="), {"node-config": "failed"}, "epsilom"),
     "a large budget": (changed(NODE, "epsilon = 3.0", "epsilon = 30.0"), {"budget": "warning"}, "promises little"),
     "another version": (

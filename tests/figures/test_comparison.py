@@ -7,7 +7,7 @@ import pytest
 
 from fedprivacy.figures import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.style import RUNS
-from tests.figures.reading import coloured, dashed, drawn, labels, marks, texts, written
+from tests.figures.reading import coloured, drawn, labels, marks, texts, written
 from tests.runs.histories import alike
 
 pytestmark = pytest.mark.exhaustive
@@ -86,14 +86,6 @@ def test_what_makes_epsilons_incomparable_is_said(figure):
         "δ = 1e-4",
         "δ = 1e-6",
     }
-
-
-@pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
-def test_budgets_of_all_runs_are_drawn_once(figure):
-    root = drawn(figure([run("a"), run("b", budget=2.0), run("c", 10)]))
-    budgets = [text for text in texts(root) if text.startswith("budget")]
-    assert budgets == ["budget ε = 2", "budget ε = 3"]
-    assert len(dashed(root)) == 2
 
 
 def test_runs_with_one_name_are_told_apart():

@@ -49,14 +49,6 @@ def test_a_fan_has_its_quantiles_and_the_lines_at_its_edges():
     assert {row["budget"] for row in found} == {None}
 
 
-def test_the_metric_and_the_largest_epsilon_of_a_client():
-    history = unlike(3, rounds=4)
-    assert observations.tradeoff_rows(history.series()) == [
-        {"round": one.round, "epsilon": one.max_epsilon, "metric": "accuracy", "value": one.metrics["accuracy"]}
-        for one in history.rounds
-    ]
-
-
 def test_costs_that_are_known():
     growth = np.array([[math.nan, 0.1], [0.0, math.inf]])
     assert observations.cost_rows(CostMap(("a", "b"), (1, 3), (2, 4), growth)) == [

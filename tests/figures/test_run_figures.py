@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -112,30 +111,6 @@ def test_a_chosen_client_is_drawn_on_top_in_black_and_named_in_bold(clients):
     bold = [e for e in root.iter(f"{SVG}text") if "client-" in (e.text or "") and e.get("font-weight") == "bold"]
     assert [element.text.replace("\N{EN SPACE}", " ") for element in bold] == [name]
     assert not coloured(marks(drawn(epsilon_figure(history.series())), "line"), INK)
-
-
-@pytest.mark.exhaustive
-def test_a_chosen_client_is_named_once():
-    """Among others that are alike, and where a fan names it already."""
-    assert labels(drawn(epsilon_figure(alike(rounds=30).series(["client-3"])))) == ["2.12 10 clients", "2.12 client-3"]
-    history = unlike(200, rounds=40)
-    most = max(history.last.spent.values(), key=lambda client: client.epsilon).client_id
-    named = labels(drawn(epsilon_figure(history.series([most]))))
-    assert len([label for label in named if label.endswith(f" {most}")]) == 1
-
-
-@pytest.mark.exhaustive
-def test_labels_that_have_no_room_are_left_out_and_those_of_chosen_clients_last():
-    """Twenty curves of three clients each, and one client chosen of ten of them."""
-    joins = {f"client-{n}-{k}": (lambda r, n=n: r > n) for n in range(20) for k in range(3)}
-    chosen = [f"client-{n}-0" for n in range(10)]
-    root = drawn(epsilon_figure(run_history(joins, 40).series(chosen)))
-    places = sorted(height(e) for e in root.iter(f"{SVG}text") if "\N{EN SPACE}" in (e.text or ""))
-    assert len(places) == 22 and places[0] >= 0
-    assert all(below - above >= 14.5 for above, below in pairwise(places))
-    epsilons = [float(label.split()[0]) for label in labels(root)]
-    assert epsilons == sorted(epsilons, reverse=True)  # in the order of the curves
-    assert {label.split()[1] for label in labels(root)} >= set(chosen)
 
 
 def test_an_epsilon_without_a_bound_is_said_and_not_drawn():
