@@ -43,10 +43,6 @@ class Text(nn.Module):
         return self.head(self.words(ids).mean(1))
 
 
-def unfixable():
-    return nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1))
-
-
 def needs(width):
     return nn.Linear(width, 3)
 
@@ -171,13 +167,6 @@ def test_what_shows_when_a_model_is_run_is_named_with_its_layer(model, layer, ki
     found = report(doctor, *model, "--fix", code=1)
     assert [(p["layer"], p["kind"], p["fixable"]) for p in found["problems"]] == [(layer, kind, False)]
     assert found["fixed"] is None and words in doctor(*model, "--fix", code=1)[0]
-
-
-def test_what_cannot_be_fixed_is_left_to_the_user(doctor):
-    found = report(doctor, "nets.py:unfixable", "--input-shape", "6", "--fix", code=1)
-    assert (found["ran"], found["fixed"]) == (False, None)
-    printed, _ = doctor("nets.py:unfixable", "--input-shape", "6", code=1)
-    assert "leave it out" in printed and "how it behaves shows once they are mended" in printed
 
 
 TABLES = """

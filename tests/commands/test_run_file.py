@@ -1,13 +1,12 @@
 """A run's file: what a run leaves repeats it, options win over it, and a file that is wrong says so before anything."""
 
 import os
-import shutil
 import tomllib
 
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.runs.settings.configuration import FIELDS, resolve
+from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.runs.settings.run_file import as_toml, settings_in
 from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
@@ -93,6 +92,7 @@ WRONG = {
     "rounds = [1, 2]": ("rounds is a list; give each setting one value",),
     "[participation]\ncohort-size = 3": ("participation is a table", "without a [table] above it."),
     "profile = true": ("profile is not a setting", "leave it out here."),
+    "engine = 'ray'\nworkers = 8": ("engine is not a setting", "workers is not a setting"),
     "questions = 'count'": ("this command does not take questions; leave that out.",),
     f"password = '{SECRET}'": ("password is not a setting",),
     '"\\u001b[2J" = 1': ("the key '\\x1b[2J' is not a setting; take it out.",),
@@ -130,13 +130,3 @@ def test_a_file_that_cannot_be_read_as_settings_is_refused(name, content, words,
     said = " ".join(fedprivacy("simulate", "--config", name, cwd=tmp_path, code=2).output.split())
     assert said.startswith(f"error: config is '{name}', which ") and words in said
     assert SECRET not in said and "Traceback" not in said
-
-
-def test_a_file_gives_nothing_that_no_option_gives(place):
-    shutil.copy(place / "run" / "run.toml", place / "all.toml")
-    with (place / "all.toml").open("a") as file:
-        file.write("engine = 'ray'\nworkers = 8\njson = true\n")
-    said = " ".join(fedprivacy("simulate", "--config", "all.toml", cwd=place, code=2).output.split())
-    assert all(f"all.toml: {key} is not a setting" in said for key in ("engine", "workers", "json"))
-    assert not {"engine", "workers", "json"} & FIELDS.keys()
-    assert settings_in(place / "run" / "run.toml").keys() <= FIELDS.keys()
