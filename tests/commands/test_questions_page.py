@@ -40,7 +40,7 @@ def test_the_page_runs_as_written(tmp_path, monkeypatch):
     alike("\n".join(page.said), "\n".join(page.printed))
     assert (
         len(page.printed) == 11 and page.printed.count("") == 2
-    )  # a task that asks by itself and a table are no whole ones
+    )  # two parts of tasks print nothing
 
 
 def test_its_numbers_are_those_of_its_code():
