@@ -154,6 +154,7 @@ def test_every_question_carries_the_noise_of_its_share(node):
     own = node | ANSWERS_ALL | {"epsilon": 1e6}
     reply = ask(own, *asked, shares=(1.0, 2.0, 9.0), task=Tabled(age=[], stay=[], ward=[]), noise_multiplier=SIGMA)
     for share, histogram in ((1.0, totals(reply)[0]), (9.0, totals(reply)[2])):
+        assert histogram.all()  # no total is without noise
         noise = histogram / (2.0**20 * SIGMA * math.sqrt(12.0 / share))
         low, high = deviation_range(noise.size, 1.0)
         assert low <= np.sqrt(np.mean(np.square(noise))) <= high

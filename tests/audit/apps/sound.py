@@ -95,22 +95,6 @@ class Sound(App):
         return {"parameters": model.state_dict()}
 
 
-class Momentum(Sound):
-    """Momentum and weight decay come after the noise."""
-
-    def optimizer(self, model, asked):
-        return torch.optim.SGD(model.parameters(), lr=asked.learning_rate, momentum=0.9, weight_decay=0.01)
-
-
-class Convolutions(Sound):
-    """Pictures."""
-
-    shape = (1, 6, 6)
-
-    def model(self):
-        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES))
-
-
 class PerLayer(Sound):
     """Each parameter is clipped by its own share of the norm."""
 
@@ -119,14 +103,6 @@ class PerLayer(Sound):
         share = asked.clipping_norm / len(each) ** 0.5
         factors = [(share / g.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0) for g in each]
         return [torch.einsum("r,r...->...", factor, g) for factor, g in zip(factors, each, strict=True)]
-
-
-class Normalised(Sound):
-    """Gradients are made equally long, not only cut."""
-
-    def clipped_sum(self, each, asked):
-        factors = asked.clipping_norm / (self.norms(each) + 0.01)
-        return [torch.einsum("r,r...->...", factors, g) for g in each]
 
 
 class ByHand(Sound):
@@ -276,10 +252,7 @@ class Words(Sound):
 
 GOOD = (
     Sound,
-    Momentum,
-    Convolutions,
     PerLayer,
-    Normalised,
     ByHand,
     Loader,
     SecretRandomness,

@@ -13,7 +13,7 @@ from tests.audit.apps.unsound import Bad
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "audit.md"
 GOOD = ("Functorch", "Ghost", "PrivateCount")
-MORE = ("ExpandedWeights", "Renyi", "Shared", "Sequences")
+MORE = ("Shared", "Sequences")
 BAD = (
     Bad("CentralLimit", "accounting", "an accountant that estimates an epsilon and does not bound it"),
     Bad("SameForEverybody", "noise", "Two rounds add the same noise"),
