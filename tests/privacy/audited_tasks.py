@@ -19,6 +19,7 @@ from fedprivacy.gradients.methods import admission
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, Task
 
+
 def audited(seed: int, task: type[Task] | None = None, effort: Effort = Effort.QUICK, **settings: Any) -> OurClient:
     """Settings of a run of a new task, `Small` unless another one is given, whose training is audited."""
     given = {"noise-multiplier": 1.0, "device": "cpu"} | {name.replace("_", "-"): v for name, v in settings.items()}

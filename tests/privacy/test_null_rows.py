@@ -122,9 +122,13 @@ PATHS = {
 }
 
 
-RARE = pytest.mark.exhaustive
+RARE, SOAK = pytest.mark.exhaustive, pytest.mark.soak
 QUICK = {("imputes", "sums of some"), ("whole numbers", "sums of some"), ("chooses", "scores of some")}
-CASES = [pytest.param(*case, marks=() if case in QUICK else RARE) for case in itertools.product(MODELS, PATHS)]
+PAIRS = {(model, path) for place, path in enumerate(PATHS) for model in (list(MODELS)[place % 3], "whole numbers")}
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK else RARE if case in PAIRS else SOAK)
+    for case in itertools.product(MODELS, PATHS)
+]
 
 
 @pytest.mark.parametrize(("model", "path"), CASES)
@@ -162,9 +166,9 @@ def shards_of(model, *, null):
     ("model", "how"),
     [
         pytest.param("whole numbers", {}, marks=RARE),
-        pytest.param("imputes", {"privacy": False}, marks=RARE),
+        pytest.param("imputes", {"privacy": False}, marks=SOAK),
         pytest.param("stacked", {"clients": 120}, marks=RARE),
-        pytest.param("imputes", {"clients": 120, "workers": 2}, marks=pytest.mark.soak),
+        pytest.param("imputes", {"clients": 120, "workers": 2}, marks=SOAK),
     ],
 )
 @pytest.mark.usefixtures("undrawn")
