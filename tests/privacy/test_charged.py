@@ -122,7 +122,7 @@ def moved(asked, answer):
 
 def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, tmp_path):
     """Catches: less noise, or more steps, than both books hold; in a whole run with guard, keys and signatures."""
-    task = Canaries(torch.zeros(5, 20_000))
+    task = Canaries(torch.zeros(5, 5_000))
     settings = {"clients": 2, "rounds": 3, "local_steps": 4, "noise_multiplier": 3.0, "epsilon": 60.0, "seed": None}
     keys = {"ledger": ledger_url, "signing_key": str(tmp_path / "server.key")}
     plan = plan_of(task, **settings, **keys, learning_rate=1.0, sampling_rate=0.5)

@@ -13,7 +13,7 @@ from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from tests.privacy.asking import FALSE_ALARM, Canaries, Client, deviation_range, root_mean_square
 
-DIMENSION = 30_000
+DIMENSION = 10_000
 RARE = pytest.mark.exhaustive
 
 
@@ -21,7 +21,7 @@ class TwoLayers(Canaries):
     """Without biases, records of zeros move none of the layers, whatever the noise has made of them."""
 
     def model(self):
-        first, second = nn.Linear(self.records.shape[1], 1, bias=False), nn.Linear(1, 10_000, bias=False)
+        first, second = nn.Linear(self.records.shape[1], 1, bias=False), nn.Linear(1, 4_000, bias=False)
         for layer in (first, second):
             nn.init.zeros_(layer.weight)
         return nn.Sequential(first, second)
