@@ -7,12 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 import fedprivacy as fp
-from fedprivacy.audit import canaries
 from fedprivacy.audit import lower_bounds as bounds
-from fedprivacy.audit.bounds.per_step import Readings, least_shift
 from fedprivacy.audit.lower_bounds import (
     DENSE,
     F_DP,
@@ -63,18 +60,6 @@ def test_the_bound_by_steps_is_near_the_claim(epsilon):
     assert LEAST[epsilon] <= found_by_steps[PER_STEP] <= training.epsilon <= epsilon
 
 
-@pytest.mark.soak
-def test_readings_of_the_real_client_bound_its_noise_as_often_as_stated():
-    """The client adds a little more noise than is claimed: the claim's bound may be exceeded a little less often."""
-    training, confidence = training_of(1), 0.8
-    planted = canaries.one_coordinate((60, 30), training, np.random.default_rng(1))
-    steps = [Readings.of(*step) for step in planted.observed(training, 400, seed=1)]
-    runs = [sum(run, Readings()) for run in zip(*[iter(steps)] * 4, strict=True)]
-    above = sum(least_shift(run, confidence) > 1.0 / NOISE[1] for run in runs)
-    low, high = stats.binom.ppf([5e-5, 1 - 5e-5], len(runs), 1.0 - confidence)
-    assert low <= above <= high
-
-
 @pytest.mark.exhaustive
 def test_all_attacks_stay_below_a_true_claim(few_steps):
     training = training_of(3)
@@ -84,10 +69,8 @@ def test_all_attacks_stay_below_a_true_claim(few_steps):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("rate", [0.01, pytest.param(1.0, marks=pytest.mark.soak)])
-def test_any_sampling_rate_can_be_audited_by_every_kind_of_canary(few_steps, rate):
-    """Without sampling nobody is ever absent: what differs is where canaries point."""
-    training = training_of(3, event=PoissonSampledGaussian(rate, 2.0), steps=5)
+def test_a_small_sampling_rate_can_be_audited_by_every_kind_of_canary(few_steps):
+    training = training_of(3, event=PoissonSampledGaussian(0.01, 2.0), steps=5)
     stated = found(training, (OPPOSING, SPREAD, DENSE))
     assert 0.6 * training.epsilon < stated[PER_STEP]
     assert 0.05 * training.epsilon < min(stated.values()) <= max(stated.values()) <= training.epsilon
@@ -108,13 +91,10 @@ def noise_times(monkeypatch, factor):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("factor", [0.5, pytest.param(0.9, marks=pytest.mark.soak)])
-def test_too_little_noise_is_shown_and_by_every_kind_of_canary_if_it_is_far_too_little(monkeypatch, few_steps, factor):
-    noise_times(monkeypatch, factor)
+def test_half_of_the_noise_is_shown_by_every_kind_of_canary(monkeypatch, few_steps):
+    noise_times(monkeypatch, 0.5)
     training = training_of(3)
-    stated = found(training, (OPPOSING, SPREAD, DENSE))
-    shown = [epsilon > training.epsilon for epsilon in stated.values()]
-    assert all(shown) if factor == 0.5 else any(shown)
+    assert all(epsilon > training.epsilon for epsilon in found(training, (OPPOSING, SPREAD, DENSE)).values())
 
 
 def test_no_noise_at_all_is_an_infinite_loss_and_a_record_that_counts_twice_is_shown(monkeypatch, few_steps):
@@ -241,11 +221,10 @@ def test_a_bug_that_shows_when_the_model_has_learnt_is_shown_at_the_trained_mode
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("factor", [1e8, pytest.param(1e3, marks=pytest.mark.soak)])
-def test_parameters_that_are_large_hide_no_noise(fitted, factor, few_steps):
+def test_parameters_that_are_large_hide_no_noise(fitted, few_steps):
     """Float32 would round the noise away, of a step that moves them by little."""
     training = of_digits(3)
-    large = {name: (-factor * values).astype(np.float32) for name, values in fitted.items()}
+    large = {name: (-1e8 * values).astype(np.float32) for name, values in fitted.items()}
     bound = bounds.own_record(DIGITS, scans(), training, seed=1, confidence=SURE, trained=large)
     assert 0.5 * training.epsilon < bound.epsilon <= training.epsilon
 

@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 from flwr.app import RecordDict
+from scipy import stats
 
 import fedprivacy as fp
 from fedprivacy.audit.our_client.compared_replies import fields_of
@@ -167,23 +168,15 @@ def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node):
 # Whether a group is told
 
 
-def told_in(node, task, cohort, draws, sigma, run_id="questions-1"):
-    """For each draw: is the group told, and its noisy number of records."""
-    own = node | ANSWERS_ALL | {"epsilon": 1e9, "smallest-cohort": float(cohort), "least-noise-multiplier": 1e-3}
-    share = sigma / math.sqrt(draws)
-    questions = [fp.ask.count(by={"ward": ["a"]})] * draws
-    reply = ask(own, *questions, task=task, noise_multiplier=share, run_id=run_id)
-    rows = np.concatenate([array.numpy() for array in reply.content["arrays"].values()])
-    return rows[:, 0] == 1, rows[:, 1] / 2.0**20
-
-
 @pytest.mark.parametrize("people", [0, 9, 11])
 def test_whether_a_group_is_told_is_decided_by_its_noisy_number_alone(node, people):
     """As often as the noise says, on both sides of the smallest cohort; a cohort by the true number is always one."""
-    from scipy import stats
-
-    draws, sigma = 250, 20.0
-    told, noisy = told_in(node, Tabled(age=[40.0] * people, ward=["a"] * people), 10, draws, sigma)
+    draws, sigma, table = 250, 20.0, Tabled(age=[40.0] * people, ward=["a"] * people)
+    own = node | ANSWERS_ALL | {"epsilon": 1e9, "smallest-cohort": 10.0, "least-noise-multiplier": 1e-3}
+    count = fp.ask.count(by={"ward": ["a"]})
+    reply = ask(own, *[count] * draws, task=table, noise_multiplier=sigma / math.sqrt(draws))
+    rows = np.concatenate([array.numpy() for array in reply.content["arrays"].values()])
+    told, noisy = rows[:, 0] == 1, rows[:, 1] / 2.0**20
     assert (noisy[told] >= 10).all() and (noisy[~told] == 0).all()
     low, high = binomial_range(draws, float(stats.norm.sf((10 - people) / sigma)), 1e-5)
     assert low <= told.sum() <= high

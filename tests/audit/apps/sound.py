@@ -251,7 +251,6 @@ class Words(Sound):
 
 
 GOOD = (
-    Sound,
     PerLayer,
     ByHand,
     Loader,
