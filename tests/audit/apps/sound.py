@@ -122,22 +122,6 @@ class ByHand(Sound):
         return {"update": [(p.detach() - old).numpy() for p, old in zip(model.parameters(), before, strict=True)]}
 
 
-class Loader(Sound):
-    """A loader whose sampler has a generator of its own."""
-
-    def train(self, model, records, asked):
-        optimizer = self.optimizer(model, asked)
-        generator = np.random.default_rng(asked.seed + asked.round)
-        batches = (np.flatnonzero(generator.random(len(records)) < asked.sampling_rate) for _ in range(asked.steps))
-        loader = DataLoader(records, batch_sampler=[batch.tolist() for batch in batches], collate_fn=list)
-        for batch in loader:
-            inputs = torch.stack([x for x, _ in batch]) if batch else torch.zeros(0, FEATURES)
-            targets = torch.stack([y for _, y in batch]) if batch else torch.zeros(0, dtype=torch.int64)
-            self.gradients(model, inputs, targets, asked)
-            optimizer.step()
-        return self.left(model, records)
-
-
 class SecretRandomness(Sound):
     """Noise and samples that no seed repeats."""
 
@@ -253,7 +237,6 @@ class Words(Sound):
 GOOD = (
     PerLayer,
     ByHand,
-    Loader,
     SecretRandomness,
     Logistic,
     Dropout,

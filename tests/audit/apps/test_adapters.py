@@ -96,6 +96,13 @@ class Fails(Sound):
         raise KeyError("optimizer")
 
 
+class FailsLater(Sound):
+    def train(self, model, records, asked):
+        if asked.round == 2:
+            raise KeyError("hooks")
+        return super().train(model, records, asked)
+
+
 class AsksForEpsilonWhileTraining(Sound):
     def left(self, model, records):
         return super().left(model, records) | {"epsilon": self.asked}
@@ -153,6 +160,7 @@ class FewRecords(Sound):
     ("app", "said"),
     [
         (Fails, r"train\(\) fails: KeyError: 'optimizer' \(test_adapters.py, line \d+\)"),
+        pytest.param(FailsLater, r"train\(\) fails in round 2: KeyError: 'hooks'", marks=pytest.mark.exhaustive),
         (AsksForEpsilonWhileTraining, r"asked for next to no noise: MemoryError: .*Compute no epsilon in train\(\)"),
         (TakesEverythingAtOnce, r"train\(\) took all records at once"),
         (TakesNothing, r"train\(\) took no batch from `records`"),
