@@ -67,7 +67,8 @@ def _asking(
 
 def _of_sound_code(seeds: int) -> Trial:
     def trial(_: Path) -> int:
-        from tests.privacy.audited_tasks import GATES, SOUND
+        from fedprivacy.audit.auditor import GATES
+        from tests.privacy.audited_tasks import SOUND
 
         asked = {name: _asked(list(GATES), seeds, task.__name__, settings) for name, (task, settings) in SOUND.items()}
         print(json.dumps([row | {"meaning": f"the code as it is, {name}"} for name, row in asked.items()]))

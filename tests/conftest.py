@@ -36,7 +36,6 @@ LONGEST = (
     "tests/commands/test_simulate.py",
     "tests/ledger/test_outages.py",
     "tests/audit/apps/test_sound_apps.py",
-    "tests/audit/gates/test_own_tasks.py",
     "tests/commands/test_audit.py",
     "tests/commands/test_sweep.py",
     "benchmarks/attacks/tests/test_page.py",

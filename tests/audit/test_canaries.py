@@ -43,10 +43,10 @@ def test_a_reading_is_the_signed_number_of_canaries_that_joined(family, relation
         assert np.ptp(joined) > 0
 
 
-@pytest.mark.parametrize("changed", [{"learning_rate": 0.01}, {"expected_batch_size": 300.0}, {"weight_decay": 0.1}])
-def test_what_the_optimiser_did_is_undone(changed):
+def test_what_the_optimiser_did_is_undone():
+    changed = replace(TRAINING, learning_rate=0.01, expected_batch_size=300.0, weight_decay=0.1)
     planted = canaries.one_coordinate(SIZES, TRAINING, np.random.default_rng(0))
-    ((here, joined),) = read(planted, replace(TRAINING, **changed), steps=1)
+    ((here, joined),) = read(planted, changed, steps=1)
     assert np.abs(here - joined).max() < 0.03
 
 

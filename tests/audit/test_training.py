@@ -93,9 +93,8 @@ def cancer(finished, tmp_path):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("as_folder", [False, True])
-def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows_it(coins, as_folder):
-    found = fp.audit_training(TASKS["coins"], run=coins.folder if as_folder else coins, progress=False)
+def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows_it(coins):
+    found = fp.audit_training(TASKS["coins"], run=coins, progress=False)
     assert found.passed and [gate.name for gate in found.gates] == ["sampling", "run"]
     assert found.subject == "run coins" and found.epsilon_upper == pytest.approx(2.0, abs=0.01)
     assert [bound.name for bound in found.lower_bounds] == [OWN_RECORD, OWN_RECORD_TRAINED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from fedprivacy._support.signing import server_public_key
@@ -11,6 +12,9 @@ NOT_NUMBERS = [math.nan, math.inf, -math.inf]
 
 OF_OTHER_TYPES = ("1", 1, 1.0, True, b"1", [1], [1.0], ["1"], [True], [b"1"], [])
 
+MANY = json.dumps([[0.5, 1.0 + number, "zero-out", 1] for number in range(501)])
+"""A history of more events than can be composed."""
+
 _OF_BOTH = {
     "client_id": ["x" * 1025],
     "round": [0, -1, 2**63],
@@ -19,7 +23,15 @@ _OF_BOTH = {
     "relation": ["add-or-remove-one", "replace-one", "zero-out ", ""],
     "unit": ["", "patient", "patient (at most 8 rows)", "record (at most 2 rows)", "record ", "Record", "x" * 10**6],
     "earlier_runs": [-1],
-    "charged": ["x", "{}", "[[]]", '[[0.5, 2.0, "zero-out", -1]]', '[[1.0, NaN, "zero-out", 1]]', " " * 4_000_001],
+    "charged": [
+        "x",
+        "{}",
+        "[[]]",
+        '[[0.5, 2.0, "zero-out", -1]]',
+        '[[1.0, NaN, "zero-out", 1]]',
+        " " * 4_000_001,
+        MANY,
+    ],
     "server_key": ["", "zz", "ab" * 32, server_public_key(STRANGER)],
     "signature": ["", "zz", "ab" * 64],
 }

@@ -45,10 +45,9 @@ def asked(node, content, message_type, **run_config):
     return clients.app.app(Message(content, 7, message_type), context_of(node, **run_config))
 
 
-def words(folder):
-    """Names for a task: one that makes sizes public, a callable, code that lies about, no name at all."""
-    file = f"{folder}/trap.py:Trap"
-    return [
+def test_whatever_the_server_calls_the_task_nothing_is_imported_called_or_disclosed(node, trap):
+    file = f"{trap}/trap.py:Trap"
+    words = [
         "cancer",
         "os:getpid",
         "trap:Trap",
@@ -56,16 +55,12 @@ def words(folder):
         "trap.py:Trap",
         f"{file}@sha256:{'0' * 64}",
         "{0}",
-        "%s",
         7,
         "x" * 10**6,
     ]
-
-
-def test_whatever_the_server_calls_the_task_nothing_is_imported_called_or_disclosed(node, trap):
     request = request_message(a_request(node))
     grant = RecordDict({GRANT: a_grant().to_record(), "arrays": arrays_of(Digits())})
-    for word in words(trap):
+    for word in words:  # one makes sizes public, others are code that lies about, or no name at all
         for message_type, content in ((ENROL, request), (MessageType.TRAIN, grant)):
             reply = asked(node, content, message_type, task=word)
             assert code(reply) is RefusalCode.TASK_NOT_ALLOWED, word

@@ -59,7 +59,7 @@ def test_a_budget_that_changes_while_a_run_is_under_way_counts_from_then_on(ledg
 # The population's rounding
 
 
-@pytest.mark.parametrize("grid", [1.001, 1.03, 1.5])
+@pytest.mark.parametrize("grid", [1.001, 1.5])
 def test_a_rounded_population_shows_no_client_less_than_it_spent(grid):
     """Catches: the population's rates rounded down. Some lie on the grid, next to it, and anywhere between."""
     beside = grid**-2 * (1 + np.array([0.0, 1e-7, 1e-12]))
@@ -145,7 +145,7 @@ def moved(asked, answer):
 
 def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, tmp_path):
     """Catches: less noise, or more steps, than both books hold; in a whole run with guard, keys and signatures."""
-    task = Canaries(torch.zeros(5, 20_000))
+    task = Canaries(torch.zeros(5, 5_000))
     settings = {"clients": 2, "rounds": 3, "local_steps": 4, "noise_multiplier": 3.0, "epsilon": 60.0, "seed": None}
     keys = {"ledger": ledger_url, "signing_key": str(tmp_path / "server.key")}
     plan = plan_of(task, **settings, **keys, learning_rate=1.0, sampling_rate=0.5)

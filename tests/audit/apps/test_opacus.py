@@ -12,8 +12,8 @@ from tests.audit.apps.turns import in_turn
 from tests.audit.apps.unsound import Bad
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "audit.md"
-GOOD = ("Functorch", "Ghost", "PrivateCount")
-MORE = ("ExpandedWeights", "Renyi", "Shared", "Sequences")
+GOOD = ("Ghost", "PrivateCount")
+MORE = ("Functorch", "Shared", "Sequences")
 BAD = (
     Bad("CentralLimit", "accounting", "an accountant that estimates an epsilon and does not bound it"),
     Bad("SameForEverybody", "noise", "Two rounds add the same noise"),

@@ -83,16 +83,8 @@ class Functorch(Private):
     mode = "functorch"
 
 
-class ExpandedWeights(Private):
-    mode = "ew"
-
-
 class Ghost(Private):
     mode = "ghost"
-
-
-class Renyi(Private):
-    accountant = "rdp"
 
 
 class PrivateCount(Private):

@@ -39,7 +39,7 @@ def test_a_guess_at_random_proves_nothing():
     assert clopper_pearson.epsilon(50, 100, 50, 100, delta=0.0, confidence=0.95) == 0.0
 
 
-@pytest.mark.parametrize("confidence", [0.95, 0.5])
+@pytest.mark.parametrize("confidence", [0.5, pytest.param(0.95, marks=pytest.mark.exhaustive)])
 def test_a_threshold_is_tried_on_other_scores_than_it_was_chosen_on(confidence):
     """Catches: scores that choose and are counted: the best of many thresholds would prove something of noise."""
     rng, exceeded = np.random.default_rng(1), 0

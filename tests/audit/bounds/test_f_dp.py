@@ -33,8 +33,7 @@ def test_pure_randomised_response_is_never_refuted_and_nearly():
     assert f_dp.refuted(guesses, guesses, guesses, least, 2 * right**guesses)
 
 
-@pytest.mark.parametrize("mu", [0.5, 2.0, 4.0])
-@pytest.mark.parametrize("share", [0.05, 0.5])
+@pytest.mark.parametrize(("mu", "share"), [(0.5, 0.5), (2.0, 0.05), (4.0, 0.5)])
 def test_the_optimal_guesses_of_gaussians_stay_below_the_truth(mu, share):
     """Each canary shifts a Gaussian of its own by mu; of the largest, these are in, had they their average number."""
     canaries = 20_000

@@ -45,17 +45,17 @@ def patched(target, name, new):
     return lambda: mock.patch.object(target, name, new)
 
 
-@contextlib.contextmanager
-def both(*patches):
-    with contextlib.ExitStack() as stack:
-        for patch in patches:
-            stack.enter_context(patch())
-        yield
-
-
 def together(*patches):
     """Several patches as one, to be made later."""
-    return lambda: both(*patches)
+
+    @contextlib.contextmanager
+    def made():
+        with contextlib.ExitStack() as stack:
+            for patch in patches:
+                stack.enter_context(patch())
+            yield
+
+    return made
 
 
 def first_quick(cases, quick=1):
@@ -84,15 +84,11 @@ def hidden(tmp_path_factory):
 
 DECIDED = (
     {"task": "Hidden", "disclose_shard_size": False, "least_noise_multiplier": 2.5},
-    {},
     {"epsilon": 0.2, "delta": 1e-6, "filter": "adaptive", "most_steps": 10},
-    {"epsilon": float("inf")},
-    {"records": 0},
-    {"records": 1, "epsilon": 50.0},
-    {"most_steps": 1, "epsilon": 9.0, "filter": "fixed-mechanism"},
+    {"epsilon": float("inf"), "records": 0},
+    {"most_steps": 1, "epsilon": 50.0, "filter": "fixed-mechanism", "records": 1},
     {"task": "Counted", "questions": "count,mean", "question_columns": "x", "question_epsilon": 1.0},
-    {"task": "Counted", "questions": "count", "question_columns": "*"},
-    {"task": "Standardised"},
+    {"task": "Standardised", "questions": "count", "question_columns": "*"},
 )
 
 
@@ -100,18 +96,6 @@ DECIDED = (
 def test_no_gate_fails_whatever_the_owner_decided(changed, tmp_path):
     found = gates(home_of(tmp_path / "host", **changed))
     assert all(gate.passed for gate in found.values()), found
-
-
-@pytest.mark.exhaustive
-def test_the_app_may_bring_the_task(tmp_path):
-    home = home_of(tmp_path / "host", task="Hidden")
-    word = f"{home / 'hospital_tasks.py'}:Hidden"
-    lines = [line for line in (home / "node-config.toml").read_text().splitlines() if not line.startswith("task")]
-    (home / "node-config.toml").write_text("\n".join(lines))
-    node = Node.read(home, word)
-    with silence(), Host.of(node) as host:
-        audited = Audited.of(node.worst(), node.shard, seed=1)
-        assert all(check(audited, host).passed for check in NODE_GATES.values())
 
 
 # Bugs of the deployed path
@@ -201,7 +185,7 @@ NOISY = {
 }
 
 
-@pytest.mark.parametrize("meaning", first_quick(PLANTS, 5))
+@pytest.mark.parametrize("meaning", first_quick(PLANTS, 3))
 def test_a_bug_of_the_deployed_path_is_noticed(meaning, home, hidden):
     with PLANTS[meaning]():
         found = gates(hidden if "private" in meaning else home, ("node",))["node"]
@@ -323,17 +307,13 @@ def test_nothing_is_sent_anywhere(home, monkeypatch):
 # What is audited
 
 
-def test_the_costliest_step_that_the_owner_allows_costs_the_whole_budget(home):
+def test_the_costliest_step_that_the_owner_allows_costs_the_whole_budget(home, tmp_path):
+    assert Node.read(home_of(tmp_path / "host", least_noise_multiplier=4.0)).worst().noise.shared == 4.0
     node = Node.read(home)
     plan = node.worst()
     audited = Audited.of(plan, node.shard, seed=1)
     assert (audited.grant.sampling_rate, audited.grant.steps, audited.claim.rounds) == (1.0, 1, 1)
     assert 2.9 < audited.claim.epsilon <= 3.0 and audited.claim.delta == 1e-3
-
-
-def test_it_is_not_below_the_least_noise(tmp_path):
-    node = Node.read(home_of(tmp_path / "host", least_noise_multiplier=4.0))
-    assert node.worst().noise.shared == 4.0
 
 
 def test_a_run_is_planned_with_the_client_s_own_line_of_the_table(home):

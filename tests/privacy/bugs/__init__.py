@@ -1,35 +1,7 @@
 """The catalogue of planted bugs: what each breaks, and who notices. `python -m tests.privacy.bugs` plants them all."""
 
-from tests.privacy.bugs import (
-    accounting,
-    audit,
-    audited_replies,
-    audited_training,
-    deploy,
-    flower,
-    gradients,
-    guard,
-    ledger,
-    questions,
-    runs,
-    single,
-    tasks,
-    training,
-)
+from pathlib import Path
 
-BUGS = (
-    *gradients.BUGS,
-    *training.BUGS,
-    *audited_training.BUGS,
-    *single.BUGS,
-    *audited_replies.BUGS,
-    *accounting.BUGS,
-    *questions.BUGS,
-    *tasks.BUGS,
-    *guard.BUGS,
-    *ledger.BUGS,
-    *runs.BUGS,
-    *flower.BUGS,
-    *audit.BUGS,
-    *deploy.BUGS,
-)
+from tests.privacy.bugs.bug import Bug, read
+
+BUGS: tuple[Bug, ...] = tuple(bug for file in sorted(Path(__file__).parent.glob("*.diff")) for bug in read(file))
