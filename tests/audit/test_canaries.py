@@ -12,6 +12,7 @@ from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.own_record import OwnRecord
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import RECORD, Unit
 
 SIZES = (200, 40, 5)
 SILENT = 1e-3
@@ -27,15 +28,19 @@ def read(planted, training, steps=2):
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 @pytest.mark.parametrize(
-    "relation",
+    ("relation", "unit"),
     [
-        NeighbouringRelation.ZERO_OUT,
-        pytest.param(NeighbouringRelation.ADD_OR_REMOVE_ONE, marks=pytest.mark.exhaustive),
+        (NeighbouringRelation.ZERO_OUT, RECORD),
+        pytest.param(NeighbouringRelation.ADD_OR_REMOVE_ONE, RECORD, marks=pytest.mark.exhaustive),
+        pytest.param(NeighbouringRelation.ZERO_OUT, Unit("patient", 8), marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_reading_is_the_signed_number_of_canaries_that_joined(family, relation):
-    """Without noise: who joined is known, directions are orthogonal, and each record is clipped to C exactly."""
-    training = replace(TRAINING, event=replace(TRAINING.event, relation=relation))
+def test_a_reading_is_the_signed_number_of_canaries_that_joined(family, relation, unit):
+    """Without noise: who joined is known, directions are orthogonal, and each record is clipped to C exactly.
+
+    So is a person, with one row or with two.
+    """
+    training = replace(TRAINING, event=replace(TRAINING.event, relation=relation), unit=unit)
     planted = family(SIZES, training, np.random.default_rng(0))
     for values, joined in read(planted, training):
         assert np.abs(values - joined).max() < 0.03
