@@ -60,6 +60,15 @@ def test_an_import_changes_no_filter_and_loses_no_charge_of_another_data_set(old
     assert {charge.allowance.filter for charge in guard.charges()} == {"adaptive"}
 
 
+def test_two_old_guards_with_the_same_attempts_are_both_counted(old, tmp_path):
+    other = tmp_path / "another.db"
+    other.write_bytes(old.read_bytes())
+    with sqlite3.connect(other) as connection:
+        connection.execute("UPDATE charges SET steps = steps + 10 WHERE charge_id = 1")
+    assert (adopt(old, tmp_path / "guard.log"), adopt(other, tmp_path / "guard.log")) == (3, 3)
+    assert Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4)).history() == {EVENT: 6 + 16}
+
+
 def test_charges_for_another_relation_are_refused_before_one_is_written(old, tmp_path):
     guard = Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4))
     guard.promise(NeighbouringRelation.ADD_OR_REMOVE_ONE)

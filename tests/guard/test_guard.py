@@ -27,13 +27,14 @@ from fedprivacy.guard import (
     InvalidGrantError,
     LogDamagedError,
     LogWriteError,
+    QuestionsExhaustedError,
     RelationChangedError,
     SealError,
     UnitChangedError,
 )
 from fedprivacy.guard.frames import ENTRIES_AT, MOST_PAYLOAD, SLOT_AT
 from fedprivacy.guard.log import EntryLog, identity_of
-from fedprivacy.guard.tally import encoded
+from fedprivacy.guard.tally import RelationEntry, decoded, encoded
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -42,6 +43,7 @@ from tests.guard.account import BUDGET, EVENT, key, kinds, payloads, sealed_fold
 from tests.processes import KILLED, at_once, in_child
 
 OTHER = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
+QUESTIONS = [PoissonSampledGaussian(1.0, noise, NeighbouringRelation.ZERO_OUT) for noise in (20.0, 60.0)]
 QUOTA = FILTERS["fixed-mechanism"](BUDGET).quota({}, EVENT)
 
 
@@ -133,11 +135,14 @@ def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_a
     ("changed", "wrong"),
     [
         ({"attempt": key(run_id="x" * 129)}, "run_id has 129 characters; choose 1 to 128"),
+        ({"attempt": key(run_id="")}, "run_id has 0 characters"),
         ({"attempt": key(run_id="\ud800")}, "printable"),
         ({"attempt": key(round=-1)}, "round is -1; choose an integer from 0"),
         ({"attempt": key(attempt=2**63)}, "attempt is 9223372036854775808"),
         ({"steps": 0}, "steps is 0; choose an integer from 1"),
+        ({"steps": 1.5}, "steps is 1.5"),
         ({"elsewhere": {EVENT: -1}}, "elsewhere: the history counts"),
+        ({"elsewhere": {EVENT: math.inf}}, "elsewhere"),
         ({"elsewhere": {EVENT: 2**64}}, "elsewhere is 18446744073709551616"),
         ({"elsewhere": {EVENT: 1, PoissonSampledGaussian(0.1, 1.0): 1}}, "elsewhere: the history mixes"),
     ],
@@ -246,12 +251,42 @@ def test_a_relation_that_is_promised_while_a_quota_is_solved_refuses_the_charge(
     assert Guard(file, BUDGET).history() == {}
 
 
+@pytest.mark.parametrize(
+    ("round", "run_key", "unit", "refused"),
+    [
+        (1, "", Unit(), AlreadyChargedError),
+        (2, "another", Unit(), ForeignGrantError),
+        (2, "", Unit("patient", 8), UnitChangedError),
+    ],
+)
+def test_what_another_process_charges_while_a_quota_is_solved_refuses_what_it_would_have_before(
+    file, monkeypatch, round, run_key, unit, refused
+):
+    from fedprivacy.guard import guard as module
+
+    untried, guard = module.filter_of, Guard(file, BUDGET, unit=unit)
+
+    def charging(allowance):
+        monkeypatch.setattr(module, "filter_of", untried)
+        Guard(file, BUDGET).charge(key(1), EVENT, 1)
+        return untried(allowance)
+
+    monkeypatch.setattr(module, "filter_of", charging)
+    with pytest.raises(refused):
+        guard.charge(key(round), EVENT, 1, run_key=run_key)
+    assert kinds(file) == ["charge"]
+
+
 UNITS = [(Unit(), Unit("patient", 8)), (Unit("patient", 8), Unit()), (Unit("patient", 8), Unit("patient", 4))]
 
 
 @pytest.mark.parametrize(("before", "after"), UNITS, ids=["to persons", "to rows", "to fewer rows"])
 def test_an_account_keeps_its_unit_of_privacy(file, before, after):
-    """What was charged by one unit says nothing of another, whichever comes first."""
+    """What was charged by one unit says nothing of another, whichever comes first; so does a refused correction."""
+    with pytest.raises(BudgetExhaustedError):
+        Guard(file, BUDGET, unit=before).charge(key(1), EVENT, QUOTA, elsewhere={EVENT: QUOTA + 1})
+    promised = ["relation"] * (before != Unit())
+    assert kinds(file) == [*promised, "correction"]
     Guard(file, BUDGET, unit=before).charge(key(1), EVENT, 2)
     other = Guard(file, BUDGET, unit=after)
     acts = [
@@ -266,8 +301,8 @@ def test_an_account_keeps_its_unit_of_privacy(file, before, after):
         with pytest.raises(UnitChangedError, match=f"{both}.*fedprivacy guard renew"):
             act()
     Guard(file, BUDGET, unit=before).charge(key(2), EVENT, 1)
-    assert Guard(file, BUDGET).history() == {EVENT: 3}
-    assert kinds(file) == ["relation"] * (before != Unit()) + ["charge"] * 2
+    assert Guard(file, BUDGET).history() == {EVENT: 4}
+    assert kinds(file) == [*promised, "correction", "charge", "charge"]
 
 
 def test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error(file, guard):
@@ -359,6 +394,8 @@ def test_entries_are_compact_sorted_json(file, guard):
         "delta": 1e-5,
         "filter": DEFAULT_FILTER,
     }
+    of_an_earlier_version = decoded(b'{"kind":"relation","relation":"zero-out","time":""}')
+    assert of_an_earlier_version == RelationEntry(NeighbouringRelation.ZERO_OUT, "", Unit())
 
 
 @pytest.mark.parametrize(
@@ -403,8 +440,8 @@ def test_a_client_killed_anywhere_has_counted_what_it_could_have_sent_and_repeat
 class GuardMachine(RuleBasedStateMachine):
     """Any sequence of grants, seals, restarts and torn writes, beside a model of what must be counted."""
 
-    keys = st.builds(Attempt, st.sampled_from(["one", "two"]), st.integers(0, 4), st.integers(0, 1))
-    events = st.sampled_from([EVENT, OTHER])
+    keys = st.builds(Attempt, st.sampled_from(["one", "two", "questions-1"]), st.integers(0, 4), st.integers(0, 1))
+    events = st.sampled_from([EVENT, OTHER, *QUESTIONS])
     signers = st.sampled_from(["", "", "", "foreign"])
 
     @initialize(epsilon=st.sampled_from([2.0, 3.0, 8.0]))
@@ -412,7 +449,9 @@ class GuardMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.file = Path(self.folder.name) / "guard.log"
         self.budget = PrivacyBudget(epsilon, 1e-5)
-        self.filter = AdaptiveFilter(self.budget)
+        self.own = PrivacyBudget(epsilon / 4, 1e-5)
+        self.filter, self.of_questions = AdaptiveFilter(self.budget), AdaptiveFilter(self.own)
+        self.asked = Counter()  # of what is counted, what may be an answer
         self.counted, self.charged, self.signed, self.sealed = Counter(), {}, {}, {}
         self.reopen()
 
@@ -431,22 +470,29 @@ class GuardMachine(RuleBasedStateMachine):
     def _charge(self, key, event, steps, signer, claimed):
         expected = self._expected(key, event, steps, signer, claimed)
         try:
-            self.guard.charge(key, event, steps, run_key=signer, elsewhere=claimed)
+            self.guard.charge(key, event, steps, run_key=signer, elsewhere=claimed, of_questions=self.own)
             raised = None
         except GuardError as error:
             raised = type(error)
         assert raised is expected
 
     def _expected(self, key, event, steps, signer, claimed):
+        if key.asks and event not in QUESTIONS:
+            return InvalidGrantError
         if self.signed.get(key.run_id, signer) != signer:
             return ForeignGrantError
         if key in self.charged:
             return AlreadyChargedError
         for claim, count in claimed.items():
-            self.counted[claim] = max(self.counted[claim], count - (steps if claim == event else 0))
+            more = max(0, count - (steps if claim == event else 0) - self.counted[claim])
+            self.counted[claim] += more
+            self.asked[claim] += more * (claim in QUESTIONS)
         if self.filter.quota(+self.counted, event) < steps:
             return BudgetExhaustedError
+        if key.asks and self.of_questions.quota(+self.asked, event) < steps:
+            return QuestionsExhaustedError
         self.counted[event] += steps
+        self.asked[event] += steps * key.asks
         self.charged[key] = (event, steps)
         self.signed[key.run_id] = signer
         return None
@@ -487,10 +533,12 @@ class GuardMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "folder"):
-            trained = Counter()
-            for event, steps in self.charged.values():
-                trained[event] += steps
-            assert pld.epsilon(trained, self.budget.delta) <= self.budget.epsilon
+            released, answered = Counter(), Counter()
+            for key, (event, steps) in self.charged.items():
+                released[event] += steps
+                answered[event] += steps * key.asks
+            assert pld.epsilon(released, self.budget.delta) <= self.budget.epsilon
+            assert pld.epsilon(+answered, self.own.delta) <= self.own.epsilon
             self.folder.cleanup()
 
 

@@ -77,7 +77,10 @@ def log_bytes(payloads, slot=None):
 
 
 def test_a_file_that_is_there_or_that_another_process_has_just_made_is_not_replaced(file, whole, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or fsync(fd))
     create(file)
+    assert len(synced) == 1  # its folder: whoever made it may have died before
     monkeypatch.setattr(type(file), "exists", lambda _: False)
     create(file)
     assert file.read_bytes() == whole
@@ -311,6 +314,14 @@ def test_the_lock_ends_with_the_transaction_though_a_forked_child_has_the_file_o
         os.close(write_end)
         os.close(read_end)
         os.waitpid(child, 0)
+
+
+def test_a_transaction_that_fails_in_between_keeps_what_it_appended_and_gives_the_lock_back(file, whole):
+    with pytest.raises(KeyError), EntryLog(file).transaction() as append_one:
+        append_one(b"five")
+        raise KeyError("the caller's own fault")
+    with EntryLog(file, patience=0.0).transaction():
+        assert file.read_bytes().endswith(encoded(Frame(5, b"five")))
 
 
 def test_each_copy_of_an_entry_is_on_the_disk_before_the_next_write_begins(file, whole, monkeypatch):

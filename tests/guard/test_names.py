@@ -94,6 +94,16 @@ def test_two_accounts_in_one_folder_have_nothing_to_do_with_each_other(file):
     assert not file.exists()
 
 
+def test_a_file_that_another_account_is_put_into_is_refused(file, tmp_path):
+    """The same inode with the bytes of a new log: without an entry it forgets nothing that it ever held."""
+    guard = Guard(file, BUDGET)
+    assert guard.history() == {}
+    create(tmp_path / "new.log")
+    file.write_bytes((tmp_path / "new.log").read_bytes())
+    with pytest.raises(LogDamagedError):
+        guard.charge(key(1), EVENT, 1)
+
+
 @pytest.mark.parametrize("moved_in", ["another account's", "a new one"])
 def test_another_log_in_the_file_s_place_is_refused_beside_what_was_sealed_there(file, tmp_path, moved_in):
     for name in (file, tmp_path / "elsewhere.log"):

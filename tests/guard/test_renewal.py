@@ -32,6 +32,8 @@ def test_another_filter_in_the_middle_is_refused_and_nothing_is_charged(file, ch
 
 
 def test_by_the_owner_s_command_another_account_begins_and_the_first_is_kept(file, charged):
+    assert CliRunner().invoke(app, ["guard", "renew", str(file)], input="n\n").exit_code == 1
+    assert Guard(file, BUDGET).history() == {EVENT: 3}
     done = CliRunner().invoke(app, ["guard", "renew", str(file)], input="y\n")
     assert done.exit_code == 0, done.output
     assert "epsilon 3" in done.output and "by the sum of both" in done.output
