@@ -11,6 +11,7 @@ import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.pairs import SampledGaussian
 from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     NeighbouringRelation,
@@ -21,7 +22,7 @@ from fedprivacy.values.events import (
     TruncatedPoissonSampledGaussian,
 )
 from tests.accounting.marked import exhaustive, soak
-from tests.accounting.oracles import exact_share, gaussian_epsilon
+from tests.accounting.oracles import discrete_delta, exact_share, gaussian_epsilon
 
 FACT = {"sampling_rate": 0.01, "noise_multiplier": 1.0, "steps": 1000, "delta": 1e-5}
 OTHER = PoissonSampledGaussian(1.0, 30.0)
@@ -55,6 +56,18 @@ def test_epsilon_is_exact_and_never_too_small(q, sigma, steps, k, delta, other):
 def test_the_figures_of_the_guide(settings, epsilons):
     for rows, epsilon in epsilons.items():
         assert round(fp.epsilon(**settings, rows_per_person=rows), 2) == epsilon
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_one_step_is_dominated_in_each_direction_and_tightly(direction):
+    event, x = RowSampledGaussian(0.3, 1.5, 2), np.linspace(-15.0, 17.0, 400_001)
+    person = sum(stats.binom.pmf(j, 2, 0.3) * stats.norm.pdf(x, j, 1.5) for j in range(3))
+    one, other = (person, stats.norm.pdf(x, 0.0, 1.5))[:: 1 if direction is Direction.REMOVE else -1]
+    loss = discretise(event, log2_step := math.floor(math.log2(deviation(event) / 300.0)), 8.0)[direction]
+    for epsilon in deviation(event) * np.linspace(0.1, 4.0, 9):
+        found = discrete_delta(loss, 2.0**log2_step, epsilon - loss.slack)
+        truth = np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * (x[1] - x[0])
+        assert truth - 1e-8 <= found <= 1.001 * truth + 1e-8
 
 
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 1.0, 200), *exhaustive((0.6, 7.0, 300))])

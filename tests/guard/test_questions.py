@@ -93,6 +93,9 @@ def test_what_a_server_counts_beyond_the_client_is_taken_for_questions_where_it_
     """A ledger tells steps by event, not by run: of Gaussians without sampling nobody knows that they trained."""
     rest = GaussianFilter(PrivacyBudget(1.0, TIGHT * 1e-5)).quota({question(8.0): 3}, question(40.0))
     told = {EVENT: 4, question(8.0): 3}
+    with pytest.raises(QuestionsExhaustedError):  # what it tells counts nevertheless
+        guard.charge(asked(1), question(40.0), rest + 1, elsewhere=told, of_questions=OWN)
+    assert guard.history() == told
     guard.charge(asked(1), question(40.0), rest - 1, elsewhere={**told, question(40.0): rest - 1}, of_questions=OWN)
     assert kinds(file) == ["correction", "correction", "charge"]
     with pytest.raises(QuestionsExhaustedError, match="allows 1 more"):

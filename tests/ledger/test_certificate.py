@@ -4,12 +4,12 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from typer.testing import CliRunner
 
-from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy._support.signing import CERTIFICATE, server_key, server_public_key, sign
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.persons import of_person
 from fedprivacy.commands.app import app
@@ -150,6 +150,16 @@ def test_a_certificate_states_every_question_and_what_it_costs_alone_beside_what
     assert (first.runs, first.rounds, first.steps, first.question_steps) == (2, 3, 16, 3)
     assert (first.last_steps, first.charges) == (1, 7)  # of run two, which trained
     assert Certificate.read(first.signed_with(KEY), [PUBLIC]) == first
+
+
+def test_a_certificate_of_the_version_before_is_still_read(filled):
+    """It was signed without the fields of questions."""
+    certificate, _ = certify(filled, (), PUBLIC)
+    fields = asdict(certificate) | {"version": 1}
+    del fields["questions"], fields["question_steps"]
+    signature = sign(KEY, CERTIFICATE, canonical(fields).encode())
+    read = Certificate.read(json.dumps(fields | {"signature": signature}), [PUBLIC])
+    assert (read.version, read.questions, read.epsilon) == (1, (), certificate.epsilon)
 
 
 def test_the_commands_write_a_page_and_its_json_and_verify_it(typed, filled, url, tmp_path):

@@ -133,6 +133,7 @@ def replay():
         (CHARGE, "a was charged before for round 1, attempt 1"),
         (CHARGE | {"round": 2, "charges": {"nobody": [0, 5]}}, "nobody has no budget"),
         (CHARGE | {"round": 2, "charges": {"a": [0, 0]}}, "a is charged 0 steps"),
+        (CHARGE | {"round": 2, "charges": {"a": [0, -5]}}, "a is charged -5 steps"),
         (CHARGE | {"round": 2, "charges": {"a": [1, 5]}}, "index out of range"),
         (CHARGE | {"round": 2, "events": [[0.1, 1.0, "sideways"]]}, "sideways"),
         (SETTLEMENT | {"round": 2}, "lacks ChargeKey"),

@@ -1,6 +1,7 @@
 """A ledger of any earlier version opens, is brought up to date in one step or not at all, and loses nothing."""
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -281,3 +282,19 @@ def test_eight_processes_that_open_a_new_ledger_at_once_all_can_use_it(url):
     ledger = Ledger(url)
     assert len(verify_ledger(ledger).replay.keys) == len(journal_of(ledger)) == 8
     ledger.close()
+
+
+@pytest.mark.exhaustive
+def test_eight_processes_that_open_an_old_ledger_at_once_bring_it_up_to_date_once(first):
+    assert at_once(*[lambda: Ledger(first).close()] * 8) == [0] * 8
+    ledger = Ledger(first)
+    assert len(verify_ledger(ledger).replay.charges) == len(CHARGES)
+    ledger.close()
+
+
+@pytest.mark.exhaustive
+def test_eight_threads_that_make_eight_ledgers_do_not_get_into_each_others_way(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        for ledger in pool.map(lambda number: fill(f"sqlite:///{tmp_path / f'{number}.db'}"), range(8)):
+            assert verify_ledger(ledger).head.number == 12
+            ledger.close()

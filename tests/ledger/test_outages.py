@@ -1,11 +1,14 @@
 """A database that is locked, full, dead or cut off costs time alone: what was acknowledged is there, once."""
 
+import os
 import resource
 import signal
 import sqlite3
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, event
@@ -26,6 +29,7 @@ from tests.ledger.acts import (
     journal_of,
     unlimited,
 )
+from tests.postgres import server_user
 from tests.processes import in_child
 
 DATASETS = [f"d{number}" for number in range(20)]
@@ -170,6 +174,32 @@ def test_a_full_disk_is_waited_for(sqlite_url):
     assert steps(ledger) == dict.fromkeys(DATASETS, 19)
     verify_ledger(ledger)
     ledger.close()
+
+
+def test_a_file_that_may_not_be_written_is_named_and_left_alone():
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # not pytest's, which nobody else may enter
+        (folder := Path(name)).chmod(0o755)
+        opened(f"sqlite:///{folder / 'ledger.db'}").close()
+        before = (folder / "ledger.db").read_bytes()
+
+        def act():
+            if user := server_user():
+                os.setuid(user.pw_uid)
+            else:
+                folder.chmod(0o555)
+                (folder / "ledger.db").chmod(0o444)
+            with pytest.raises(LedgerError, match=r"ledger\.db cannot be used: (attempt to write|unable to open)"):
+                opened(f"sqlite:///{folder / 'ledger.db'}")
+
+        assert in_child(act) == 0
+        assert (folder / "ledger.db").read_bytes() == before
+        folder.chmod(0o755)
+
+
+def test_a_server_that_is_down_is_named_at_once(caplog):
+    with pytest.raises(LedgerError, match=r"postgres@127\.0\.0\.1:1/test cannot be used: .*refused"):
+        Ledger("postgresql+psycopg://postgres@127.0.0.1:1/test", patience=1.0)
+    assert "trying again" not in caplog.text
 
 
 def test_a_charge_and_its_settlement_that_were_cut_off_at_their_commit_are_made_once(url):

@@ -5,7 +5,7 @@ import json
 import pytest
 from sqlalchemy import text
 
-from fedprivacy._support.signing import server_public_key
+from fedprivacy._support.signing import RECEIPT, server_public_key, sign
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.journal import canonical, chained, parsed_head, read_heads, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
@@ -151,6 +151,10 @@ def test_damage_is_found_and_named(undamaged, damage, match):
 
 HEADS = {
     "signature": ("UPDATE checkpoints SET signature = '{0}'", "signed head of entry 12 does not bear the signature of"),
+    "signature for another purpose": (
+        "UPDATE checkpoints SET signature = '{2}'",
+        "signed head of entry 12 does not bear",
+    ),
     "time": ("UPDATE checkpoints SET at = '2020-01-01T00:00:00+00:00'", "signed head of entry 12 does not bear"),
     "hash": ("UPDATE checkpoints SET hash = '{0}'", "signed head of entry 12 does not bear"),
     "number": ("UPDATE checkpoints SET number = 11", "signed head of entry 11 does not bear"),
@@ -164,8 +168,9 @@ HEADS = {
 
 @pytest.mark.parametrize(("damage", "match"), HEADS.values(), ids=HEADS)
 def test_a_signed_head_that_was_changed_is_named(undamaged, damage, match):
-    stranger = server_public_key(STRANGER)
-    found_when(undamaged, damage.format("00" * 32, stranger), match=match.format("", stranger))
+    stranger, head = server_public_key(STRANGER), head_of(undamaged)
+    receipt = sign(KEY, RECEIPT, f"{head.number} {head.hash} {head.at}".encode())
+    found_when(undamaged, damage.format("00" * 32, stranger, receipt), match=match.format("", stranger))
 
 
 LESS = (

@@ -13,7 +13,7 @@ from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.codec import KINDS, LONGEST_TEXT, as_text, of_text
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.questionnaire import Questionnaire
-from tests.questions.kinds import all_questions, every_question
+from tests.questions.kinds import all_questions, every_question, of_every_kind
 
 
 def test_every_kind_comes_back_from_its_text_which_holds_its_fields_by_their_names():
@@ -97,6 +97,23 @@ HOSTILE = [
 ]
 
 
+WRONG = [None, True, -1, 1.5, "1", "", [], [[]], {}, {"column": "a"}, [None], [1e400], "x" * 10_000, 10**400, [["a"]]]
+RIGHT = [("column", "1"), ("low", -1), ("low", 1.5), ("least", -1), ("high", 1.5), ("below", 1.5), ("by", None)]
+RIGHT += [(field, []) for field in ("where", "prefixes", "whole")]
+"""Values that are wrong elsewhere and right there."""
+
+
+def mutated(fields):
+    """A question's fields with each one, however deep, left out or made what it is not: (its name, what, all)."""
+    for key, value in fields.items():
+        yield key, "left out", {name: fields[name] for name in fields if name != key}
+        yield from ((key, wrong, fields | {key: wrong}) for wrong in WRONG)
+        if isinstance(value, dict):
+            yield from ((*what, fields | {key: changed}) for *what, changed in mutated(value))
+        elif isinstance(value, list) and isinstance(value[0], dict):
+            yield from ((*what, fields | {key: [changed]}) for *what, changed in mutated(value[0]))
+
+
 def fails(text, read=of_text):
     """A text fails with nothing but a QuestionError, and a message that can be shown."""
     with pytest.raises(QuestionError) as caught:
@@ -109,6 +126,19 @@ def fails(text, read=of_text):
 def test_a_hostile_text_is_refused(text):
     fails(text)
     fails(json.dumps([[text, 1.0]]), Questionnaire.of_text)
+
+
+def test_a_field_of_another_type_or_out_of_range_is_refused():
+    seen = 0
+    for question, *_ in of_every_kind(where={"b": (0, 1)}, by={"c": ["x"]}).values():
+        for key, value, fields in mutated(json.loads(as_text(question))):
+            text = json.dumps(fields)
+            if (key, value) in RIGHT and type(value) is not bool:
+                assert of_text(as_text(of_text(text))) == of_text(text)
+            else:
+                fails(text)
+                seen += 1
+    assert seen > 500
 
 
 @pytest.mark.parametrize(
