@@ -412,6 +412,8 @@ def test_any_event_has_a_bound_that_rises_with_the_steps(event: Event, steps: li
         (lambda: RandomizedResponse(2, 0.0), r"uniform_probability is 0\.0"),
         (lambda: RandomizedResponse(2, 0.5, ZERO_OUT), "holds for replace-one alone"),
         (lambda: FixedSizeSampledGaussian(3, 2, 1.0), "records is 2"),
+        (lambda: FixedSizeSampledGaussian(0, 2, 1.0), "sample_size is 0"),
+        (lambda: FixedSizeSampledGaussian(1, 2, 0.0), r"noise_multiplier is 0\.0"),
         (lambda: FixedSizeSampledGaussian(1, 2, 1.0, ZERO_OUT), "holds for replace-one alone"),
         (lambda: TruncatedPoissonSampledGaussian(0.1, 1.0, 0, 1), "records is 0"),
         (lambda: TruncatedPoissonSampledGaussian(0.1, 1.0, 5, 0), "largest_sample is 0"),

@@ -102,6 +102,7 @@ def test_another_unit_of_the_same_records_is_refused(ledger, before, after):
         "postgresql+psycopg://host",
         "not a url",
         "sqlite:////proc/nowhere/ledger.db",
+        "sqlite://",
         "sqlite:///:memory:",
     ],
 )

@@ -242,6 +242,12 @@ def test_noise_of_groups_and_of_entries_is_independent():
 # --- what is told ---
 
 
+def test_without_a_smallest_cohort_every_group_is_told_below_zero_too():
+    question = Questions.count(by={"ward": [str(n) for n in range(200)]})
+    (answer,) = released([question], 4.0)
+    assert answer.told.all() and (answer.totals < 0).any()
+
+
 def test_a_missing_column_is_found_before_any_record_is_read(monkeypatch):
     read = []
     monkeypatch.setattr(fp.Table, "numbers", lambda *_: read.append(1))
