@@ -148,11 +148,10 @@ class Late(DeployedGrid):
 
 @pytest.mark.exhaustive
 def test_who_comes_late_adds_the_least_noise_for_its_own_rate_and_after_its_own_past(tmp_path):
+    """The ledger knows nothing of that past before the client's own book tells it."""
     plan, grid = deployed(tmp_path, clients=2), Late(deployed(tmp_path), tmp_path)
-    ledger, earlier, grid.there = Ledger(plan.config.ledger), PoissonSampledGaussian(0.5, 4.0, plan.relation), 2
-    ledger.open_run("earlier", "blobs", "own folders")
-    ledger.open_budgets({"blobs/hospital-2": plan.allowance()})
-    ledger.reserve(Attempt("earlier", 1), earlier, {"blobs/hospital-2": 2}, lambda *_: 2)
+    earlier, grid.there = PoissonSampledGaussian(0.5, 4.0, plan.relation), 2
+    grid.guard(plan, "hospital-2").charge(Attempt("earlier", 1), earlier, 2)
     records = start(plan, grid, on_phase=grid.watch, checkpoints=tmp_path).records
     assert [len(record.participants) for record in records] == [2, 3, 3]
     for number, (past, steps) in enumerate([({}, 6), ({}, 6), ({earlier: 2}, 4)]):
