@@ -152,6 +152,12 @@ def test_a_stopped_run_goes_on_with_the_terms_that_it_had_and_no_others(whole, m
 
 
 @pytest.mark.exhaustive
+def test_a_baseline_samples_at_the_same_rates(undrawn):
+    rates = [client["sampling_rate"] for client in simulated("baseline", privacy=False).clients]
+    assert rates == [KINDS[number % 5].get("sampling_rate", 0.5) for number in range(6)]
+
+
+@pytest.mark.exhaustive
 def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     noises = [client["noise_multiplier"] for client in whole.clients]
     assert noises[1] == 3.0 and len(set(noises)) == 5 and noises[0] == noises[5]

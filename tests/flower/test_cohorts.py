@@ -4,6 +4,7 @@ Its runs are those of messages: tests/flower/test_every_way.py.
 """
 
 import random
+from itertools import combinations
 
 import pytest
 import torch
@@ -106,13 +107,18 @@ def test_an_update_that_is_not_finite_is_dropped_and_a_strategy_that_looks_at_ea
 
 
 def test_another_attempt_draws_other_noise():
-    plan = plan_of(BLOBS, clients=1)
-    arrays = ArrayRecord(plan.task.model().state_dict())
-    one, again, other = (
-        Population(plan.task, plan.config).train([order_of(0)], arrays, Attempt("run", 1, number), 0, 0.0).mean()
-        for number in (1, 1, 2)
+    """Catches: a run without a seed in which the same attempt draws the same noise."""
+    arrays = ArrayRecord(BLOBS.model().state_dict())
+    plans = [plan_of(BLOBS, clients=1, seed=seed) for seed in (1, None)]
+    (one, again, other), secret = (
+        [
+            Population(BLOBS, plan.config).train([order_of(0)], arrays, Attempt("run", 1, number), 0, 0.0).mean()
+            for number in (1, 1, 2)
+        ]
+        for plan in plans
     )
     assert torch.equal(one, again) and not torch.any(one == other)
+    assert not any(torch.any(drawn == later) for drawn, later in combinations([one, *secret], 2))
 
 
 def test_two_runs_on_one_ledger_share_no_noise():

@@ -60,6 +60,7 @@ WRONG = [
     {"epsilon": -1.0},
     {"delta": True},
     {"least-noise-multiplier": float("nan")},
+    {"least-noise-multiplier": 0.0},
     {"most-steps": 0},
     {"most-steps": 5.0},
     {"filter": "none"},

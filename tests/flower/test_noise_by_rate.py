@@ -20,7 +20,7 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.rounds import Stage
 from tests.flower.blobs import Blobs, Uneven, plan_of
-from tests.flower.deployment import DeployedGrid, deployed_plan, start
+from tests.flower.deployment import DeployedGrid, charged, deployed_plan, start
 from tests.flower.runs import history_of, run
 
 SIZES = Uneven.sizes
@@ -128,6 +128,37 @@ def test_a_deployed_client_whose_budget_no_noise_meets_stays_out_alone_and_its_b
     assert last.participants == ("hospital-0", "hospital-2")
     assert "Client hospital-1 is left out: client-terms: the table (hospital-1): epsilon is 1e-09" in caplog.text
     assert Ledger(plan.config.ledger).dataset_ids() == ["blobs/hospital-0", "blobs/hospital-2"]
+
+
+class Late(DeployedGrid):
+    """The last hospital is there from the second round on."""
+
+    there = 3  # while keys are made
+
+    def get_node_ids(self):
+        return list(super().get_node_ids())[: self.there]
+
+    def get_nodes(self):
+        return super().get_nodes()[: self.there]
+
+    def watch(self, phase):
+        if (phase.stage, phase.round) == (Stage.EVALUATING, 1):
+            self.there = 3
+
+
+@pytest.mark.exhaustive
+def test_who_comes_late_adds_the_least_noise_for_its_own_rate_and_after_its_own_past(tmp_path):
+    """The ledger knows nothing of that past before the client's own book tells it."""
+    plan, grid = deployed(tmp_path, clients=2), Late(deployed(tmp_path), tmp_path)
+    earlier, grid.there = PoissonSampledGaussian(0.5, 4.0, plan.relation), 2
+    grid.guard(plan, "hospital-2").charge(Attempt("earlier", 1), earlier, 2)
+    records = start(plan, grid, on_phase=grid.watch, checkpoints=tmp_path).records
+    assert [len(record.participants) for record in records] == [2, 3, 3]
+    for number, (past, steps) in enumerate([({}, 6), ({}, 6), ({earlier: 2}, 4)]):
+        rate = 12.0 / SIZES[number]
+        least = plan.limit(past).noise_multiplier(rate, 6, plan.relation)
+        event = PoissonSampledGaussian(rate, least, plan.relation)
+        assert charged(plan, grid, f"hospital-{number}") == {**past, event: steps}
 
 
 @pytest.mark.exhaustive

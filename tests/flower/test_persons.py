@@ -5,6 +5,9 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.ledger import Ledger
+from tests.flower import runs
+from tests.flower.blobs import plan_of
+from tests.flower.runs import model_of, run_together
 from tests.flower.visits import PATIENTS, M, Visits
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -46,6 +49,11 @@ def test_settings_that_suit_records_suit_persons(settings, tmp_path):
     done = run(tmp_path, **settings)
     assert done.metrics["accuracy"] > 0.7
     assert parameters(done).isfinite().all()
+
+
+def test_clients_that_train_together_release_what_each_releases_alone():
+    plans = [plan_of(Visits(), clients=3, rounds=2, ledger=f"sqlite:///{number}.db") for number in range(2)]
+    assert (model_of(runs.run(plans[0])) - model_of(run_together(plans[1]))).abs().max() < 2e-6
 
 
 def test_the_baseline_averages_a_person_s_rows_as_the_private_run_does(tmp_path):

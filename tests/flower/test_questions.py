@@ -10,6 +10,7 @@ import pytest
 import fedprivacy as fp
 from fedprivacy._support.signing import server_key
 from fedprivacy.accounting import pld
+from fedprivacy.flower import BudgetSpentError
 from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.ledger import Ledger
 from fedprivacy.questions.questionnaire import Questionnaire
@@ -91,6 +92,18 @@ def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, 
     anew = ask(plan_of(tmp_path), grid, AGE, anew=True)
     assert anew.federation != first.federation
     assert sum(grid.guard(plan, "hospital-0").history().values()) == 2
+
+
+@pytest.mark.exhaustive
+def test_an_answer_is_read_again_when_nothing_is_left_to_spend(tmp_path):
+    """Its noise was left open: there is none any more that would fit."""
+    server_key(tmp_path / "server.key")
+    everything = {"epsilon": 0.5, "spend": 0.5}
+    grid = DeployedGrid(plan_of(tmp_path, **everything), tmp_path, **ALL)
+    first = ask(plan_of(tmp_path, **everything), grid, AGE)
+    assert ask(plan_of(tmp_path, **everything), grid, AGE).federation == first.federation
+    with pytest.raises(BudgetSpentError, match=r"hospital-0 has spent .* not one more step"):
+        ask(plan_of(tmp_path, **everything), grid, fp.ask.count())
 
 
 @pytest.mark.exhaustive

@@ -12,6 +12,7 @@ from fedprivacy.commands.app import app
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.runs.records.folder import read_config
 from fedprivacy.runs.settings.configuration import RunConfig
+from tests.commands.running import unwrapped
 from tests.flower.runs import stop_once_in_round_two
 
 RESULTS = ("rounds.jsonl", "start.json", "model.safetensors")
@@ -82,6 +83,8 @@ def test_a_run_goes_on_and_is_planned_with_its_own_settings_and_no_others(stoppe
     assert refused.stderr.count("error:") == 2
     assert "rounds is 9, but the run goes on with its own, 4; leave rounds open" in refused.stderr
     assert "epsilon is 5.0, but the run goes on with its own, 3.0" in refused.stderr
+    refused = simulate("--resume", stopped, "--client-terms", '{"client-0": {"epsilon": 1}}', code=2)
+    assert "the run goes on with its own, which were left open" in unwrapped(refused.stderr)
     assert (stopped / "rounds.jsonl").read_bytes() == before
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
+from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.noisy_average import OVER
 from fedprivacy.reproductions import school
 from fedprivacy.runs.settings.configuration import ConfigError
@@ -83,8 +84,10 @@ def test_the_budget_ends_the_run_before_the_round_that_does_not_fit_and_keeps_th
     account.record(0.5, 2.0, 3)
     budget = account.epsilon(1e-5).value + 1e-6
     settings = {"fraction_train": 0.5, "user_level_noise_multiplier": 2.0, "user_level_epsilon": budget}
+    settings["user_level_clipping"] = "adaptive"
     done = run(planned(tmp_path, rounds=9, **settings), checkpoints=tmp_path)
     assert len(done.records) == len(charged(tmp_path)) == 3
+    assert len({record.user_level.clipping_norm for record in done.records}) == 3, "it is adapted"
     assert done.result.stopped_because == OVER
     assert done.records[-1].user_level.epsilon <= budget
     assert np.isfinite(weights(done.result.arrays)).all()
@@ -164,6 +167,21 @@ def test_who_joins_is_drawn_from_the_server_s_keystream_whatever_python_s_random
     seeded = cohorts("one", 1)
     assert cohorts("two", 2) == seeded and len({len(joined) for joined in seeded}) > 2
     assert cohorts("three", 1, seed=None) != cohorts("four", 1, seed=None)
+
+
+@pytest.mark.exhaustive
+def test_with_secret_noise_a_round_that_is_done_again_is_charged_again(tmp_path):
+    """A run that goes on in a seeded simulation: tests/flower/test_every_way.py."""
+    plan = planned(tmp_path, rounds=3, out=str(tmp_path), seed=None, **NOISE)
+
+    def stop(record):
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, observers=[stop], checkpoints=tmp_path)
+    run(plan, resume=load_checkpoint(tmp_path), checkpoints=tmp_path)
+    assert [line["round"] for line in charged(tmp_path)] == [1, 2, 2, 3]
 
 
 @pytest.mark.exhaustive

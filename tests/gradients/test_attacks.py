@@ -143,6 +143,10 @@ def test_a_scale_that_float32_cannot_hold_lets_nothing_pass():
         for factor in torch.linspace(1, 3, 10):
             result = engine.clipped_sum(factor * torch.full((1, 3), size), torch.zeros(1), clipping_norm)
             assert result.norm() <= clipping_norm * (1 + 2**-13)
+    linear = GradientEngine(nn.Linear(3, 1, bias=False), lambda outputs, targets: outputs[:, 0])
+    for size, clipping_norm in itertools.product((1e30, 1e38, 3e38), (1e-6, 1.0)):
+        one = linear.clipped_sum(torch.tensor([[size, -size / 2, size / 3]]), torch.zeros(1), clipping_norm)
+        assert one.norm() <= clipping_norm
 
 
 def masked_loss(outputs, targets):

@@ -82,6 +82,21 @@ def test_the_fastest_number_that_changes_no_bit_is_used(fastest, monkeypatch):
     assert prepared(2).threads == fastest
 
 
+class Counting(nn.Linear):
+    """Its result tells how many threads there are."""
+
+    def forward(self, x):
+        return super().forward(x) * (1.0 + 2.0**-20 * torch.get_num_threads())
+
+
+def test_a_number_of_threads_that_changes_a_bit_is_not_used_however_fast(monkeypatch):
+    monkeypatch.setattr(engine, "by_speed", lambda step: [2, 1])
+    made = GradientEngine(Counting(6, 4), cross_entropy)
+    with computing_with(2):
+        made.prepare(torch.rand(3, 6), torch.arange(3))
+    assert made.threads == 1
+
+
 def test_a_number_of_threads_with_which_records_are_not_apart_is_not_used(monkeypatch):
     monkeypatch.setattr(engine, "by_speed", lambda step: [2, 1])
     monkeypatch.setattr(engine, "still_apart", lambda *_: torch.get_num_threads() == 1)

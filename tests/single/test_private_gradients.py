@@ -258,6 +258,8 @@ def test_what_cannot_be_trained_privately_is_refused_before_anything_is_charged(
             private(new_model(), account=file, **{wrong: value})
     with pytest.raises(UnsupportedModelError, match="BatchNorm"):
         private(torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2)).train(), account=file)
+    with pytest.raises(ValueError, match="clipping_norm is 100"):  # 1e6 fits, and the count with it does not
+        private(new_model(), account=file, clipping="adaptive", clipping_norm=1e6)
     with pytest.raises(ValueError, match="steps and noise_multiplier are open"):
         private(new_model(), steps=None)
     with pytest.raises(GuardError, match="cannot be written"):

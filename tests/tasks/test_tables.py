@@ -135,6 +135,12 @@ def test_with_one_column_an_empty_cell_is_a_record_too(line, tmp_path):
     assert len(fp.read_table(file)) == 2
 
 
+def test_with_more_columns_a_blank_line_is_no_record(tmp_path):
+    file = tmp_path / "people.csv"
+    file.write_text("\n\nage,sex\n\n70,f\n \n50,m\n\n\n")
+    assert fp.read_table(file).texts("age") == ["70", "50"]
+
+
 def test_an_empty_file_of_columns_is_an_empty_table(tmp_path):
     for whole in (fp.read_table(table(tmp_path)), parquet(tmp_path, {"age": [], "sex": [], "ill": []})):
         assert (len(whole), list(whole.columns), len(whole.numbers("age"))) == (0, ["age", "sex", "ill"], 0)
