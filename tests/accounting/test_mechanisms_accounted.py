@@ -130,9 +130,12 @@ EVENTS: list[Event] = [
     ),
 ]
 
+REST = [event for events in (GAUSSIANS, EVENTS) for place, event in enumerate(events) if place % 3]
+"""What the quick lane leaves out."""
+
 
 @pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize("event", [*GAUSSIANS, *EVENTS], ids=str)
+@pytest.mark.parametrize("event", [*GAUSSIANS[::3], *EVENTS[::3], *exhaustive(*REST)], ids=str)
 def test_the_discrete_loss_dominates_at_every_epsilon_and_is_tight_on_a_fine_grid(
     event: Event, direction: Direction
 ) -> None:
