@@ -27,7 +27,6 @@ from fedprivacy.flower.wire.messages import ASK, GRANT, QUESTION_GRANT, RECEIPT,
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
-from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation
@@ -58,31 +57,18 @@ class WithShard:
 
     def __init__(self, task: Task, shard: Shard) -> None:
         self._task, self._shards = task, [shard]
-        self._tables: dict[int, Table | Exception] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def add(self, shard: Shard, table: Table | Exception | None = None) -> int:
-        """Keep another shard, maybe with a table, or what reading it raises; returns the number of its parts."""
+    def add(self, shard: Shard) -> int:
+        """Keep another shard; returns the number of its parts."""
         self._shards.append(shard)
-        if table is not None:
-            self._tables[len(self._shards) - 1] = table
         return _SPLIT + len(self._shards) - 1
 
     def shard(self, source: ShardSource) -> Shard:
         """The auditor's records, whichever part is asked for."""
-        return self._shards[self._number(source)]
-
-    def table(self, source: ShardSource) -> Table:
-        """The same records by column, if the auditor gave any; else the task's own table."""
-        found = self._tables.get(self._number(source))
-        if isinstance(found, Exception):
-            raise found
-        return found if found is not None else self._task.table(source)
-
-    def _number(self, source: ShardSource) -> int:
-        return (source.num_partitions or _SPLIT) - _SPLIT
+        return self._shards[(source.num_partitions or _SPLIT) - _SPLIT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +145,10 @@ class AskedClient(RealClient):
         config = resolve({"clients": 1, "seed": seed, "device": device}, self.task)
         super().__init__(private_client(self.task, config), _context(0, _SPLIT))
 
-    def holding(self, shard: Shard, table: Table | Exception | None = None) -> AskedClient:
-        """The same client with other records, maybe with a table, or what reading it raises.
-
-        The gradient engine and the key of the randomness are the same.
-        """
+    def holding(self, shard: Shard) -> AskedClient:
+        """The same client with other records: the gradient engine and the key of the randomness are the same."""
         other = copy.copy(self)
-        other._context = _context(int(self._context.node_config["partition-id"]), self._shards.add(shard, table))
+        other._context = _context(int(self._context.node_config["partition-id"]), self._shards.add(shard))
         return other
 
     def colleague(self) -> AskedClient:
