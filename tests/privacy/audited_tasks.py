@@ -188,7 +188,7 @@ SOUND: dict[str, tuple[type[Task], dict[str, Any]]] = {
         Imputing,
         {"clipping": "adaptive", "noise_multiplier": 2.0, "local_evaluation": 2, "local_steps": 2},
     ),
-    "of whole numbers": (Words, {"optimizer": "adamw", "learning_rate": 0.01}),
+    "of whole numbers": (Words, {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.01}),
     "automatic, with momentum": (Small, {"clipping": "automatic", "momentum": 0.9}),
     "of curves": (Curves, {}),
     "of nobody": (Nobody, {}),
