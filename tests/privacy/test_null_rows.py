@@ -241,6 +241,9 @@ def test_standardising_moves_the_records_and_no_null_row():
     class Standardised(Own):
         standardise = fp.ask.mean_and_scale({"a": (0, 1), "b": (0, 1), "c": (0, 1)})
 
+        def table(self, source):
+            return fp.Table({name: [0.5] for name in "abc"})
+
     with_it, null, without = neighbours("imputes")
     task = Standardised("imputes")
     asked = AskedClient(task, with_it, seed=1)
