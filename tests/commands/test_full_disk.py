@@ -64,6 +64,7 @@ def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(disk):
     assert (disk / "lines").read_bytes() == b"whole\n"
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_cannot_be_drawn_is_kept_and_drawn_later(disk, place):
     with mock.patch.dict(os.environ, full(place, "recording:5", free=48 * KB)):
         ran = fedprivacy("simulate", "--json", *options(place, *LEDGER, out="disk/run"), cwd=place, code=1)

@@ -59,6 +59,7 @@ def phases(place):
     return {row["phase"]: row for row in fp.open_run(place / "with").profile}
 
 
+@pytest.mark.exhaustive
 def test_every_phase_is_called_as_often_as_it_happens(phases):
     updates = ROUNDS * CLIENTS
     expected = {ASKED: updates, "run > rounds > opening the round > writing a message": updates, "run > rounds": ROUNDS}

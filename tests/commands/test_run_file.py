@@ -36,6 +36,7 @@ def test_an_option_wins_over_the_file(place):
     assert plan != fedprivacy("plan", *SETTINGS, "--json", cwd=place).stdout
 
 
+@pytest.mark.exhaustive
 def test_an_audit_and_questions_take_a_file(place):
     (place / "wrong.toml").write_text("rounds = 0\n")
     assert "wrong.toml: rounds is 0" in fedprivacy("audit", "--config", "wrong.toml", cwd=place, code=2).output

@@ -14,6 +14,7 @@ def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
     assert ray["accuracy"] == pytest.approx(here["accuracy"], abs=0.01)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_that_holds_a_run_is_refused_before_ray_is_started(tmp_path, monkeypatch):
     options = ("--rounds", "1", "--clients", "3", "--out", "run")
     summary(*options, cwd=tmp_path)

@@ -26,6 +26,7 @@ def counted(code, **variables):
     return found or pytest.skip("this OpenMP is not GNU's")
 
 
+@pytest.mark.exhaustive
 def test_threads_that_wait_sleep_soon_but_not_at_once_also_in_processes_started_from_here():
     found = counted(f"import fedprivacy, torch; {CHILD}")
     assert 0 < min(found) == max(found) <= DEFAULT / 10 and len(found) > 1

@@ -78,6 +78,7 @@ def test_a_trainer_repeats_itself_and_leaves_torch_s_generator_alone():
         assert (first == second).all() and (first != other).any()
 
 
+@pytest.mark.exhaustive
 def test_what_a_private_trainer_says_it_executes_is_what_it_executes():
     trainer = WithPrivacy(TASK, TRAINING, PrivacyBudget(3.0, 1e-4), 0.5)
     trained = trainer.trained(TASK.records, seed=1)
