@@ -1,4 +1,4 @@
-"""What examples in docstrings share, a folder of their own to write to; and how tests and examples are collected."""
+"""Set-up of the examples in docstrings, which share a folder of their own; and collection of tests and examples."""
 
 import gc
 

@@ -84,11 +84,12 @@ def check(
         found.append(finding)
         if not as_json:
             OUT.print(_finding_line(finding))
-    failed = {finding.check for finding in found if finding.verdict is CheckResult.FAILED}
+    failed = any(finding.verdict is CheckResult.FAILED for finding in found)
     if as_json:
-        checks = [asdict(finding) for finding in found if not finding.local]
-        told = [{name: value for name, value in check.items() if name != "local"} for check in checks]
-        print_json({"party": party.party, "ok": not failed & {check["check"] for check in told}, "checks": told})
+        told = [finding for finding in found if not finding.local]
+        checks = [{name: value for name, value in asdict(finding).items() if name != "local"} for finding in told]
+        ok = all(finding.verdict is not CheckResult.FAILED for finding in told)
+        print_json({"party": party.party, "ok": ok, "checks": checks})
     elif not party.is_server and not failed:
         command = f"{as_typed()} audit --node {shlex.quote(str(folder))}"
         PLAIN.print(f"Next: '{command}' looks whether the code that will run here deserves its epsilon.")

@@ -186,7 +186,7 @@ def groups_of(table: Table, where: Sequence[Condition], by: OneOf | None) -> Ite
     records = ChosenRecords if person_of is None else ChosenPersons
     chosen = np.ones(len(table), dtype=np.bool_) if person_of is None else person_of >= 0
     for condition in where:
-        chosen = chosen & condition.met(table)
+        chosen &= condition.met(table)
     if by is None:
         yield records(table, np.flatnonzero(chosen))
         return

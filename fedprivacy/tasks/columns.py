@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from fedprivacy.tasks.cells import (
     one_by_one,
     read_each,
 )
-from fedprivacy.values.unit import checked_persons
+from fedprivacy.values.unit import checked_persons, first_rows
 
 SUMMARIES = ("mean", "first", "last", "least", "largest")
 """Ways in which the numbers in a person's rows become the person's one number."""
@@ -101,14 +100,9 @@ class Table:
             names, most_rows = checked_persons(self.persons, self.most_rows, len(self))
         except ValueError as error:
             raise TableError(str(error)) from None
-        numbers: dict[Hashable, int] = {}
-        seen: Counter[Hashable] = Counter()
         found = np.full(len(self), -1)
-        for row, name in enumerate(names):
-            number = numbers.setdefault(name, len(numbers))
-            if seen[name] < most_rows:
-                found[row] = number
-            seen[name] += 1
+        for person, _, row in first_rows(names, most_rows)[1]:
+            found[row] = person
         return found
 
     def __len__(self) -> int:

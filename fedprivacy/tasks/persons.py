@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from fedprivacy.values.unit import checked_persons, missing_target
+from fedprivacy.values.unit import checked_persons, first_rows, missing_target
 
 _Joined = tuple[Tensor, Tensor, Tensor | None, int]
 """Inputs and targets [persons, m, ...], mask of the null persons, and m."""
@@ -39,34 +39,16 @@ def rows_of_persons(
         if targets.dtype is torch.bool or targets.is_complex():
             raise ValueError(f"targets are {targets.dtype}; give persons' targets as whole numbers or floats.")
         targets = targets.long()
-    places, firsts = _places(names, null, most_rows)
-    joined = inputs.new_zeros(
-        len(places), most_rows, *inputs.shape[1:]
-    )  # with copies of the first where one is missing
-    aimed = targets.new_full((len(places), most_rows, *targets.shape[1:]), missing_target(targets))
+    count, firsts = first_rows(names, most_rows, None if null is None else null.tolist())
+    joined = inputs.new_zeros(count, most_rows, *inputs.shape[1:])  # with copies of the first where one is missing
+    aimed = targets.new_full((count, most_rows, *targets.shape[1:]), missing_target(targets))
+    nobody = None if null is None else torch.ones(count, dtype=torch.bool, device=inputs.device)
     if firsts:
         person, place, row = torch.tensor(firsts, device=inputs.device).unbind(1)
         joined[person[place == 0]] = inputs[row[place == 0]].unsqueeze(1)
         joined[person, place] = inputs[row]
+        if nobody is not None:
+            nobody[person] = False
         person, place, row = (numbers.to(targets.device) for numbers in (person, place, row))
         aimed[person, place] = targets[row]
-    nobody = None if null is None else torch.tensor([not count for count in places.values()], dtype=torch.bool)
-    if nobody is not None:
-        nobody = nobody.to(inputs.device)
     return (joined, aimed, nobody, most_rows) if most_rows > 1 else (joined[:, 0], aimed[:, 0], nobody, 1)
-
-
-def _places(
-    names: Sequence[Hashable], null: Tensor | None, most_rows: int
-) -> tuple[dict[Hashable, int], list[tuple[int, int, int]]]:
-    """Count each person's rows, up to m, and list (person, place, row) of each that counts."""
-    unreadable = [False] * len(names) if null is None else null.tolist()
-    counts: dict[Hashable, int] = {}
-    numbers: dict[Hashable, int] = {}
-    firsts = []
-    for row, name in enumerate(names):
-        number, count = numbers.setdefault(name, len(numbers)), counts.setdefault(name, 0)
-        if not unreadable[row] and count < most_rows:
-            firsts.append((number, count, row))
-            counts[name] = count + 1
-    return counts, firsts

@@ -96,6 +96,33 @@ def checked_persons(
     return names, most_rows
 
 
+def first_rows(
+    names: Sequence[Hashable], most_rows: int, unreadable: Sequence[bool] | None = None
+) -> tuple[int, list[tuple[int, int, int]]]:
+    """Find each person's first readable rows, of whom those count alone.
+
+    Args:
+        names: whose each row is.
+        most_rows: m.
+        unreadable: which rows do not count, one for each; None: none.
+
+    Returns:
+        The number of persons, and (person, place, row) of each row that counts. Persons are numbered in the order of
+        their first row, and places from 0 to m - 1.
+    """
+    numbers: dict[Hashable, int] = {}
+    counts: list[int] = []
+    found = []
+    for row, name in enumerate(names):
+        person = numbers.setdefault(name, len(counts))
+        if person == len(counts):
+            counts.append(0)
+        if counts[person] < most_rows and not (unreadable and unreadable[row]):
+            found.append((person, counts[person], row))
+            counts[person] += 1
+    return len(counts), found
+
+
 def missing(targets: Tensor) -> Tensor:
     """Mark the rows that are not there, of persons with fewer than m: their targets are missing.
 

@@ -131,7 +131,7 @@ EVENTS: list[Event] = [
 ]
 
 REST = [event for events in (GAUSSIANS, EVENTS) for place, event in enumerate(events) if place % 3]
-"""What the quick lane leaves out."""
+"""Mechanisms that the quick lane leaves out."""
 
 
 @pytest.mark.parametrize("direction", Direction)

@@ -30,7 +30,7 @@ def results(folder):
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
-    """What this process computes."""
+    """Run the job in this process, on this machine as it is."""
     folder = tmp_path_factory.mktemp("usual")
     fedprivacy(*JOB, "--clients", "4", cwd=folder)
     return results(folder)

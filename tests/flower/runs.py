@@ -25,7 +25,7 @@ class Silent(InProcessGrid):
 
 
 def order_of(part, **changed):
-    """What a population is asked to train: one client's round of a step, but for some of it."""
+    """Return what a population is asked to train: one client's round of a step, but for some of it."""
     usual = {"client_id": f"client-{part}", "event": PoissonSampledGaussian(0.5, 1.0), "clipping_norm": 1.0}
     usual |= {"expected_batch_size": 15.0, "steps": 1, "weight": 1.0}
     return PrivateOrder(part=part, **usual | changed)

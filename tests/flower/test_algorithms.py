@@ -67,7 +67,7 @@ def train(node, *, seed=0, **changed):
 
 
 def kept_by(folder):
-    """What a data owner keeps for its next rounds."""
+    """Return what a data owner keeps for its next rounds."""
     return KeptInFolder(next(folder.glob("*.kept")))
 
 

@@ -103,7 +103,7 @@ def first_in_a_part_of(size, start):
 
 
 def test_sizes_in_which_a_last_bit_differs_are_not_used():
-    """Of all records, or of one."""
+    """A bit differs in every record's row, or in one."""
     assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 32)) == (128, 64)
     assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 128)) == (128,)
     for start in (0, 32, 96):

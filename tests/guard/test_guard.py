@@ -282,7 +282,7 @@ UNITS = [(Unit(), Unit("patient", 8)), (Unit("patient", 8), Unit()), (Unit("pati
 
 @pytest.mark.parametrize(("before", "after"), UNITS, ids=["to persons", "to rows", "to fewer rows"])
 def test_an_account_keeps_its_unit_of_privacy(file, before, after):
-    """What was charged by one unit says nothing of another, whichever comes first; so does a refused correction."""
+    """A charge by one unit says nothing of another, whichever comes first; so does a refused correction."""
     with pytest.raises(BudgetExhaustedError):
         Guard(file, BUDGET, unit=before).charge(key(1), EVENT, QUOTA, elsewhere={EVENT: QUOTA + 1})
     promised = ["relation"] * (before != Unit())
