@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from fedprivacy.audit.observed import AuditedTraining, ObservedClient
 from fedprivacy.audit.real_client import parameters_of
-from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.tasks import Shard, Task
+from fedprivacy.training.sampled import chosen_rows, layout_of
+from fedprivacy.values.unit import missing_target
 
 _CANDIDATES = 64  # records, of which the one with the longest gradient is taken
 _COPIES = 200
@@ -57,10 +58,15 @@ class OwnRecord:
                 return None
             model.load_state_dict({name: torch.from_numpy(values) for name, values in parameters.items()}, strict=False)
         trained = [p for p in model.parameters() if p.requires_grad]
-        best, length = None, 0.0
+        best, length, layout = None, 0.0, layout_of(task)
         for place in range(min(_CANDIDATES, len(shard.inputs))):
-            record = shard.of_records(shard.inputs[place : place + 1], shard.targets[place : place + 1])
-            inputs, targets, weights = Layout(shard.rows).weighted(record.inputs, record.targets)
+            inputs, targets = shard.inputs[place : place + 1], shard.targets[place : place + 1].clone()
+            if layout.computed < shard.rows:  # whichever rows are drawn of a person with one, it is that one
+                targets[:, 1:] = missing_target(targets)
+            record = shard.of_records(inputs, targets)
+            places = torch.arange(layout.computed).unsqueeze(0)
+            batch = chosen_rows(record, places.new_zeros(1), places) if shard.rows > 1 else (inputs, targets)
+            inputs, targets, weights = layout.weighted(*batch)
             loss = (weights * task.loss(model(inputs), targets)).sum()
             parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
             gradient = torch.cat([part.flatten() for part in parts]).double().numpy()

@@ -14,10 +14,10 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.indices import IndicesInRange, in_range, with_known_classes
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
+from fedprivacy.gradients.layout import ONE_ROW, Layout
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.methods.admission import Admitted, admitted, still_apart
-from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.gradients.methods.obstacle import Obstacle
 from fedprivacy.gradients.modes import Modes
 from fedprivacy.gradients.parameters import restored, trainable_parameters
@@ -92,6 +92,7 @@ class GradientEngine:
     Attributes:
         model: the model; read in every call, and afterwards as before. Meanwhile no other thread may change it, nor
             call it during `prepare`.
+        layout: rows of a record.
     """
 
     @one_at_a_time()
@@ -101,8 +102,7 @@ class GradientEngine:
         loss: Loss,
         clipping: Clipping | None = None,
         *,
-        views: int = 1,
-        rows: int = 1,
+        layout: Layout = ONE_ROW,
         max_memory: int | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
@@ -113,12 +113,10 @@ class GradientEngine:
                 or eval, whatever `model.train()` does later.
             loss: loss that returns one value for each record.
             clipping: rule that bounds one record's contribution; None: `FlatClipping`.
-            views: augmentation multiplicity (De et al. 2022): each record comes as this many views of itself, whose
-                gradients are averaged before the average is clipped; inputs then have shape [batch, views, ...].
-            rows: m, the most rows of a record that is a person: inputs and targets [batch, m, ...], missing targets
-                (`values.unit.missing`) where a person has fewer. The mean of a person's rows' gradients is clipped; a
-                person with a row that has no finite gradient counts for nothing. With views too: inputs
-                [batch, m, views, ...].
+            layout: rows of a record: the views of one (De et al. 2022), inputs [batch, views, ...]; the rows of a
+                person, inputs and targets [batch, m, ...]; or both, inputs [batch, m, views, ...]. One gradient of
+                them all is clipped (`Layout.weighted`), and a person with a row that has no finite gradient counts for
+                nothing.
             max_memory: maximum number of bytes of activations and written gradients. Batches are computed in parts and
                 added up; the parts have the fastest size that fits.
             autocast: `torch.bfloat16` computes activations and their gradients in this type, where that is safe. Norms
@@ -126,7 +124,7 @@ class GradientEngine:
         """
         self.model = model
         self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
-        self._layout, self._autocast = Layout(rows, views), autocast
+        self.layout, self._autocast = layout, autocast
         trained = trainable_parameters(model)
         self._shapes = [p.shape for p in trained.values()]
         self._dtype = reduce(torch.promote_types, (p.dtype for p in trained.values()), torch.float32)
@@ -186,9 +184,9 @@ class GradientEngine:
         loss = with_known_classes(self._loss) if inputs.is_cuda else self._loss
         with full_precision, self._as_made() as parameters, in_range(inputs):
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
-            self._company = self._layout.of_made_up(probe)
+            self._company = self.layout.of_made_up(probe)
             self._admitted = admitted(
-                self.model, loss, probe, autocast=self._autocast, layout=self._layout, max_memory=self._max_memory
+                self.model, loss, probe, autocast=self._autocast, layout=self.layout, max_memory=self._max_memory
             )
             self._looks_up = inputs.is_cuda and (self._admitted.alone or self._model_looks_up(probe))
             with torch.no_grad(), computing_with(self._admitted.threads):
@@ -221,7 +219,7 @@ class GradientEngine:
 
     def _try_part(self, probe: tuple[Tensor, Tensor], size: int) -> None:
         """Compute and sum `size` made-up records, beside everything else that a part with failing records holds."""
-        made_up = self._layout.of_made_up(probe)
+        made_up = self.layout.of_made_up(probe)
         rows = torch.arange(size, device=probe[0].device) % len(probe[0])
         inputs, targets = (plain(tensor[rows]) for tensor in made_up)
         besides = [(inputs.clone(), targets.clone()) for _ in range(2)]
@@ -240,14 +238,14 @@ class GradientEngine:
                 computed = (self._clipped(*batch, 1.0) for batch in batches)
                 if threads == 1 or (
                     all(map(Clipped.same_as, computed, expected))
-                    and still_apart(self._admitted, self.model, self._layout.of_made_up(probe))
+                    and still_apart(self._admitted, self.model, self.layout.of_made_up(probe))
                 ):
                     return threads
         return 1
 
     def _hostile_batch(self, probe: tuple[Tensor, Tensor], records: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(records)
-        inputs, targets = (hostile_rows(t, records, generator, wide=False) for t in self._layout.of_made_up(probe))
+        inputs, targets = (hostile_rows(t, records, generator, wide=False) for t in self.layout.of_made_up(probe))
         return inputs, targets
 
     @one_at_a_time()
@@ -258,7 +256,7 @@ class GradientEngine:
         """
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
         if kind not in self._stacks:
-            stackable = self._layout.each == 1 and self._autocast is None and not inputs.is_cuda
+            stackable = self.layout == ONE_ROW and self._autocast is None and not inputs.is_cuda
             with self._as_made():
                 found = admitted_stack(self.model, self._loss, self._clipping, inputs, targets) if stackable else None
             self._stacks[kind] = found
@@ -311,7 +309,7 @@ class GradientEngine:
         if mask is not None:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
-            self.prepare(*self._layout.kinds(inputs, targets))
+            self.prepare(*self.layout.kinds(inputs, targets))
         with computing_with(self._admitted.threads), self._modes.kept():
             return self._clipped(inputs, targets, clipping_norm)
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.indices import in_range
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.threads import computing_with, one_at_a_time

@@ -38,6 +38,7 @@ class Purpose(enum.StrEnum):
     NOISE = "noise"
     ANSWERS = "answers"
     VIEWS = "views"
+    ROWS = "rows"
 
 
 @dataclass(frozen=True, slots=True)

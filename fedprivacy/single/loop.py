@@ -83,6 +83,8 @@ def train(
     schedule: GivenSchedule | None = None,
     augmentation: Augmentation | None = None,
     augmentation_multiplicity: int = 8,
+    rows_per_step: int | None = None,
+    person_gradient: str = "mean",
     device: str | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
@@ -143,6 +145,9 @@ def train(
         augmentation: function that makes random views of a record; its gradient is averaged over them before it is
             clipped (De et al. 2022), which costs no epsilon. None: the records as they are.
         augmentation_multiplicity: number of views, from 1 to 256; the work grows in proportion.
+        rows_per_step: of a `Shard` of persons, number of each one's rows that are drawn anew for each step; None: all.
+        person_gradient: what is clipped of a person: the "mean" of the rows' gradients, so that persons count alike, or
+            their "sum" over the most rows that a step can have, so that rows do.
         device: "cpu", "cuda", "cuda:N" or "auto", where the copy is trained; None: where the model is.
         evaluate: function of a copy of the model, ready to predict, that returns a number or numbers by name, and to
             which no account applies: give it public records, or some that are not among `data`.
@@ -183,6 +188,8 @@ def train(
         "clipping_norm": clipping_norm,
         "clipping": clipping,
         "augmentation_multiplicity": augmentation_multiplicity,
+        "rows_per_step": rows_per_step,
+        "person_gradient": person_gradient,
     }
     named = optimizer if isinstance(optimizer, str) else "its own"
     settings = plan | rates | {"optimizer": named, "evaluate_every": evaluate_every}

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fedprivacy.accounting import pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import BudgetExhaustedError
@@ -36,7 +37,7 @@ from fedprivacy.training.augment import Views
 from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.unit import RECORD, Unit
+from fedprivacy.values.unit import RECORD, Unit, check_rows_in_a_step
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -95,6 +96,8 @@ class PrivateGradients:
         clipping: str = "flat",
         augmentation: Augmentation | None = None,
         augmentation_multiplicity: int = 8,
+        rows_per_step: int | None = None,
+        person_gradient: str = "mean",
         device: str | None = None,
         seed: int | None = None,
         account: str | Path | None = None,
@@ -108,7 +111,7 @@ class PrivateGradients:
             steps: number of steps that the budget is for, at least 1; None: as many as the noise multiplier allows.
             noise_multiplier: sigma, in clipping norms; None: the least with which the budget allows all steps.
             sampling_rate, batch_size, size_public, clipping_norm, clipping: see `fedprivacy.train`.
-            augmentation, augmentation_multiplicity, seed: see `fedprivacy.train`.
+            augmentation, augmentation_multiplicity, rows_per_step, person_gradient, seed: see `fedprivacy.train`.
             device: device that computes the gradients: "cpu", "cuda", "cuda:N" or "auto"; None: the model's.
             account: file of the shard's account, in an existing folder. It outlives the process and counts all
                 trainings, under one budget; it is created if it does not exist. None: the account ends with this
@@ -151,6 +154,7 @@ class PrivateGradients:
         shard = shard_of(data, prototype).present().to(next(self._own.parameters()).device)
         self._shard = shard.holding(shard.inputs.detach(), shard.targets.detach())  # no resize_ adds rows to these
         check_null(self._shard, relation)
+        check_rows_in_a_step(self._shard.rows, rows_per_step, person_gradient)
         kind = self._shard.blank
         check_on_blank(self._own, loss, *kind)
         mechanism = SampledGaussianSum(PoissonSampledGaussian(sampling_rate, 1.0, relation), clipping_norm)
@@ -173,8 +177,9 @@ class PrivateGradients:
         if seed is not None:
             self._keystream = Keystream.from_seed(seed, "single", self._earlier_runs)
         self._gradient = NoisyMean(replace(mechanism, event=self.event), divisor, adaptive, views)
-        multiplicity, rows = views.multiplicity if views else 1, self._shard.rows
-        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), views=multiplicity, rows=rows)
+        multiplicity, summed = views.multiplicity if views else 1, person_gradient == "sum"
+        layout = Layout(self._shard.rows, multiplicity, rows_per_step, summed)
+        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), layout=layout)
         self._engine.prepare(*kind)
         warn_of(self._engine.method, self._engine.obstacle)
         self._busy, self._process = threading.Lock(), os.getpid()

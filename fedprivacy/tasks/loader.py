@@ -23,7 +23,7 @@ from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, che
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.metrics import bare_name
 from fedprivacy.values.number import number_of
-from fedprivacy.values.unit import RECORD, Unit, unit_of
+from fedprivacy.values.unit import RECORD, Unit, check_rows_in_a_step, unit_of
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
@@ -329,9 +329,17 @@ def _check_complete(task: object, named: str) -> None:
         raise TaskError(f"the task is the class {task.__name__} and no object of it; write {task.__name__}().")
     if missing := lacking(task):
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
+    used = (getattr(task, name, getattr(Task, name)) for name in ("rows_per_step", "person_gradient"))
+    try:
+        check_rows_in_a_step(unit_of(task).rows, *used)
+    except ValueError as error:
+        raise TaskError(f"{named}, whose {error}") from error
 
 
-_OPTIONAL = {"augmentation", "held_out", "held_out_metrics", "scores", "standardise", "table", "unit"}
+_OPTIONAL = {
+    *("augmentation", "held_out", "held_out_metrics", "person_gradient", "rows_per_step"),
+    *("scores", "standardise", "table", "unit"),
+}
 """Optional members: a class that is not derived from `Task` gets `Task`'s instead."""
 
 

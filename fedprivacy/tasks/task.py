@@ -94,8 +94,8 @@ class Shard:
     number may be public. Its values are dropped (`present`) before any model, loss, score or view is called, so that it
     contributes exactly zero, whatever a model does with missing values.
 
-    With `persons`, the record is a person with at most m rows. A person's gradient is the mean of the rows' gradients,
-    clipped once; a person joins a step with all rows or with none; all that counts records counts persons.
+    With `persons`, the record is a person with at most m rows. A person's gradient is the mean of the rows' gradients
+    (or their sum, see `Task`), clipped once; a person joins a step or does not; all that counts records counts persons.
 
     >>> visits = fp.Shard(torch.rand(5, 3), torch.arange(5), persons=["ann", "bob", "ann", "ann", "eve"], most_rows=2)
     >>> len(visits), visits.rows, visits.inputs.shape
@@ -314,6 +314,10 @@ class Task(Protocol):
         nominal_shard_size: a public guess of a shard's size, for tasks whose shard sizes are private.
         unit: the unit of privacy, such as `fp.Unit("patient", 8)`: the shard's records are then persons with at most
             so many rows. Budgets belong to it: a run with another unit on the same dataset is refused. Default: a row.
+        rows_per_step: number of a person's rows that are drawn anew for each step, for persons with many rows; a step
+            takes the time of so many rows. None: all.
+        person_gradient: "mean" of the rows' gradients, so that persons count alike; or "sum", over the most rows that
+            a step can have, so that rows do. Either is clipped once, as a whole.
         standardise: a question, `fp.ask.mean_and_scale({"age": (0, 120), ...})`, that is asked once on a ledger, before
             the first round, and charged to the same account: the inputs, of which the first are these columns in this
             order, are moved to their bounds, and standardised by its private answer. Where shard sizes are private, the
@@ -328,6 +332,8 @@ class Task(Protocol):
     shard_sizes_public: bool = True
     nominal_shard_size: int | None = None
     unit: Unit = Unit()
+    rows_per_step: int | None = None
+    person_gradient: str = "mean"
     standardise: Any = None
     augmentation: Augmentation | None = None
 

@@ -12,8 +12,6 @@ divergence is jointly convex). So a step's event is what it is without views.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -26,7 +24,6 @@ from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.threads import computing_with
 from fedprivacy.mechanisms.keystream import WORDS_A_BLOCK, Keystream, Position, Purpose
 from fedprivacy.tasks.augmentation import Augmentation
-from fedprivacy.tasks.task import Shard
 
 _EVENLY = 2.0**-24
 """Distance between neighbouring random numbers: float32 holds all of them."""
@@ -36,10 +33,6 @@ _MOST_ROWS, _MOST_NUMBERS = 512, 2**20
 
 _MOST_HELD = 2**24
 """Maximum number of elements of views held at once (at least one record's): a large sample is taken in portions."""
-
-
-Batch = tuple[Tensor, Tensor]
-"""Inputs and targets of some records."""
 
 
 class AugmentationError(ValueError):
@@ -96,23 +89,30 @@ class Views:
         return 1 << (max(_MOST_HELD // held, 1).bit_length() - 1)
 
     @spanned("views")
-    def of(self, shard: Shard, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Batch:
-        """Return the sampled records as views, inputs of shape [records, multiplicity, ...]; [records, ...] for one
-        view. Of persons, each row has views of its own: [persons, m, multiplicity, ...].
+    def of(
+        self, records: Tensor, rows: int, sample: NDArray[np.intp], keystream: Keystream, position: Position
+    ) -> Tensor:
+        """Make the views of sampled records, shape [records, multiplicity, ...]; [records, ...] for one view.
 
         A view that cannot be made is replaced by the row itself.
+
+        Args:
+            records: inputs of the records, shape [records, ...]; of persons [records, rows, ...], where each row has
+                views of its own: [records, rows, multiplicity, ...].
+            rows: number of rows of a record.
+            sample: the records' places in the shard, shape [records].
+            keystream: randomness of the shard's owner.
+            position: round and step.
         """
-        records = torch.from_numpy(sample).to(shard.inputs.device)
-        own = shard.inputs[records] if shard.rows == 1 else shard.inputs[records].flatten(0, 1)
+        own = records if rows == 1 else records.flatten(0, 1)
         inputs = own.repeat_interleave(self.multiplicity, 0)
-        chances = self._chances(sample, shard.rows, keystream, position).to(inputs.device)
+        chances = self._chances(sample, rows, keystream, position).to(inputs.device)
         with torch.no_grad(), computing_with(1):
             views, made = self._row_by_row(inputs, chances)
         failed = ~made.to(inputs.device)
         views[failed] = inputs[failed]
-        if axes := [axis for axis in (shard.rows, self.multiplicity) if axis > 1]:
-            views = views.unflatten(0, (len(sample), *axes))
-        return views, shard.targets[records]
+        axes = [axis for axis in (rows, self.multiplicity) if axis > 1]
+        return views.unflatten(0, (len(sample), *axes)) if axes else views
 
     def _chances(self, sample: NDArray[np.intp], rows: int, keystream: Keystream, position: Position) -> Tensor:
         """Draw the random numbers of each sampled record, in [0, 1), shape [records * rows * multiplicity, draws]."""
@@ -130,19 +130,3 @@ class Views:
             what = f"{list(view.shape)}, {view.dtype}" if isinstance(view, Tensor) else f"a {type(view).__name__}"
             raise AugmentationError(f"a view of inputs {list(inputs.shape)}, {inputs.dtype}, is {what}")
         return view
-
-
-def sampled_batches(
-    shard: Shard, sample: NDArray[np.intp], views: Views | None, keystream: Keystream, position: Position
-) -> Iterator[Batch]:
-    """Yield the batches whose gradients are taken: the sampled records themselves, or their views, in portions.
-
-    An empty sample yields one empty batch.
-    """
-    if views is None:
-        rows = torch.from_numpy(sample).to(shard.inputs.device)
-        yield shard.inputs[rows], shard.targets[rows]
-        return
-    together = views.together(shard.rows)
-    for start in range(0, max(len(sample), 1), together):
-        yield views.of(shard, sample[start : start + together], keystream, position)

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy._support.spans import spanned
+from fedprivacy.gradients.layout import ONE_ROW, Layout
 from fedprivacy.gradients.losses import Loss, checked_losses
-from fedprivacy.gradients.methods.averaged import Layout
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalUpdate
-from fedprivacy.training.augment import Views, sampled_batches
+from fedprivacy.training.augment import Views
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.optimizers import Optimizer
+from fedprivacy.training.sampled import sampled_batches
 
 _MOST_RECORDS = 4096
 """Maximum number of rows whose gradients are computed at once; a larger sample is split and its sums are added."""
@@ -30,7 +31,10 @@ _MOST_RECORDS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Local training whose result depends on records without any bound; the attributes are those of `DPSGD`."""
+    """Local training whose result depends on records without any bound.
+
+    The attributes are those of `DPSGD`, and the layout is that of the engine.
+    """
 
     sampling_rate: float
     expected_batch_size: float
@@ -38,6 +42,7 @@ class Baseline:
     proximal_mu: float = 0.0
     algorithm: Algorithm = FEDAVG
     views: Views | None = None
+    layout: Layout = ONE_ROW
 
     @spanned("training")
     def train(
@@ -68,9 +73,8 @@ class Baseline:
             at.go(position)
             now = Position(round, step)
             sample = poisson_sample(self.sampling_rate, len(shard.inputs), keystream, now)
-            layout = Layout(shard.rows, 1 if self.views is None else self.views.multiplicity)
-            parts = sampled_batches(shard, sample, self.views, keystream, now)
-            total = reduce(torch.add, (_gradient_sum(model, loss, *layout.weighted(*part)) for part in parts))
+            parts = sampled_batches(shard, sample, self.layout, self.views, keystream, now)
+            total = reduce(torch.add, (_gradient_sum(model, loss, *self.layout.weighted(*part)) for part in parts))
             return total.div(self.expected_batch_size).to(position.dtype)
 
         descent = Descent(mean_gradient, self.optimizer, self.proximal_mu, steps)

@@ -62,7 +62,8 @@ class BaselineCohort:
     """Trains clients from the engine's present parameters, without clipping and noise.
 
     Attributes:
-        engine: its model is the starting point, and is so again afterwards; its clipping is `Unclipped`.
+        engine: its model is the starting point, and is so again afterwards; its clipping is `Unclipped`, and its layout
+            counts the views.
         loss: of the engine.
         optimizer, proximal_mu, algorithm, views: see `Baseline`.
         control: what the server sends besides the model, shape [d]; None: nothing.
@@ -89,7 +90,7 @@ class BaselineCohort:
     @spanned("training")
     def _alone(self, place: int, one: BaselineTrainee, round: int) -> Portion:
         rate, batch, options = one.sampling_rate, one.expected_batch_size, (self.optimizer, self.proximal_mu)
-        training = Baseline(rate, batch, *options, self.algorithm, self.views)
+        training = Baseline(rate, batch, *options, self.algorithm, self.views, self.engine.layout)
         before, model = Kept(one.own, self.control), self.engine.model
         update = training.train(
             model, self.loss, one.shard, steps=one.steps, round=round, keystream=one.keystream, before=before

@@ -13,7 +13,8 @@ from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training.adaptive import QuantileClipping
-from fedprivacy.training.augment import Views, sampled_batches
+from fedprivacy.training.augment import Views
+from fedprivacy.training.sampled import sampled_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class NoisyMean:
         adaptive = self.adaptive
 
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
-            parts = sampled_batches(shard, sample, self.views, keystream, position)
+            parts = sampled_batches(shard, sample, engine.layout, self.views, keystream, position)
             clipped = Clipped.joined([engine.clip(*part, norm) for part in parts])
             return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
 

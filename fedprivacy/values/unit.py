@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 MOST_ROWS = 1024
 """Largest number of rows that a unit can have."""
 
+PERSON_GRADIENTS = "mean", "sum"
+"""What a person's gradient can be: the mean of the rows' gradients, or their sum over m."""
+
 _LONGEST_NAME = 40
 
 _LEAST = -(2**63)
@@ -71,6 +74,31 @@ def unit_of(task: Any) -> Unit:
     """Return the unit of a task's guarantee; a task that states none protects a record, which is a row."""
     unit: Unit = getattr(task, "unit", None) or RECORD
     return unit
+
+
+def check_rows_in_a_step(rows: int, per_step: object, gradient: object) -> None:
+    """Check how a step uses a person's rows.
+
+    Args:
+        rows: m, the most rows of a record.
+        per_step: number of rows that are drawn for each step; None: all.
+        gradient: one of `PERSON_GRADIENTS`.
+
+    Raises:
+        ValueError: one of the two is out of range, or a record is a row, which has nothing to draw or to add up.
+    """
+    if gradient not in PERSON_GRADIENTS:
+        raise ValueError(f"person_gradient is {gradient!r}; choose one of {', '.join(PERSON_GRADIENTS)}.")
+    if rows == 1 and (per_step is not None or gradient != "mean"):
+        name, value = ("person_gradient", gradient) if per_step is None else ("rows_per_step", per_step)
+        raise ValueError(
+            f"{name} is {value!r}, and a record is one row; leave it open, or say whose the rows are: "
+            "fp.Shard(..., persons=, most_rows=), and in a task unit = fp.Unit('patient', 8)."
+        )
+    if per_step is not None and (
+        isinstance(per_step, bool) or not isinstance(per_step, int) or not 1 <= per_step <= rows
+    ):
+        raise ValueError(f"rows_per_step is {per_step!r}; give a whole number from 1 to {rows}, the most rows.")
 
 
 def checked_persons(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedprivacy.gradients import FlatClipping, GradientEngine, PerLayerClipping
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from fedprivacy.tasks import Shard
 from tests.device.models import CASES
@@ -106,7 +107,7 @@ def test_a_record_that_cannot_be_computed_counts_as_nothing_and_the_device_goes_
 
 def test_a_person_s_rows_are_averaged_and_nobody_s_number_of_rows_shows(case, device):
     """Persons of one to three rows, beside others of any number."""
-    engine = made(case, device, rows=3)
+    engine = made(case, device, layout=Layout(3))
     inputs, targets = case.records(90)
     counts = [1, 3, 2, 2, 1] * 10
     persons = torch.arange(50).repeat_interleave(torch.tensor(counts))

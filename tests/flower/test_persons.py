@@ -51,15 +51,25 @@ def test_settings_that_suit_records_suit_persons(settings, tmp_path):
     assert parameters(done).isfinite().all()
 
 
-def test_clients_that_train_together_release_what_each_releases_alone():
-    plans = [plan_of(Visits(), clients=3, rounds=2, ledger=f"sqlite:///{number}.db") for number in range(2)]
+def test_rows_that_are_drawn_for_each_step_and_added_up_train_as_well(tmp_path):
+    task = Visits(rows_per_step=2, person_gradient="sum")
+    done = run(tmp_path, task, local_evaluation=1, augmentation_multiplicity=3)
+    assert done.metrics["accuracy"] > 0.7
+    assert max(client["epsilon"] for client in done.clients) <= 3.0
+
+
+@pytest.mark.parametrize("rows_per_step", [None, 1])
+def test_clients_that_train_together_release_what_each_releases_alone(rows_per_step):
+    task = Visits(rows_per_step=rows_per_step)
+    plans = [plan_of(task, clients=3, rounds=2, ledger=f"sqlite:///{number}.db") for number in range(2)]
     assert (model_of(runs.run(plans[0])) - model_of(run_together(plans[1]))).abs().max() < 2e-6
 
 
-def test_the_baseline_averages_a_person_s_rows_as_the_private_run_does(tmp_path):
-    """With next to no noise and no clipping that matters, both take the same steps."""
-    private = run(tmp_path / "a", noise_multiplier=0.05, clipping_norm=4.0, epsilon=1e6)
-    bare = run(tmp_path / "b", privacy=False)
+@pytest.mark.parametrize("used", [{}, {"rows_per_step": 2, "person_gradient": "sum"}, {"rows_per_step": 1}], ids=str)
+def test_the_baseline_averages_a_person_s_rows_as_the_private_run_does(used, tmp_path):
+    """With next to no noise and no clipping that matters, both take the same steps, of the same rows."""
+    private = run(tmp_path / "a", Visits(**used), noise_multiplier=0.05, clipping_norm=4.0, epsilon=1e6)
+    bare = run(tmp_path / "b", Visits(**used), privacy=False)
     assert torch.allclose(parameters(private), parameters(bare), atol=0.03)
     assert (parameters(bare) - parameters(bare).mean()).abs().max() > 0.3
 
@@ -77,9 +87,23 @@ def test_a_shard_that_is_not_of_the_task_s_unit_is_refused_before_anything_is_ch
     assert not Ledger(ledger).dataset_ids()
 
 
+def test_a_use_of_rows_that_there_is_not_is_refused_before_anything_is_charged(tmp_path):
+    for task, words in (
+        (Visits(rows_per_step=5), "whose rows_per_step is 5; give a whole number from 1 to 4, the most rows"),
+        (Visits(person_gradient="total"), "whose person_gradient is 'total'; choose one of mean, sum"),
+        (
+            Visits(unit=fp.Unit(), most_rows=None, rows_per_step=2),
+            r"whose rows_per_step is 2, and a record is one row; .* in a task unit = fp.Unit\('patient', 8\)",
+        ),
+    ):
+        with pytest.raises(fp.ConfigError, match=words):
+            run(tmp_path, task)
+
+
 @pytest.mark.exhaustive
-def test_the_audit_s_gates_pass_and_a_person_s_bound_lies_below_the_claim():
-    found = fp.audit_training(Visits(), clients=3, progress=False)
+@pytest.mark.parametrize("used", [{}, {"rows_per_step": 2, "person_gradient": "sum"}], ids=["all rows", "some rows"])
+def test_the_audit_s_gates_pass_and_a_person_s_bound_lies_below_the_claim(used):
+    found = fp.audit_training(Visits(**used), clients=3, progress=False)
     assert found.passed, found
     own = next(bound for bound in found.lower_bounds if "own-record" in bound.name)
     assert 1.0 < own.epsilon <= found.epsilon_upper

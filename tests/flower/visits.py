@@ -18,9 +18,10 @@ class Visits(fp.Task):
     )
     augmentation = fp.Augmentation(lambda inputs, chances: inputs + 0.1 * (chances - 0.5), draws=1)
 
-    def __init__(self, *, public=True, unit=None, most_rows=M):
+    def __init__(self, *, public=True, unit=None, most_rows=M, rows_per_step=None, person_gradient="mean"):
         self.shard_sizes_public, self.nominal_shard_size = public, None if public else PATIENTS
         self.unit, self.most_rows = unit or type(self).unit, most_rows
+        self.rows_per_step, self.person_gradient = rows_per_step, person_gradient
 
     def model(self):
         torch.manual_seed(0)

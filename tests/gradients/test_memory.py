@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.apart import RowByRow
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.methods.admission import admitted
 from fedprivacy.gradients.pieces import TableRows
@@ -30,7 +31,7 @@ def batch(records, views):
 def made(views):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 80), nn.Tanh(), nn.Linear(80, 3))  # large enough for blocks in float32
-    return GradientEngine(model, cross_entropy, views=views)
+    return GradientEngine(model, cross_entropy, layout=Layout(views=views))
 
 
 def assert_same(found, expected):
@@ -162,11 +163,11 @@ def test_an_average_over_views_that_shows_who_else_is_there_is_not_used(monkeypa
 
     model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
     inputs, targets = torch.zeros(0, 1, 6), torch.zeros(0, dtype=torch.long)
-    engine = GradientEngine(model, cross_entropy, views=2)
+    engine = GradientEngine(model, cross_entropy, layout=Layout(views=2))
     engine.prepare(inputs, targets)
     assert engine.method != "loop"
     monkeypatch.setattr(pieces.Written, "averaged", showing)
-    shown = GradientEngine(model, cross_entropy, views=2)
+    shown = GradientEngine(model, cross_entropy, layout=Layout(views=2))
     shown.prepare(inputs, targets)
     assert shown.method == "loop"
 
@@ -285,7 +286,9 @@ def test_a_loss_that_asks_for_huge_memory_is_its_record_s_fault_alone(views):
         return cross_entropy(outputs, targets.clamp(0, 2))
 
     torch.manual_seed(0)
-    engine = GradientEngine(nn.Sequential(nn.Linear(6, 80), nn.Tanh(), nn.Linear(80, 3)), loss, views=views)
+    engine = GradientEngine(
+        nn.Sequential(nn.Linear(6, 80), nn.Tanh(), nn.Linear(80, 3)), loss, layout=Layout(views=views)
+    )
     inputs, targets = batch(40, views)
     others = torch.tensor([place not in GREEDY for place in range(40)])
     expected = engine.clip(inputs[others], targets[others], 0.1)

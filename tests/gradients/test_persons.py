@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from fedprivacy.tasks import Shard
 from tests.device.models import Rescaled
@@ -52,10 +53,10 @@ CASES = {
 }
 
 
-def made(name, **options):
+def made(name, *, views=1, summed=False, **options):
     torch.manual_seed(0)
     build, _, loss = CASES[name]
-    return GradientEngine(build(), loss, rows=M, **options)
+    return GradientEngine(build(), loss, layout=Layout(M, views, summed=summed), **options)
 
 
 def rows_of(name, count, seed=1):
@@ -123,10 +124,15 @@ def test_views_of_a_person_s_rows_are_averaged_with_them():
 
 
 @pytest.mark.parametrize(
-    "name", ["program", "words", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("vmap", "loop"))]
+    ("name", "summed"),
+    [
+        *(pytest.param(name, False, id=name) for name in ("program", "words")),
+        *(pytest.param(name, False, id=name, marks=pytest.mark.exhaustive) for name in ("vmap", "loop")),
+        pytest.param("program", True, id="sums"),
+    ],
 )
-def test_a_person_s_bits_do_not_show_how_many_rows_others_have(name):
-    engine = made(name)
+def test_a_person_s_bits_do_not_show_how_many_rows_others_have(name, summed):
+    engine = made(name, summed=summed)
     inputs, targets = rows_of(name, 40)
     norms = {}
     for others in itertools.product((1, M), repeat=2):
@@ -177,7 +183,7 @@ def test_a_person_with_a_row_that_cannot_be_computed_counts_for_nothing():
 def test_a_large_model_s_rows_are_averaged_within_its_memory():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 40))
-    whole, short = (GradientEngine(model, cross_entropy, rows=M, max_memory=most) for most in (None, 100_000))
+    whole, short = (GradientEngine(model, cross_entropy, layout=Layout(M), max_memory=most) for most in (None, 100_000))
     inputs, targets = rows_of("program", sum(ROWS))
     sums = [engine.clipped_sum(*joined(inputs, targets), 0.5) for engine in (whole, short)]
     assert short.sizes[0] < whole.sizes[0]

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import FlatClipping, GradientEngine
+from fedprivacy.gradients.layout import Layout
 from tests.gradients.oracle import (
     any_company,
     cross_entropy,
@@ -56,7 +57,7 @@ def test_views_are_averaged_before_clipping(build, max_memory):
     by_view = records_gradients(model, cross_entropy, records.flatten(0, 1), targets.repeat_interleave(4))
     gradients = {name: views.unflatten(0, (5, 4)).mean(1) for name, views in by_view.items()}
     clipping_norm = some_clipping_norm(gradients, FlatClipping())
-    engine = GradientEngine(model, cross_entropy, views=4, max_memory=max_memory)
+    engine = GradientEngine(model, cross_entropy, layout=Layout(views=4), max_memory=max_memory)
     result = engine.clipped_sum(records, targets, clipping_norm)
     assert error_of(result, expected_sum(gradients, FlatClipping(), clipping_norm), clipping_norm) <= 1e-5
 

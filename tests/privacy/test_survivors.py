@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, PerLayerClipping
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.parts import cut, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Piece
@@ -153,7 +154,7 @@ def test_the_sizes_that_are_tried_are_those_that_several_views_take(monkeypatch)
         return tuple(sizes)
 
     monkeypatch.setattr(admission, "sizes_that_agree", agreeing)
-    engine = GradientEngine(nn.Linear(6, 3), cross_entropy, views=3)
+    engine = GradientEngine(nn.Linear(6, 3), cross_entropy, layout=Layout(views=3))
     engine.prepare(torch.rand(2, 6), torch.tensor([0, 1]))
     assert tuple(tried) == engine._admitted.sizes
 
@@ -279,5 +280,7 @@ def test_equal_views_of_a_record_count_like_the_record_whatever_the_shape_of_its
     def loss(outputs, wanted):
         return (outputs - wanted).square().sum(1)
 
-    twice = GradientEngine(model, loss, views=2).clipped_sum(inputs.unsqueeze(1).expand(5, 2, 6), targets, 1.0)
+    twice = GradientEngine(model, loss, layout=Layout(views=2)).clipped_sum(
+        inputs.unsqueeze(1).expand(5, 2, 6), targets, 1.0
+    )
     assert torch.allclose(twice, GradientEngine(model, loss).clipped_sum(inputs, targets, 1.0), atol=1e-5)

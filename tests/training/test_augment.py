@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum, poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Augmentation, Shard, mirrored, shifted
@@ -33,6 +34,11 @@ def rows(records=40, seed=0):
     return Shard(torch.randn(records, 4, generator=generator), torch.arange(records) % 3)
 
 
+def seen(views, shard, sample, key, now):
+    """The views of some records, and their targets."""
+    return views.of(shard.inputs[sample], 1, sample, key, now), shard.targets[sample]
+
+
 def made(augmentation, shard, multiplicity=3):
     return Views(augmentation, multiplicity, shard.inputs[:0])
 
@@ -41,20 +47,20 @@ def test_a_record_has_the_same_views_in_any_place_and_company():
     """Catches: chances that are drawn one after the other, so that a record's views tell who joined before it."""
     shard = pictures()
     views = made(BOTH, shard)
-    together = views.of(shard, EVERY, KEY, NOW)[0]
+    together = seen(views, shard, EVERY, KEY, NOW)[0]
     assert together.shape == (40, 3, 1, 6, 6)
     for sample in (np.array([17]), np.array([39, 17, 2]), EVERY[::-1].copy()):
-        assert torch.equal(views.of(shard, sample, KEY, NOW)[0], together[torch.from_numpy(sample)])
+        assert torch.equal(seen(views, shard, sample, KEY, NOW)[0], together[torch.from_numpy(sample)])
     strangers = Shard(shard.inputs.clone(), shard.targets)
     strangers.inputs[torch.arange(40) != 17] = torch.nan
-    assert torch.equal(views.of(strangers, EVERY, KEY, NOW)[0][17], together[17])
+    assert torch.equal(seen(views, strangers, EVERY, KEY, NOW)[0][17], together[17])
 
 
 def test_views_differ_by_record_number_step_round_and_client():
     shard = Shard(torch.ones(2, 4), torch.zeros(2))
     views = made(DIMMED, shard, multiplicity=2)
     drawn = [
-        views.of(shard, np.arange(2), *at)[0][:, :, 0].flatten()
+        seen(views, shard, np.arange(2), *at)[0][:, :, 0].flatten()
         for at in ((KEY, NOW), (KEY, Position(2, 6)), (KEY, Position(3, 5)), (KEY.of("other"), NOW))
     ]
     assert len(torch.cat(drawn).unique()) == 16
@@ -62,7 +68,7 @@ def test_views_differ_by_record_number_step_round_and_client():
 
 def test_chances_are_uniform():
     shard = Shard(torch.ones(3000, 1), torch.zeros(3000))
-    found = made(DIMMED, shard, multiplicity=4).of(shard, np.arange(3000), KEY, NOW)[0].flatten() - 0.5
+    found = seen(made(DIMMED, shard, multiplicity=4), shard, np.arange(3000), KEY, NOW)[0].flatten() - 0.5
     assert found.min() >= 0.0 and found.max() < 1.0
     counts = (found * 10).long().bincount(minlength=10)
     assert (counts - 1200).abs().max() < 6 * (12000 * 0.1 * 0.9) ** 0.5
@@ -81,7 +87,7 @@ def test_a_record_whose_view_cannot_be_made_is_in_its_place_as_it_is_and_stops_n
     shard.inputs[[7, 30]] = 3.0
     halved = Augmentation(lambda records, chances: refusing_threes(records, chances) / 2.0, 1)
     for multiplicity in (1, 3):
-        views, targets = made(halved, shard, multiplicity).of(shard, EVERY, KEY, NOW)
+        views, targets = seen(made(halved, shard, multiplicity), shard, EVERY, KEY, NOW)
         expected = torch.where(shard.inputs == 3.0, 3.0, shard.inputs / 2.0)
         assert torch.equal(views.reshape(40, multiplicity, 4)[:, -1], expected)
         assert torch.equal(targets, shard.targets)
@@ -117,7 +123,7 @@ def with_those_after_the_third(records, chances):
 def test_records_that_are_mixed_where_nobody_looks_are_seen_one_by_one(view):
     """Three made-up records show nothing of it: a part that shows who is in it is computed record by record."""
     shard = rows()
-    views, _ = made(Augmentation(view, 1), shard, 1).of(shard, EVERY, KEY, NOW)
+    views, _ = seen(made(Augmentation(view, 1), shard, 1), shard, EVERY, KEY, NOW)
     assert torch.equal(views, shard.inputs)
 
 
@@ -131,7 +137,7 @@ def training(views, noise=1e-6, norm=0.05):
 
 
 def engine(multiplicity):
-    return GradientEngine(linear(), cross_entropy, views=multiplicity)
+    return GradientEngine(linear(), cross_entropy, layout=Layout(views=multiplicity))
 
 
 @pytest.mark.parametrize("multiplicity", [1, 3])
@@ -142,9 +148,9 @@ def test_a_step_moves_by_the_clipped_mean_of_each_records_views(multiplicity):
     update = training(views).train(computed, shard, steps=1, round=2, keystream=KEY)
     moved = before - torch.cat([p.flatten() for p in update.parameters.values()])
     sample, model = poisson_sample(0.5, 40, KEY, Position(2, 1)), linear().double()
-    seen, targets = views.of(shard, sample, KEY, Position(2, 1))
+    shown, targets = seen(views, shard, sample, KEY, Position(2, 1))
     expected = torch.zeros(15, dtype=torch.float64)
-    for record, target in zip(seen.reshape(len(sample), multiplicity, 4), targets, strict=True):
+    for record, target in zip(shown.reshape(len(sample), multiplicity, 4), targets, strict=True):
         losses = cross_entropy(model(record.double()), target.expand(multiplicity))
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(losses.mean(), list(model.parameters()))])
         expected += gradient * min(1.0, 0.05 / float(gradient.norm()))
@@ -166,9 +172,7 @@ def test_clients_that_train_together_see_what_each_sees_alone(multiplicity):
 def test_the_views_of_a_large_sample_are_made_some_records_after_the_others(monkeypatch):
     shard, flats, asked = rows(), [], []
     of = Views.of
-    monkeypatch.setattr(
-        Views, "of", lambda self, shard, sample, *at: asked.append(len(sample)) or of(self, shard, sample, *at)
-    )
+    monkeypatch.setattr(Views, "of", lambda self, records, *at: asked.append(len(records)) or of(self, records, *at))
     for most in (2**24, 100):
         monkeypatch.setattr("fedprivacy.training.augment._MOST_HELD", most)
         views = made(DIMMED, shard, 3)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.tasks import Augmentation
 from fedprivacy.training.adaptive import CLIPPINGS
@@ -28,8 +29,9 @@ def trainees(**changed):
     ]
 
 
-def cohort(model, optimizer=SGD(0.5), **settings):  # noqa: B008 - frozen
-    return BaselineCohort(GradientEngine(model, cross_entropy, Unclipped()), cross_entropy, optimizer, **settings)
+def cohort(model, optimizer=SGD(0.5), views=None, **settings):  # noqa: B008 - frozen
+    engine = GradientEngine(model, cross_entropy, Unclipped(), layout=Layout(views=views.multiplicity if views else 1))
+    return BaselineCohort(engine, cross_entropy, optimizer, views=views, **settings)
 
 
 def together(training, members):
@@ -51,6 +53,7 @@ def alone(training, model, one):
         training.proximal_mu,
         training.algorithm,
         training.views,
+        training.engine.layout,
     )
     before = Kept(one.own, training.control)
     return baseline.train(

@@ -26,6 +26,7 @@ from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard, ShardSource, Task
+from fedprivacy.training.sampled import layout_of
 from fedprivacy.values.events import NeighbouringRelation
 
 _SILENT = 1e-6
@@ -71,7 +72,7 @@ def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]
     if len(own):
         plain = (
             replace(audited, task=cast(Task, Unvaried(audited.task)))
-            if audited.grant.augmentation_multiplicity
+            if audited.grant.augmentation_multiplicity or layout_of(audited.task).per_step
             else audited
         )
         for about, parameters in hostile_parameters(audited):
@@ -124,9 +125,12 @@ def _companies(shard: Shard) -> Iterator[Tensor]:
 
 
 class Unvaried:
-    """A task all whose views are the record: which views a record has goes by its place in the shard."""
+    """A task all whose views are the record, with all rows of a person in each step.
 
-    augmentation = SAME_VIEWS
+    Which views a record has, and which rows are drawn, goes by its place in the shard.
+    """
+
+    augmentation, rows_per_step = SAME_VIEWS, None
 
     def __init__(self, task: Task) -> None:
         self._task = task

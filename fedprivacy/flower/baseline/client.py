@@ -37,6 +37,7 @@ from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.baseline import Baseline
+from fedprivacy.training.sampled import layout_of
 
 
 class BaselineApp(TaskApp):
@@ -75,7 +76,9 @@ def _trained(client: LocalClient, plan: TrainingPlan, message: Message, store: K
     optimizer = optimizer_in(config, assignment.round)
     algorithm = config.algorithm_in(assignment.round)
     views = client.views(config.augmentation_multiplicity)
-    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, request.proximal_mu, algorithm, views)
+    layout = layout_of(client.task, max(config.augmentation_multiplicity, 1))
+    batch, pull = rate * plan.shard_size(disclosed), request.proximal_mu
+    training = Baseline(rate, batch, optimizer, pull, algorithm, views, layout)
     model = _model(client.task, client.shard.inputs.device)
     model.load_state_dict(request.parameters_for(model), strict=False)
     steps, number, keystream = config.local_steps, assignment.round, _keystream(client)

@@ -21,7 +21,7 @@ from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.training.baseline_cohort import BaselineCohort, BaselineTrainee, Unclipped
 from fedprivacy.training.cohort import Portion
-from fedprivacy.values.unit import unit_of
+from fedprivacy.training.sampled import layout_of
 
 
 def train_without_privacy(
@@ -37,7 +37,7 @@ def train_without_privacy(
             ["privacy is on; a private run's clients train by private_client, which clips and adds noise."]
         )
     one = clients[0]
-    engine = _engine(one.task, one.shard.inputs.device)
+    engine = _engine(one.task, one.shard.inputs.device, max(config.augmentation_multiplicity, 1))
     load(engine.model, start.arrays)
     training = BaselineCohort(
         engine,
@@ -60,6 +60,6 @@ def _trainee(order: Order, client: LocalClient, base: Keystream) -> BaselineTrai
 
 
 @cache
-def _engine(task: Task, device: torch.device) -> GradientEngine:
+def _engine(task: Task, device: torch.device, views: int) -> GradientEngine:
     """Kept for the life of the process, as that of private clients is."""
-    return GradientEngine(task.model().to(device), task.loss, Unclipped(), rows=unit_of(task).rows)
+    return GradientEngine(task.model().to(device), task.loss, Unclipped(), layout=layout_of(task, views))

@@ -69,6 +69,7 @@ from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.augment import AugmentationError, Views
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.local_round import Kept, personal_mask
+from fedprivacy.training.sampled import layout_of
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.unit import unit_of
 
@@ -502,5 +503,5 @@ def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) ->
 @lru_cache(maxsize=_KEPT_ENGINES)
 def engine_of(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
     """The engine of a task's model, kept for other rounds: to choose how it computes takes longer than a step."""
-    clips, rows = CLIPPINGS[clipping](), unit_of(task).rows
-    return GradientEngine(task.model().to(device), task.loss, clips, views=views, rows=rows)
+    clips, layout = CLIPPINGS[clipping](), layout_of(task, views)
+    return GradientEngine(task.model().to(device), task.loss, clips, layout=layout)

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.invariance import sizes_that_agree
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
-from fedprivacy.gradients.methods.averaged import Layout
+from fedprivacy.gradients.methods.averaged import averaged
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
 from fedprivacy.gradients.methods.obstacle import Obstacle, first_line, obstacle_of
 from fedprivacy.gradients.methods.single_rows import SingleRows
@@ -162,7 +163,7 @@ def _in_portions(
     least = 2 * WHOLE if half else WHOLE  # half precision needs larger multiples
     small = each >= _COSTLY and not half and not on_gpu
     threads = 1 if largest >= WHOLE and not on_gpu else torch.get_num_threads()
-    of_records = layout.averaging(method)
+    of_records = averaged(method, layout)
     if isinstance(method, Loop):
         return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
     tried = [largest]
