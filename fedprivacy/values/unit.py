@@ -14,7 +14,7 @@ MOST_ROWS = 1024
 """Largest number of rows that a unit can have."""
 
 PERSON_GRADIENTS = "mean", "sum"
-"""What a person's gradient can be: the mean of the rows' gradients, or their sum over m."""
+"""Names of the gradients that a person can have: the mean of the rows' gradients, or their sum over m."""
 
 _LONGEST_NAME = 40
 
