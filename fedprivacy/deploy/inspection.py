@@ -27,6 +27,7 @@ from cryptography import x509
 from fedprivacy.deploy.federation import program
 from fedprivacy.deploy.keys import CLOCK_SKEW
 from fedprivacy.deploy.party import FILE, Party
+from fedprivacy.deploy.releases import SOUND_SINCE, is_sound
 
 RENEWAL = 30
 """Days before its end from which on a certificate is warned of."""
@@ -171,6 +172,12 @@ def _account(folder: Path) -> str:
 def _versions(party: Party) -> str:
     own = {"fedprivacy": version("fedprivacy"), "flwr": version("flwr"), "Python": python_version()}
     wanted = {"fedprivacy": party.fedprivacy, "flwr": party.flwr, "Python": party.python}
+    for unsound in (release for release in (own["fedprivacy"], party.fedprivacy) if not is_sound(release)):
+        since = ".".join(map(str, SOUND_SINCE))
+        raise Objection(
+            f"fedprivacy {unsound}, whose guarantee can be broken: see SECURITY.md",
+            f"install {since} or later on every host, and write it in {FILE}",
+        )
     different = [name for name in own if own[name] != wanted[name]]
     words = ", ".join(f"{name} {own[name]}" for name in own)
     said = ", ".join(f"{name} {wanted[name]}" for name in different)

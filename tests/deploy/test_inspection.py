@@ -6,6 +6,7 @@ import ssl
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,11 @@ OF_A_CLIENT = {
         changed(PARTY, 'fedprivacy = "', 'fedprivacy = "9'),
         {"versions": "failed"},
         "install the same on every host",
+    ),
+    "a release that can be broken": (
+        changed(PARTY, f'fedprivacy = "{version("fedprivacy")}"', 'fedprivacy = "0.1.0"'),
+        {"versions": "failed"},
+        "install 0.2 or later on every host",
     ),
     "another Python": (
         changed(PARTY, 'python = "3.', 'python = "3.9'),
