@@ -161,7 +161,7 @@ def simulate(
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy._support.console import console_of
     from fedprivacy.commands.client_table import client_table, failures
-    from fedprivacy.commands.outcome import outcome_text, result_text
+    from fedprivacy.commands.outcome import nobody_trained, outcome_text, result_text
     from fedprivacy.commands.run_tables import held_out_table
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.records.folder import REPORT
@@ -192,7 +192,10 @@ def simulate(
                 from fedprivacy.dashboard.service import wait_for_reader
 
                 wait_for_reader(console)
-    if history.rounds and not (Path(config.out) / REPORT).exists():
+    idle = nobody_trained(history)
+    if idle and not as_json:
+        OUT.print(f"[yellow]{escape(idle)}", soft_wrap=True)
+    if idle or not (Path(config.out) / REPORT).exists():
         raise typer.Exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,8 +106,10 @@ def run(
 ) -> None:
     """Run an app on the deployment, on the server's host, and follow it to its end.
 
-    Exit code 0: the run completed; 1: it did not; 2: its settings are wrong, and nothing was started.
+    Exit code 0: the run completed; 1: it did not, or nobody trained, or a client did not answer the run's questions;
+    2: its settings are wrong, and nothing was started.
     """
+    from fedprivacy.commands.outcome import nobody_trained
     from fedprivacy.deploy.submission import Operator, Submission
     from fedprivacy.runs.records.folder import read_history
     from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
@@ -114,10 +117,28 @@ def run(
     with _checked():
         submission = Submission.of(app, run_config)
         Operator(connection).run(submission, PLAIN.print)
+        if submission.settings.get("questions"):
+            _answered(submission.out)
+            return
         history = read_history(submission.out)
+    if idle := nobody_trained(history):
+        PLAIN.print(f"{idle} Results in {submission.out}")
+        raise typer.Exit(1)
     value = metric_text(history.metric, history.newest_metrics.get(history.metric))
     result = f"{metric_name(history.metric)} {value}, largest epsilon {epsilon_text(history.last.max_epsilon)}"
     PLAIN.print(f"Completed: {count_text(len(history.rounds), 'round')}, {result}; results in {submission.out}")
+
+
+def _answered(out: Path) -> None:
+    """Say where the answers of a deployment are, and which clients gave none."""
+    from fedprivacy.server.question_run import ANSWERS
+
+    PLAIN.print(f"Completed: the questions are answered; answers in {out / ANSWERS}")
+    failures: dict[str, str] = json.loads((out / ANSWERS).read_text())["failures"]
+    for client_id, reason in failures.items():
+        PLAIN.print(f"{client_id} did not answer: {reason}")
+    if failures:
+        raise typer.Exit(1)
 
 
 @deploy_app.command()

@@ -19,6 +19,9 @@ from fedprivacy.training.machine import Machine
 from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
 from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text, time_text
 
+_MOST_REASONS = 3
+"""Maximum number of clients whose reasons are shown, if nobody trained."""
+
 _OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "privacy", "resume")
 """Settings that the run that is proposed next does not take over."""
 
@@ -31,6 +34,16 @@ def result_text(history: RunHistory, config: RunConfig) -> str:
         f"[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{_simulated_time(history)}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}."
     )
+
+
+def nobody_trained(history: RunHistory) -> str:
+    """Say that no update of any client is in the model, and the reasons that are known; "": some are."""
+    if any(result.participants for result in history.rounds):
+        return ""
+    failures = history.last.failures
+    shown = "; ".join(f"{client_id}: {reason}" for client_id, reason in sorted(failures.items())[:_MOST_REASONS])
+    more = f"; and {count_text(len(failures) - _MOST_REASONS, 'client')} more" if len(failures) > _MOST_REASONS else ""
+    return f"Nobody trained: the model is the one that the run began with. {shown or 'No client joined a round'}{more}."
 
 
 def outcome_text(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import fedprivacy as fp
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import submission
 from fedprivacy.deploy.app_folder import write_app
@@ -62,6 +63,52 @@ def test_wrong_settings_start_nothing(app, tmp_path, settings, words):
     done = CliRunner().invoke(deploy_app, ["run", str(app), "--run-config", str(tmp_path / "run.toml")])
     assert done.exit_code == 2
     assert words in done.output
+
+
+def run_of(app, tmp_path):
+    return CliRunner().invoke(deploy_app, ["run", str(app), "--run-config", str(tmp_path / "run.toml")])
+
+
+def trained(submitted):
+    """A run of the same settings, on this machine."""
+    settings = {key.replace("-", "_"): value for key, value in submitted.settings.items() if key != "task"}
+    fp.simulate(f"{OWN}:Sides", progress=False, **settings | {"ledger": ""})
+    return submitted.out / ROUNDS
+
+
+def test_a_run_that_trained_is_completed_and_one_in_which_nobody_did_is_not(app, tmp_path, monkeypatch):
+    monkeypatch.setattr(Operator, "run", lambda self, submitted, show: trained(submitted))
+    done = run_of(app, tmp_path)
+    assert done.exit_code == 0 and "Completed: 2 rounds, accuracy" in done.output
+
+    def idle(self, submitted, show):
+        rounds = [json.loads(line) for line in trained(submitted).read_text().splitlines()]
+        refusals = {f"client-{number}": "The budget is spent" for number in range(5)}
+        changed = [record | {"participants": [], "failures": refusals} for record in rounds]
+        (submitted.out / ROUNDS).write_text("".join(json.dumps(record) + "\n" for record in changed))
+
+    monkeypatch.setattr(Operator, "run", idle)
+    done = run_of(app, tmp_path)
+    assert done.exit_code == 1
+    assert "Nobody trained" in done.output and "client-0: The budget is spent" in done.output
+    assert "and 2 clients more" in done.output and "Completed" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"), [({}, 0), ({"b": "TABLE_REFUSED"}, 1)], ids=["all answer", "one does not"]
+)
+def test_a_question_run_tells_where_its_answers_are(app, tmp_path, monkeypatch, failures, code):
+    write_toml(tmp_path / "run.toml", {"": SETTINGS | {"questions": "count"}})
+
+    def asked(self, submitted, show):
+        submitted.out.mkdir(parents=True)
+        (submitted.out / "answers.json").write_text(json.dumps({"federation": [], "failures": failures}))
+
+    monkeypatch.setattr(Operator, "run", asked)
+    done = run_of(app, tmp_path)
+    assert done.exit_code == code
+    assert "Completed: the questions are answered; answers in " in done.output and "answers.json" in done.output
+    assert all(f"{client} did not answer: {reason}" in done.output for client, reason in failures.items())
 
 
 STARTED = {"success": True, "run-id": "7"}

@@ -1,0 +1,48 @@
+"""Exit codes: the table in the documents names the commands that there are, and says what they do."""
+
+import re
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from fedprivacy.commands.app import app
+from tests.commands.running import fedprivacy
+from tests.house import ROOT
+
+PAGE = (ROOT / "docs/reference/exit-codes.md").read_text()
+ROWS = dict(re.findall(r"^\| `fedprivacy ([a-z -]+)` \| (.+) \|$", PAGE, re.MULTILINE))
+
+
+def commands(command=None, words=()):
+    """Every command with its words."""
+    command = command or typer.main.get_command(app)
+    if found := getattr(command, "commands", {}):
+        for name, each in found.items():
+            yield from commands(each, (*words, name))
+    else:
+        yield " ".join(words), command
+
+
+COMMANDS = dict(commands())
+
+
+def test_the_table_names_commands_and_all_of_those_whose_help_tells_a_code():
+    assert set(ROWS) <= set(COMMANDS)
+    telling = {name for name, command in COMMANDS.items() if re.search(r"\b1:", command.help or "")}
+    assert len(telling) >= 8 and telling <= set(ROWS)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_a_mistyped_option_ends_every_command_with_2(name):
+    assert CliRunner().invoke(app, [*name.split(), "--no-such-option"]).exit_code == 2
+
+
+def test_a_run_that_nobody_joined_ends_with_1_and_says_so(tmp_path):
+    """By an empty sample, which a run bears; others have rounds in which somebody trains."""
+    given = ["simulate", "--task", "cancer", "--clients", "10", "--rounds", "1", "-q"]
+    given += ["--cohort-sampling", "poisson", "--cohort-size", "1", "--seed"]
+    assert "nobody trained" in ROWS["simulate"]
+    idle = fedprivacy(*given, "2", cwd=tmp_path, code=1).stdout
+    assert "Nobody trained: the model is the one that the run began with. No client joined a round." in idle
+    assert "Nobody" not in fedprivacy(*given, "1", cwd=tmp_path, code=0).stdout
