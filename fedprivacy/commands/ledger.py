@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -255,12 +256,16 @@ def set_budget(
         datetime.datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="Nothing is granted from that day on (UTC); left open: never."),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether an epsilon of inf is meant.")] = False,
     ledger: _LEDGER = "",
 ) -> None:
     """Give datasets another budget, or renew one that expired. What was charged stays charged."""
     from fedprivacy.ledger import LedgerError
     from fedprivacy.values.budget import PrivacyBudget
 
+    if epsilon == math.inf and not yes:
+        ERR.print("With an epsilon of inf nothing is ever refused: what is lost is measured, and never limited.")
+        typer.confirm(f"Take the limit away from {', '.join(datasets)}?", err=True, abort=True)
     until = expires and expires.replace(tzinfo=datetime.UTC)
     with _opened(ledger) as opened, plain_errors(LedgerError, ValueError, code=2):
         known = opened.allowances(datasets)

@@ -61,6 +61,7 @@ WRONG = [
     {"delta": True},
     {"least-noise-multiplier": float("nan")},
     {"least-noise-multiplier": 0.0},
+    {"least-noise-multiplier": float("inf")},
     {"most-steps": 0},
     {"most-steps": 5.0},
     {"filter": "none"},

@@ -259,7 +259,11 @@ def test_a_budget_that_expired_grants_nothing_until_it_is_renewed(ledger, filled
     assert granted(url) == most(PrivacyBudget(9.0, 1e-6)) > most(ALLOWANCE.budget)
     entry = json.loads(journal_of(filled)[12][1])
     assert (entry["reason"], entry["budgets"]["b"][:2]) == ("for a year", [9.0, 1e-6])
-    assert ledger("budget", "set", "a", "--epsilon", "inf", "--reason", "measured only")[0] == 0
+    unlimited = ("budget", "set", "a", "--epsilon", "inf", "--reason", "measured only")
+    before = ledger("show", "--json")[1]
+    assert ledger(*unlimited)[0] == 1, "nobody answers that it is meant"
+    assert ledger("show", "--json")[1] == before
+    assert ledger(*unlimited, "--yes")[0] == 0
     assert json.loads(succeeded(ledger("show", "--json")))["datasets"][0]["budget"] is None
     verify_ledger(filled)
 

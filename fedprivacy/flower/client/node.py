@@ -129,17 +129,20 @@ class NodeSettings:
     device: str
 
     def __post_init__(self) -> None:
-        wrong = {
-            "server-key": not re.fullmatch(r"[0-9a-f]{64}", self.server_key),
-            "filter": self.filter and self.filter not in FILTERS,
-            "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
-            "most-steps": self.most_steps < 1,
-            "questions": self.answerable.kinds - KINDS.keys(),
-            "smallest-cohort": not 0.0 <= self.answerable.smallest_cohort < math.inf,
-            "device": not is_device(self.device),
+        cohort, least, kinds = self.answerable.smallest_cohort, self.least_noise_multiplier, self.answerable.kinds
+        rules: dict[str, tuple[object, object, str]] = {  # a value, whether it is right, and the remedy
+            "server-key": (self.server_key, re.fullmatch(r"[0-9a-f]{64}", self.server_key), "64 hexadecimal digits"),
+            "filter": (self.filter, not self.filter or self.filter in FILTERS, " or ".join(FILTERS)),
+            "least-noise-multiplier": (least, 0.0 < least < math.inf, "a positive number, such as 0.3"),
+            "most-steps": (self.most_steps, self.most_steps >= 1, "a whole number, at least 1"),
+            "questions": (", ".join(sorted(kinds)), kinds <= KINDS.keys(), f"some of {', '.join(KINDS)}"),
+            "smallest-cohort": (cohort, 0.0 <= cohort < math.inf, "a number, 0 or more"),
+            "device": (self.device, is_device(self.device), "auto, cpu, cuda or cuda:N"),
         }
-        if any(wrong.values()):
-            raise _invalid(f"has an impossible {', '.join(name for name, is_wrong in wrong.items() if is_wrong)}")
+        if wrong := [
+            f"gives {name} as {value!r}; give {give}" for name, (value, right, give) in rules.items() if not right
+        ]:
+            raise _invalid(", and ".join(wrong))
 
     @classmethod
     def of(cls, node: UserConfig) -> NodeSettings:
