@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import getpass
 import json
 import math
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,21 +48,23 @@ _WITNESSES = Annotated[
 @ledger_app.command()
 def show(
     *,
-    dataset: Annotated[str, typer.Option(help="Only this dataset, with its charges.")] = "",
+    dataset: Annotated[str, typer.Option(help="Only this dataset, with its charges and budgets.")] = "",
     ledger: _LEDGER = "",
     as_json: Json = False,
 ) -> None:
     """Show what every dataset was charged, over all runs, what its budget is, and what was asked."""
     from fedprivacy.commands import ledger_tables as showing
+    from fedprivacy.ledger.budget_changes import budget_changes
 
     with _opened(ledger) as opened:
         datasets = showing.datasets(opened, dataset)
         charges = showing.charges(opened, dataset) if dataset else []
         questions = opened.asked(dataset)
+        budgets = budget_changes(opened, [dataset])[dataset] if dataset else []
     if as_json:
-        print_json(showing.as_json(datasets, charges, questions))
+        print_json(showing.as_json(datasets, charges, questions, budgets))
         return
-    OUT.print(showing.page(datasets, charges, questions, OUT), highlight=False)
+    OUT.print(showing.page(datasets, charges, questions, budgets, OUT), highlight=False)
 
 
 @ledger_app.command()
@@ -256,6 +259,7 @@ def set_budget(
         datetime.datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="Nothing is granted from that day on (UTC); left open: never."),
     ] = None,
+    by: Annotated[str, typer.Option(help="Who changes it; left open: your account here.", show_default=False)] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether an epsilon of inf is meant.")] = False,
     ledger: _LEDGER = "",
 ) -> None:
@@ -275,7 +279,8 @@ def set_budget(
             )
         for dataset in datasets:
             kept = known[dataset].budget.delta
-            opened.set_budget(dataset, PrivacyBudget(epsilon, kept if delta is None else delta), until, reason)
+            budget = PrivacyBudget(epsilon, kept if delta is None else delta)
+            opened.set_budget(dataset, budget, until, reason, by or _account())
     for dataset in datasets:
         ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.")
 
@@ -285,6 +290,13 @@ def upgrade(*, ledger: _LEDGER = "") -> None:
     """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
     with _opened(ledger, upgrade=True) as opened:
         ERR.print(f"ledger {opened.name} is up to date.")
+
+
+def _account() -> str:
+    """Return the name of this process's account; "": it has none, as in some containers."""
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return ""
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from sqlalchemy import func, select
 
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.ledger.budget_changes import BudgetChange
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.kept_answers import AskedQuestion
@@ -105,11 +106,15 @@ def charges(ledger: Ledger, dataset_id: str) -> list[dict[str, Any]]:
 
 
 def as_json(
-    datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]], questions: Sequence[AskedQuestion]
+    datasets: Sequence[DatasetSpent],
+    charges: Sequence[dict[str, Any]],
+    questions: Sequence[AskedQuestion],
+    budgets: Sequence[BudgetChange],
 ) -> dict[str, Any]:
     """JSON has no infinity: a budget that only measures, or an epsilon that nothing bounds, is null."""
     shown: dict[str, Any] = {"datasets": [plain(dataset) for dataset in datasets]}
     shown |= {"charges": list(charges)} if charges else {}
+    shown |= {"budgets": [change._asdict() for change in budgets]} if budgets else {}
     return shown | ({"questions": [_asked(question) for question in questions]} if questions else {})
 
 
@@ -123,12 +128,14 @@ def page(
     datasets: Sequence[DatasetSpent],
     charges: Sequence[dict[str, Any]],
     questions: Sequence[AskedQuestion],
+    budgets: Sequence[BudgetChange],
     console: Console,
 ) -> Group:
-    """Datasets as a table, or a list where a name would not fit; below it a dataset's charges, and what was asked."""
+    """Datasets as a table, or a list where a name would not fit; below it what is known of one, and what was asked."""
     table = _dataset_table(datasets)
     needed = Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
     shown: list[RenderableType] = [table if needed <= console.width else _dataset_list(datasets)]
+    shown += [_budget_table(budgets)] if budgets else []
     shown += [_charge_table(charges)] if charges else []
     return Group(*shown, *([_question_table(questions)] if questions else []))
 
@@ -178,6 +185,19 @@ def _runs(d: DatasetSpent) -> str:
 def _more(datasets: Sequence[DatasetSpent]) -> str:
     more = len(datasets) - _MOST_ROWS
     return f" And {count_text(more, 'dataset')} more: --json shows all." if more > 0 else ""
+
+
+def _budget_table(budgets: Sequence[BudgetChange]) -> Table:
+    table = Table(title="Its budgets", title_justify="left")
+    for column in ("since", "epsilon", "delta", "expires"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("by", overflow="fold", max_width=20)
+    table.add_column("why", overflow="fold")
+    for change in budgets[-_MOST_ROWS:]:
+        epsilon = "none" if change.epsilon is None else budget_text(change.epsilon)
+        ends, why = (change.expires or "never")[:10], change.reason or "the first run's"
+        table.add_row(change.at[:10], epsilon, delta_text(change.delta), ends, Text(change.by or "-"), Text(why))
+    return table
 
 
 def _charge_table(charges: Sequence[dict[str, Any]]) -> Table:

@@ -21,6 +21,7 @@ from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.ledger.asked import asked_of, questions_by_attempt
+from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import canonical, now, read_entries
 from fedprivacy.ledger.replay import BegunRun, Charge, ChargeKey, QuestionKey, WrittenAllowance
@@ -34,7 +35,7 @@ from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampl
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.unit import RECORD, Unit
 
-_VERSION = 3  # version 1 had no questions, version 2 no unit and no persons
+_VERSION = 4  # version 1 had no questions, version 2 no unit and no persons, version 3 no earlier budgets
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
@@ -71,6 +72,7 @@ class Certificate:
         question_steps: number of `steps` that were charged for questions.
         unit: unit of privacy of all runs, such as "patient (at most 8 rows)"; None: nothing was charged.
         by_rows: `epsilon` at `delta` of a person with so many `rows`; empty if a row is no unit of privacy here.
+        budgets: every budget that the dataset was given, in order, as `BudgetChange` has it; the last is in force.
     """
 
     dataset_id: str
@@ -98,6 +100,7 @@ class Certificate:
     question_steps: int = 0
     unit: str | None = str(RECORD)
     by_rows: tuple[Mapping[str, Any], ...] = ()
+    budgets: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -123,7 +126,7 @@ class Certificate:
         try:
             fields = json.loads(text)
             signature = fields.pop("signature")
-            listed = {name: tuple(fields.get(name, ())) for name in ("history", "questions", "by_rows")}
+            listed = {name: tuple(fields.get(name, ())) for name in ("history", "questions", "by_rows", "budgets")}
             certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
             history = from_list(certificate.history)
@@ -170,6 +173,7 @@ def certify(
         raise LedgerError(f"ledger {ledger.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them.")
     charges, receipts = _counted(verified), _receipts(ledger, verified.head.number)
     questions = questions_by_attempt(verified.replay)
+    changes = budget_changes(ledger, dataset_ids or budgets, last=verified.head.number)
     return [
         _stated(
             dataset_id,
@@ -177,6 +181,7 @@ def certify(
             verified,
             questions=questions,
             receipts=receipts[dataset_id],
+            changes=changes[dataset_id],
             public_key=public_key,
         )
         for dataset_id in sorted(dataset_ids or budgets)
@@ -190,6 +195,7 @@ def _stated(
     *,
     questions: Mapping[Attempt, Sequence[QuestionKey]],
     receipts: int,
+    changes: Sequence[BudgetChange],
     public_key: str,
 ) -> Certificate:
     """State what the verified journal holds of a dataset, ignoring anything later."""
@@ -228,6 +234,7 @@ def _stated(
         question_steps=sum(charge.steps for charge in for_questions.values()),
         unit=unit,
         by_rows=tuple(_by_rows(history, unit, allowance.budget.delta)),
+        budgets=tuple(change._asdict() for change in changes),
     )
 
 

@@ -4,7 +4,7 @@
 |---|---|
 | `run` | a run began |
 | `key` | a client was bound to a public key |
-| `budget` | datasets were given their budgets, by their first run or, with a reason, by an explicit act |
+| `budget` | datasets were given their budgets, by their first run or, with a reason, by somebody's act |
 | `charge` | steps were reserved for the clients of a round |
 | `settlement` | receipts came (committed), or clients refused before they read a record (void) |
 | `reconciliation` | a client's own figure, beside the ledger's; what it has more is charged |

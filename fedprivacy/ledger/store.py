@@ -212,7 +212,7 @@ class Ledger:
         return self.database.write(work)
 
     def set_budget(
-        self, dataset_id: str, budget: PrivacyBudget, expires: datetime.datetime | None, reason: str
+        self, dataset_id: str, budget: PrivacyBudget, expires: datetime.datetime | None, reason: str, by: str = ""
     ) -> None:
         """Change a dataset's budget by an explicit act. Earlier charges remain: privacy loss does not expire.
 
@@ -221,6 +221,7 @@ class Ledger:
             budget: budget over all runs, past ones included.
             expires: time from which nothing is granted; None: never.
             reason: reason, for readers of the journal.
+            by: who changes it, for them, too; empty: nobody says.
 
         Raises:
             LedgerError: the ledger does not know the dataset.
@@ -229,7 +230,8 @@ class Ledger:
         def work(connection: Connection, _: bool) -> None:
             known = self._allowance(connection, dataset_id)
             allowance = Allowance(budget, known.filter, charges.in_utc(expires), deliberate=True)
-            journal.append(connection, "budget", budgets={dataset_id: charges.written(allowance)}, reason=reason)
+            said = {"reason": reason} | ({"by": by} if by else {})
+            journal.append(connection, "budget", budgets={dataset_id: charges.written(allowance)}, **said)
             changed = charges.budget_row(dataset_id, allowance)
             connection.execute(update(budgets).where(budgets.c.dataset_id == dataset_id).values(changed))
 

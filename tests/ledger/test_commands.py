@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.commands.app import app
+from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Allowance, Ledger, default_url
+from fedprivacy.ledger.certificate import certify
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -266,6 +268,30 @@ def test_a_budget_that_expired_grants_nothing_until_it_is_renewed(ledger, filled
     assert ledger(*unlimited, "--yes")[0] == 0
     assert json.loads(succeeded(ledger("show", "--json")))["datasets"][0]["budget"] is None
     verify_ledger(filled)
+
+
+def test_who_changed_a_budget_when_and_why_is_shown_and_certified(ledger, filled, url, monkeypatch, tmp_path):
+    given = Ledger(url).allowances(["b"])["b"].budget
+    earlier = len(json.loads(succeeded(ledger("show", "--dataset", "b", "--json")))["budgets"])
+    monkeypatch.setattr("getpass.getuser", lambda: "operator")
+    succeeded(ledger("budget", "set", "b", "--epsilon", "5", "--reason", 'board, "kind":"budget"', "--by", "Dr Weiss"))
+    succeeded(ledger("budget", "set", "b", "a", "--epsilon", "4", "--expires", "2200-01-01", "--reason", "less"))
+    first, *_, raised, lowered = json.loads(succeeded(ledger("show", "--dataset", "b", "--json")))["budgets"]
+    assert (first["delta"], first["reason"], first["by"]) == (given.delta, "", "")
+    assert (raised["epsilon"], raised["expires"], raised["by"]) == (5.0, None, "Dr Weiss")
+    assert (lowered["epsilon"], lowered["expires"][:10], lowered["by"]) == (4.0, "2200-01-01", "operator")
+    assert [raised["reason"], lowered["reason"]] == ['board, "kind":"budget"', "less"]
+    assert raised["at"] < lowered["at"]
+    shown = succeeded(ledger("show", "--dataset", "b"))
+    assert "Its budgets" in shown and "Dr Weiss" in shown and "the first run's" in shown
+    certificate = {each.dataset_id: each for each in certify(filled, [], "ab" * 32)}
+    assert list(certificate["b"].budgets)[-2:] == [raised, lowered]
+    assert len(certificate["b"].budgets) == earlier + 2
+    assert certificate["a"].budgets[-1]["reason"] == "less", "an act on two datasets is in the history of both"
+    page = certificate_html(certificate["b"], "b.json")
+    assert (
+        "How the budget changed" in page and "<td>Dr Weiss</td><td>board, &#34;kind&#34;:&#34;budget&#34;</td>" in page
+    )
 
 
 @pytest.mark.parametrize(
