@@ -28,7 +28,7 @@ PAGE = (ROOT / "docs/how-to/images.md").read_text()
 SLICES, BODIES, SCANS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 OF_SLICES, OF_SCANS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 SIDE, MOST = 64, 8
-SMALL = {"(1, 16, 16, 16)": "(1, 8, 8, 8)"}
+SMALL = {"(16, 16, 16)": "(8, 8, 8)"}
 
 
 class Body(nn.Module):
@@ -70,7 +70,7 @@ def slices_in(folder, lines, damaged=None):
     return fp.ShardSource(folder=folder)
 
 
-def scans_in(folder, patients, shape=(1, 8, 8, 8)):
+def scans_in(folder, patients, shape=(8, 8, 8)):
     """A site's folder: so many made-up scans of each patient, whose mask is what is bright."""
     folder.mkdir(parents=True)
     for patient, scans in patients.items():
@@ -84,7 +84,8 @@ def scans_in(folder, patients, shape=(1, 8, 8, 8)):
 
 DAMAGED = {
     "cut.npy": b"\x93NUMPY",
-    "wide.npy": np.zeros((SIDE, SIDE + 1), "uint8"),
+    "wide.npy": np.zeros((2 * SIDE, SIDE // 2), "uint8"),
+    "line.npy": np.zeros(SIDE, "uint8"),
     "nan.npy": np.full((SIDE, SIDE), np.nan),
     "infinite.npy": np.full((SIDE, SIDE), np.inf),
     "objects.npy": np.array([[{}]]),
@@ -148,7 +149,7 @@ def test_the_doctor_says_how_many_patients_can_be_read_and_takes_the_patient_for
 
 
 def test_of_scans_that_cannot_be_read_the_owner_is_told(tmp_path, caplog):
-    task = task_of(SCANS, tmp_path, "Organs", {"(1, 16, 16, 16)": "(1, 4, 4, 4)"})  # of another shape than the files
+    task = task_of(SCANS, tmp_path, "Organs", {"(16, 16, 16)": "(4, 4, 4)"})  # of another shape than the files
     source = scans_in(tmp_path / "site-0", {"ann": 1, "bob": 2})
     shard_of(task, fp.ShardSource(partition_id=0, num_partitions=1))
     assert caplog.messages == ["2 of 2 patients of organs cannot be read and count for nothing."]
@@ -247,7 +248,7 @@ def test_the_commands_of_the_page_run_as_written(tmp_path):
             if name == "slices":
                 slices_in(site, [f"{n}.npy,p{n // 2},{n // 2 % 2}" for n in range(24)])
             else:
-                scans_in(site, {f"p{n}": 1 + n % 2 for n in range(6)}, (1, 16, 16, 16))
+                scans_in(site, {f"p{n}": 1 + n % 2 for n in range(6)}, (16, 16, 16))
         (folder / f"{name}.py").write_text(code)
         for command in commands.splitlines():
             run = fedprivacy(*command.split()[1:], "--json", cwd=folder)
