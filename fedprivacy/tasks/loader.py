@@ -213,7 +213,7 @@ def shard_of(task: Task, source: ShardSource) -> Shard:
     if not isinstance(shard, Shard):
         raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
     if not sheets and shard.null is not None:
-        sheets.append(Sheet.of_records(task.name, unit_of(task).name, shard.null.tolist()))
+        sheets.append(Sheet.of_records(task.name, unit_of(task).name, len(shard), int((~shard.null).sum())))
     for sheet in sheets:
         tell(sheet, whole=source.folder is not None)
     if wrong := _not_of(unit_of(task), shard.rows, shard.by_person):

@@ -72,9 +72,9 @@ class Sheet:
     each: str = "row"
 
     @classmethod
-    def of_records(cls, task: str, unit: str, null: Sequence[bool]) -> Sheet:
+    def of_records(cls, task: str, unit: str, records: int, readable: int) -> Sheet:
         """Return the sheet of a shard that tells by itself which of its records are null."""
-        return cls(task, len(null), len(null) - sum(null), None, None, {}, (), each=unit)
+        return cls(task, records, readable, None, None, {}, (), each=unit)
 
     @property
     def hopeless(self) -> bool:
