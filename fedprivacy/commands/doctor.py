@@ -237,7 +237,8 @@ def visit(patient: Patient, *, fix: bool) -> Visit:
     """
     model, other = patient.build(), patient.build()
     diagnosis = _examined(patient, model, other)
-    seen = Visit(patient, model, diagnosis, cells=_tried(patient), null=_unsaid(patient), sheets=_sheets(patient))
+    sheets = _sheets(patient)
+    seen = Visit(patient, model, diagnosis, cells=_tried(patient, sheets), null=_unsaid(patient), sheets=sheets)
     if not (fix and diagnosis.fixable):
         return seen
     try:
@@ -247,22 +248,22 @@ def visit(patient: Patient, *, fix: bool) -> Visit:
     return dataclasses.replace(seen, mended=mended, after=_examined(patient, mended, made_private(other)))
 
 
-def _tried(patient: Patient) -> Trial | None:
+def _tried(patient: Patient, sheets: tuple[Sheet, ...]) -> Trial | None:
     """The trial of the task's tables; None: there is none to try."""
     if patient.task is None or patient.folder is None:
         return None
     trial = try_cells(patient.task, patient.folder)
-    if trial.untried and patient.folder_given:
+    if trial.untried and patient.folder_given and not sheets:
         raise ModelError(f"data-folder is '{patient.folder}', and nothing can be tried there: {trial.untried}.")
     return None if trial.untried else trial
 
 
 def _sheets(patient: Patient) -> tuple[Sheet, ...]:
-    """The local sheets of the tables in the patient's folder; none if the task does not read it."""
+    """The local sheets of the records in the patient's folder; none if the task does not read it."""
     if patient.task is None or patient.folder is None:
         return ()
     with collected() as sheets, suppress(Exception):  # the trial of the tables says what fails
-        patient.task.shard(ShardSource(folder=patient.folder))
+        shard_of(patient.task, ShardSource(folder=patient.folder))
     return tuple(sheets)
 
 

@@ -63,15 +63,15 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
 
 
 def _cells(sheets: Sequence[Sheet]) -> Iterator[Finding]:
-    """Tell the owner whether the rows of the tables can be read, with counts."""
+    """Tell the owner whether the records can be read, with counts."""
     local = tuple(line for sheet in sheets for line in sheet.lines)
     remedy = "the lines below say which and what helps; this is of private records: do not send it"
     if any(sheet.hopeless for sheet in sheets):
-        yield Finding("cells", CheckResult.FAILED, "no row of a table can be read", remedy, local)
+        yield Finding("cells", CheckResult.FAILED, "no record can be read", remedy, local)
     elif any(sheet.in_short for sheet in sheets):
-        yield Finding("cells", CheckResult.WARNING, "some rows cannot be read, and count for nothing", remedy, local)
+        yield Finding("cells", CheckResult.WARNING, "some records cannot be read, and count for nothing", remedy, local)
     elif sheets:
-        yield Finding("cells", CheckResult.OK, "every row can be read: for you alone, do not send it", local=local)
+        yield Finding("cells", CheckResult.OK, "every record can be read: for you alone, do not send it", local=local)
 
 
 def _settings(file: Path, party: Party) -> tuple[NodeSettings, Path]:

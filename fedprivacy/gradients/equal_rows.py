@@ -69,7 +69,8 @@ class EqualRowsStayEqual(Watch):
         for turn in range(max(2, -(-ENOUGH * rows // numbers))):
             made = [self._with_equal_rows(arg, axis, rows) for arg in args]
             factors = _FACTORS.get(func.overloadpacket.__name__)
-            if factors and turn % 2 and made[factors[0]] is not args[factors[0]]:
+            written = factors and made[factors[0]] is not args[factors[0]] and 0 not in made[factors[0]].stride()
+            if factors and written and turn % 2:
                 self._take_back(made, *factors)
             named = {name: self._with_equal_rows(arg, axis, rows) for name, arg in kwargs.items()}
             found = tree_leaves(func(*made, **named))[0]
@@ -80,10 +81,11 @@ class EqualRowsStayEqual(Watch):
         """Replace all rows by one: random numbers, or the first row of masks and ids; leave other arguments as they
         are.
         """
-        if not isinstance(arg, Tensor) or arg.dim() <= axis or arg.shape[axis] != rows or 0 in arg.stride():
+        if not isinstance(arg, Tensor) or arg.dim() <= axis or arg.shape[axis] != rows or arg.stride(axis) == 0:
             return arg
-        first = arg.narrow(axis, 0, 1)
-        return _like(arg).copy_((self._random(first) if arg.is_floating_point() else first).expand_as(arg))
+        first, made = _once(arg.narrow(axis, 0, 1)), _like(arg)
+        _once(made).copy_(self._random(first) if arg.is_floating_point() else first)
+        return made
 
     def _take_back(self, tensors: list[Any], rows: int, matrix: int) -> None:
         """Make the second half of each sum the negative of the first, and the addend zero."""
@@ -110,6 +112,14 @@ def _layout(arg: Any) -> object:
     if not isinstance(arg, Tensor):
         return str(arg)
     return arg.shape, arg.stride(), arg.dtype, arg.data_ptr() % _ALIGNMENT
+
+
+def _once(tensor: Tensor) -> Tensor:
+    """Return a view without the repetitions of an expanded tensor, such as the colours of a grey image."""
+    for axis, stride in enumerate(tensor.stride()):
+        if stride == 0:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def _like(tensor: Tensor) -> Tensor:

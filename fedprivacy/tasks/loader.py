@@ -19,6 +19,7 @@ from fedprivacy._support import sources
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
+from fedprivacy.tasks.sheet import Sheet, collected, tell
 from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.metrics import bare_name
@@ -199,15 +200,22 @@ def offers(task: Task, method: str) -> bool:
 def shard_of(task: Task, source: ShardSource) -> Shard:
     """Read a client's records and enforce the task's promise: the values of null rows are removed.
 
+    Their owner is told how many cannot be read (`fedprivacy.tasks.sheet`), if no table's sheet says so.
+
     Raises:
         TypeError: `shard` returns something else.
         ValueError: null rows are not stated, and zero-out is promised: a row in the place of an unreadable record would
             be trained on. Or its records are not the task's unit of privacy.
         Exception: any error that `shard` raises.
     """
-    shard = task.shard(source)
+    with collected() as sheets:
+        shard = task.shard(source)
     if not isinstance(shard, Shard):
         raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
+    if not sheets and shard.null is not None:
+        sheets.append(Sheet.of_records(task.name, unit_of(task).name, len(shard), int((~shard.null).sum())))
+    for sheet in sheets:
+        tell(sheet, whole=source.folder is not None)
     if wrong := _not_of(unit_of(task), shard.rows, shard.by_person):
         raise ValueError(f"its {wrong}")
     check_null(shard, relation_of(task))

@@ -221,7 +221,7 @@ class _Reader:
                     shard, table = self._records(Path(made))
             except Exception:  # its text may hold values
                 return None
-        self.owners |= {sheet.person for sheet in sheets if sheet.person is not None}
+        self.owners |= sheets.owners
         asked = Counter[bytes]() if table is None else _cells(table)
         return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 

@@ -1,8 +1,8 @@
-"""Local sheet of a table: what its owner should know of how it is read.
+"""Local sheet of a table, or of records that a task reads otherwise: what their owner should know of how it is read.
 
 It counts private records, so it is never sent. It goes to the owner's terminal and log alone.
 
-A client of whose table no row can be read is stopped by its owner, whom `fedprivacy deploy check` and the log tell so.
+A client of which no record can be read is stopped by its owner, whom `fedprivacy deploy check` and the log tell so.
 It does not refuse by itself when it is asked: a table with one readable row is a neighbour of one with none, so that a
 refusal, by whatever code, would tell one record's content for no charge.
 """
@@ -49,15 +49,16 @@ class UnreadableCells:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The local sheet of one table.
+    """The local sheet of one table, or of a task's records.
 
     Attributes:
-        file: name of the file.
+        file: name of the file, or of the task.
         rows, readable: number of rows, and of those that can be read.
         person, persons: column that tells whose a row is, and number of persons; None: none are declared.
         classes: number of rows of each class.
         unreadable: cells that cannot be read, the most frequent first.
         identifiers: columns that look like a person's identifier, if no person is declared.
+        each: word for a row: "row" of a table, otherwise the unit's, such as "patient".
     """
 
     file: str
@@ -68,6 +69,12 @@ class Sheet:
     classes: Mapping[str, int]
     unreadable: tuple[UnreadableCells, ...]
     identifiers: tuple[str, ...] = ()
+    each: str = "row"
+
+    @classmethod
+    def of_records(cls, task: str, unit: str, records: int, readable: int) -> Sheet:
+        """Return the sheet of a shard that tells by itself which of its records are null."""
+        return cls(task, records, readable, None, None, {}, (), each=unit)
 
     @property
     def hopeless(self) -> bool:
@@ -79,10 +86,10 @@ class Sheet:
         """The whole sheet for people."""
         persons = "" if self.persons is None else f" of {count_text(self.persons, 'person')}"
         classes = ", ".join(f"{name}: {count:,}" for name, count in self.classes.items())
-        found = [f"{self.file}: {self.rows:,} rows{persons}, {self.readable:,} can be read"]
+        found = [f"{self.file}: {self.rows:,} {self.each}s{persons}, {self.readable:,} can be read"]
         found += [f"classes {classes}"] if classes else []
         found += [
-            "no row can be read: stop this client and mend it; it would spend its budget on nothing"
+            f"no {self.each} can be read: stop this client and mend it; it would spend its budget on nothing"
         ] * self.hopeless
         found += [_line(cells) for cells in self.unreadable]
         found += [
@@ -96,9 +103,8 @@ class Sheet:
         """The sheet in two lines, of rows that cannot be read; empty if there are none."""
         if self.readable == self.rows:
             return []
-        least = (
-            f"{self.rows - self.readable:,} of {self.rows:,} rows of {self.file} cannot be read and count for nothing"
-        )
+        rows = f"{self.rows - self.readable:,} of {self.rows:,} {self.each}s"
+        least = f"{rows} of {self.file} cannot be read and count for nothing"
         others = len(self.unreadable) - 1
         more = f"; and {count_text(others, 'other reason')}, which 'fedprivacy doctor' shows" if others > 0 else ""
         return [f"{least}.", _line(self.unreadable[0]) + more] if self.unreadable else [f"{least}."]
@@ -149,19 +155,35 @@ def looks_like_a_person(cells: Sequence[Cell]) -> bool:
     return all(name.isalnum() and any(sign.isdigit() for sign in name) for name in names)
 
 
-_COLLECTED: ContextVar[list[Sheet] | None] = ContextVar("sheets", default=None)
+class Sheets(list[Sheet]):
+    """The sheets of a block, and the columns that tell whose a row is, also of tables that have no sheet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owners: set[str] = set()
+
+
+_COLLECTED: ContextVar[Sheets | None] = ContextVar("sheets", default=None)
 _TOLD: set[str] = set()
 
 
 @contextmanager
-def collected() -> Iterator[list[Sheet]]:
-    """Collect the sheets of all tables that are read in the block, instead of logging them."""
-    sheets: list[Sheet] = []
+def collected() -> Iterator[Sheets]:
+    """Collect the sheets of everything that is read in the block, instead of logging them."""
+    outer, sheets = _COLLECTED.get(), Sheets()
     token = _COLLECTED.set(sheets)
     try:
         yield sheets
     finally:
         _COLLECTED.reset(token)
+        if outer is not None:
+            outer.owners |= sheets.owners
+
+
+def name_owner(column: str) -> None:
+    """Say which column of a table tells whose a row is, to the block that collects sheets."""
+    if (sheets := _COLLECTED.get()) is not None:
+        sheets.owners.add(column)
 
 
 def tell(sheet: Sheet, *, whole: bool) -> None:

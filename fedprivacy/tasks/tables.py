@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, read_each
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.features import Category, Feature, Number
-from fedprivacy.tasks.sheet import CellTally, Sheet, looks_like_a_person, tell
+from fedprivacy.tasks.sheet import CellTally, Sheet, looks_like_a_person, name_owner, tell
 from fedprivacy.tasks.splits import Split, Splittable
 from fedprivacy.tasks.table_files import TableFile, TablePart
 from fedprivacy.tasks.task import Shard, ShardSource
@@ -232,6 +232,8 @@ class _Reading:
         named = [name for name in (self.target, self.person) if name is not None]
         columns = list(dict.fromkeys([*named, *self.features, *self.only, *self.split_by]))
         self.file.check(columns)
+        if self.person is not None:
+            name_owner(self.person)
         collected = _Collected(self)
         for part in self.file.parts(columns):
             collected.add(part)

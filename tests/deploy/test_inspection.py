@@ -138,6 +138,15 @@ def test_the_owner_alone_is_told_what_cannot_be_read(client, ages, verdict, line
     assert f"{verdict} cells" in shown and line in shown and "do not send it" in shown and "47,3" not in shown
 
 
+def test_the_owner_is_told_of_records_that_no_table_holds(client):
+    points = client.parents[2] / "records" / "points.npy"
+    np.save(points, np.full((80, 2), np.nan))
+    assert "80" not in check(client).output
+    own_shard.cache_clear()
+    shown = " ".join(CliRunner().invoke(deploy_app, ["check", str(client)], env={"COLUMNS": "400"}).output.split())
+    assert "failed cells no record can be read" in shown and ": 80 records, 0 can be read" in shown
+
+
 def changed(file, old, new):
     """The faults of a host, one of whose files says something else."""
     return lambda host: edit(host / file, old, new)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.clipping import FlatClipping
 from fedprivacy.gradients.equal_rows import EqualRowsStayEqual
 from fedprivacy.gradients.invariance import sizes_that_agree
@@ -15,7 +16,7 @@ from fedprivacy.gradients.products import one_row_at_a_time
 from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.watch import Watch
-from tests.gradients.oracle import cross_entropy
+from tests.gradients.oracle import cross_entropy, error_of, expected_sum, records_gradients, some_clipping_norm
 
 ROWS = 64
 
@@ -46,6 +47,10 @@ def draw(*shape, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
+def in_colours(rows):
+    return rows.view(ROWS, 1, 4, -1).expand(-1, 3, -1, -1)
+
+
 def convolved(rows):
     return functional.conv2d(rows.view(ROWS, -1, 2, 2), draw(1, rows.shape[1] // 4, 2, 2))
 
@@ -57,6 +62,7 @@ PRODUCTS = {
     "one row each": lambda rows: torch.bmm(rows.unsqueeze(1), draw(rows.shape[1], 2).expand(ROWS, -1, -1)),
     "of records": lambda rows: torch.bmm(rows.view(ROWS, 2, -1), rows.view(ROWS, 2, -1).transpose(1, 2)),
     "a convolution": convolved,
+    "a grey image in colours": lambda rows: functional.conv2d(in_colours(rows), draw(4, 3, 2, 2)),
 }
 
 
@@ -69,6 +75,26 @@ def test_one_row_that_is_added_up_in_another_order_is_refused(product, inner):
     for place in (0, 17, ROWS - 1):
         with pytest.raises(PlaceError, match="equal rows"), InAnotherOrder(place), EqualRowsStayEqual(ROWS):
             product(rows)
+
+
+@pytest.mark.usefixtures("rows_alike")
+def test_grey_images_in_colours_are_computed_together():
+    class Grey(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen, self.out = nn.Conv2d(3, 16, 3), nn.Linear(16, 3)
+
+        def forward(self, images):
+            return self.out(self.seen(images.expand(-1, 3, -1, -1)).relu().mean((2, 3)))
+
+    torch.manual_seed(0)
+    images, targets = draw(9, 1, 8, 8), torch.arange(9) % 3
+    engine = GradientEngine(Grey(), cross_entropy)
+    gradients = records_gradients(engine.model, cross_entropy, images, targets)
+    norm = some_clipping_norm(gradients, FlatClipping())
+    found = engine.clipped_sum(images, targets, norm)
+    assert engine.method == "book-keeping"
+    assert error_of(found, expected_sum(gradients, FlatClipping(), norm), norm) < 1e-5
 
 
 def test_it_is_noticed_in_half_precision_where_a_last_bit_is_mostly_rounded_away():
