@@ -268,7 +268,7 @@ def patients(names: Names) -> alt.LayerChart:
         if 1 < number < rows[-1]:
             plot.note(f"{epsilon:.2f}", (number, epsilon), EXHAUSTED, align="right", dx=-6, dy=-10)
     plot.beside(f"{exact[-1]:.2f}\N{EN SPACE}the unit is a row", exact[-1], EXHAUSTED)
-    plot.beside(f"rows × {exact[0]:.2f}: no bound", rows[-1] * exact[0], INK)
+    plot.beside(f"rows times {exact[0]:.2f}: no bound", rows[-1] * exact[0], INK)
     plot.beside(f"{exact[0]:.2f}\N{EN SPACE}a patient", exact[0], SPENDING)
     return plot.drawn()
 
