@@ -25,7 +25,7 @@ from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.settings.configuration import LEDGER, Engine
 from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire
 from fedprivacy.values.nulls import finite_or_none, plain
-from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural
+from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
 
 
 def ask(
@@ -107,7 +107,7 @@ def _price(plan: QuestionPlan) -> str:
     who = f"{worst.group.client_ids[0]} and all others alike" if len(worst.group.client_ids) > 1 else ""
     return (
         f"Asking takes {who or worst.group.client_ids[0]} from epsilon {before} to {after}, of "
-        f"{budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}."
+        f"{budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}{unit_text(str(plan.unit))}."
     )
 
 
@@ -164,7 +164,7 @@ def _outcome(done: AskResult, plan: QuestionPlan) -> str:
         worst = max(done.spent.values(), key=lambda client: client.epsilon)
         lines.append(
             f"Spent: {worst.client_id} has epsilon {epsilon_text(worst.epsilon, worst.budget_epsilon)} of "
-            f"{budget_text(worst.budget_epsilon)} at delta {delta_text(worst.delta)}, "
+            f"{budget_text(worst.budget_epsilon)} at delta {delta_text(worst.delta)}{unit_text(str(plan.unit))}, "
             f"{epsilon_text(done.before[worst.client_id].epsilon)} before; nobody more. The answers are kept: to read "
             "them again costs nothing."
         )

@@ -101,12 +101,17 @@ def test_a_run_s_folder_report_and_store_name_its_unit(done):
 
 
 @pytest.mark.exhaustive
-def test_a_plan_names_the_unit_only_where_it_is_no_record():
-    def shown(*options):
-        return " ".join(CliRunner().invoke(app, ["plan", *options]).output.split())
+def test_a_plan_names_the_unit_only_where_it_is_no_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def shown(*options, command=("plan",)):
+        return " ".join(CliRunner().invoke(app, [*command, *options]).output.split())
 
     task = ["--task", f"{ROOT / 'tests' / 'flower' / 'visits.py'}:Visits"]
     assert f"at delta 0.001 (budget epsilon 3), unit {WORDS}:" in shown(*task)
     assert f"after 3 rounds, unit {WORDS}" in shown(*task, "--quiet")
     assert f'"unit": "{WORDS}"' in shown(*task, "--json")
     assert ", unit" not in shown("--quiet")
+    asking = shown(*task, command=("ask", "count", "--plan"))
+    assert "number of patients" in asking and f"of 3 at delta 1e-3, unit {WORDS}. Nothing was asked" in asking
+    assert "at delta 1e-4. Nothing" in shown("--task", "cancer", command=("ask", "count", "--plan"))

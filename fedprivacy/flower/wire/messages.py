@@ -95,7 +95,7 @@ class WireMessage:
     def to_record(self) -> ConfigRecord:
         """The record to put in a message."""
         record = ConfigRecord({"version": VERSION})
-        for name in _kinds(type(self)):
+        for name in _kinds(cast(type, type(self))):
             value = getattr(self, name)
             record[name] = str(value) if isinstance(value, enum.Enum) else value
         return record
