@@ -258,7 +258,7 @@ class _Readmission:
                 spent = max(client["epsilon"] for client in run.clients)
                 yield f"{name}: {epsilon:g}", Measured(run.metrics["auc"], spent)
                 lost = lost if unit is not ROW else max(_lost(client) for client in run.clients)
-            yield _several(epsilon), Measured(lost)
+            yield _several(epsilon), Measured(lost, lost)
 
 
 def _several(epsilon: float) -> str:
