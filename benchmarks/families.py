@@ -53,6 +53,8 @@ TORCHVISION: dict[str, tuple[int, ...]] = {
     "squeezenet1_1": (32,),
     "swin_t": (32,),
     "swin_v2_t": (32,),
+    "vgg11": (32,),
+    "vgg11_bn": (32,),
     "vit_b_32": (64,),
     "wide_resnet50_2": (32,),
 }
