@@ -30,9 +30,9 @@ def shard_of(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | No
             raise ValueError(f"data is a tuple of {len(data)}; give inputs and targets.")
         return Shard(*data)
     if not (isinstance(data, Sized) and hasattr(data, "__getitem__")):
-        kind = type(data).__name__
         raise ValueError(
-            f"data is of type {kind}, without a length or an index; give inputs and targets, or a Dataset."
+            f"data is of type {type(data).__name__}, without a length or an index; give inputs and targets, or a "
+            "Dataset."
         )
     if prototype is None:
         raise ValueError(

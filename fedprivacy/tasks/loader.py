@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import torch
 from torch import nn
@@ -329,6 +329,9 @@ def _check_complete(task: object, named: str) -> None:
         raise TaskError(f"the task is the class {task.__name__} and no object of it; write {task.__name__}().")
     if missing := lacking(task):
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
+    metric = cast(Task, task).metric
+    if not isinstance(metric, str):
+        raise TaskError(f"{named}, whose metric is {metric!r}; give the name of one, for example 'accuracy'.")
 
 
 _OPTIONAL = {"augmentation", "held_out", "held_out_metrics", "scores", "standardise", "table", "unit"}
