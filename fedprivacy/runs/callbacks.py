@@ -105,9 +105,10 @@ class EarlyStopping(Callback):
     ) -> None:
         if metric is not None and not isinstance(metric, str):
             raise CallbackError(f"metric is {metric!r}; give its name.")
-        if not isinstance(patience, Integral) or patience < 1:
+        given: tuple[object, object] = patience, least_change
+        if not isinstance(given[0], Integral) or patience < 1:
             raise CallbackError(f"patience is {patience!r}; give a whole number, 1 or more.")
-        if not isinstance(least_change, Real) or not 0.0 <= least_change < math.inf:
+        if not isinstance(given[1], Real) or not 0.0 <= least_change < math.inf:
             raise CallbackError(f"least_change is {least_change!r}; give a number from 0 on.")
         self._asked = metric, less_is_better
         self.patience = patience
