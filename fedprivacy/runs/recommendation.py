@@ -279,13 +279,13 @@ def recommended(
     given: Mapping[str, Value | None], task: Task | None = None, shard_size: float | None = None
 ) -> Recommendation:
     """The recommendation for settings by hyphenated key; see `recommend`, whose settings count."""
+    if given.get("epsilon") == math.inf:
+        raise ConfigError(["epsilon is inf, and without a budget nothing follows; give a number, for example 3."])
     steps = _local_steps(str(given.get("algorithm") or DEFAULT_ALGORITHM))
     given = {**given, "rounds": STEPS // steps, "local-steps": steps, "optimizer": "sgd"}
     given |= {"momentum": 0.0, "weight-decay": 0.0}
     asked = plan_of({**given, "sampling-rate": 1.0}, task)
     budget, least = asked.config.budget, asked.noise.of()
-    if not budget.enforced:
-        raise ConfigError(["epsilon is infinite, and without a budget nothing follows; give a number, for example 3."])
     if shard_size is not None and (not isinstance(shard_size, int | float) or not 1.0 <= shard_size < math.inf):
         raise ConfigError([f"shard size is {shard_size!r}; give a number of records, at least 1, or leave it out."])
     facts = _facts(asked, shard_size)
