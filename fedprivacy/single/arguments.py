@@ -5,6 +5,7 @@ Each raises a ValueError that names the argument, its value and what to give ins
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Mapping
 from numbers import Integral
 from os import PathLike
@@ -39,10 +40,17 @@ def check_within(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name} is {value}; choose a number {range_words(low, high, value)}.")
 
 
-def check_function(name: str, given: object, remedy: str) -> None:
-    """Refuse what cannot be called; `remedy` describes the function to give."""
+def check_function(name: str, given: object, remedy: str, *taken: object) -> None:
+    """Refuse what cannot be called, or not with so many arguments; `remedy` describes the function to give."""
     if not callable(given):
         raise ValueError(f"{name} is {given!r}; give {remedy}.")
+    try:
+        inspect.signature(given).bind(*taken)
+    except TypeError as error:
+        if taken:
+            raise ValueError(f"{name} is {given!r}, which cannot be called so ({error}); give {remedy}.") from error
+    except ValueError:  # a built-in function without a signature
+        pass
 
 
 def check_trainable(model: object, loss: object) -> None:

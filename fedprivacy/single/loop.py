@@ -294,11 +294,11 @@ def _check(rates: dict[str, float], evaluate: object, evaluate_every: int | None
     if evaluate_every is not None and evaluate_every < 1:
         raise ValueError(f"evaluate_every is {evaluate_every}; choose a whole number, at least 1.")
     if evaluate is not None:
-        check_function("evaluate", evaluate, "a function of a model that returns a number, or numbers by name")
+        check_function("evaluate", evaluate, "a function of a model that returns a number, or numbers by name", None)
     elif evaluate_every is not None:
         raise ValueError(f"evaluate_every is {evaluate_every}, but evaluate is open; give what measures the model.")
     for callback in callbacks:
-        check_function("callbacks", callback, "a list of functions of the step's number and epsilon")
+        check_function("callbacks", callback, "a list of functions of the step's number and epsilon", 1, 0.0)
 
 
 def _folder(checkpoint: str | Path | None, *, resume: bool) -> Path | None:

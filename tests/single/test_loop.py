@@ -144,6 +144,8 @@ WRONG = {
     "checkpoint is 3; give a path": {"checkpoint": 3},
     "checkpoint is ''; give a path": {"checkpoint": ""},
     "callbacks is 3; give a list of functions": {"callbacks": 3},
+    "so (missing a required argument: 'c'); give a list of functions": {"callbacks": lambda a, b, c: None},
+    "so (too many positional arguments); give a function of a model": {"evaluate": lambda: 1.0},
     "evaluate_every is 2, but evaluate is open": {"evaluate_every": 2},
     "data is of type NoneType, without a length or an index; give inputs and targets": {"data": None},
     "data is a tuple of 1; give inputs and targets": {"data": coins()[:1]},
