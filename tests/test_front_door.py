@@ -387,6 +387,14 @@ def test_what_is_not_written_yet_is_said_to_be_missing(blobs, tmp_path):
         run.model(Blobs())
 
 
+def test_a_run_that_is_not_drawn_has_the_same_results(blobs, tmp_path):
+    run = simulate(Blobs(), seed=1, out=tmp_path / "run", drawn=False)
+    assert run.rounds == blobs.rounds and run.clients == blobs.clients
+    assert not {"report.html", "figure.png"} & {path.name for path in run.folder.iterdir()}
+    draw(run.history, run.folder)
+    assert run.report.read_text().startswith("<!")
+
+
 def loaded_from(page):
     """Whatever a page would ask a network for, or run. Names of XML are no addresses."""
     named = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)

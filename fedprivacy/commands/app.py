@@ -44,6 +44,7 @@ from fedprivacy.runs.settings.configuration import (
     OF_SWEEPS,
     OF_TRAINING,
     RUNS,
+    ConfigError,
     Engine,
     RunConfig,
     words_of,
@@ -124,6 +125,8 @@ def with_settings(
         settings = {key: options.pop(FIELDS[key].name) for key in keys}
         typed = {key: value for key, value in settings.items() if value is not None}
         with _checked(traceback=options.pop("traceback"), quiet=options.get("quiet", False)):
+            if options.get("quiet") and options.get("verbose"):
+                raise ConfigError(["quiet and verbose are both on; give one of them."])
             command((settings_in(options["file"], keys) if options.get("file") else {}) | typed, **options)
 
     own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
@@ -505,7 +508,6 @@ def _checked(*, traceback: bool, quiet: bool) -> Iterator[None]:
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.runs.records.folder import RunFolderError
-    from fedprivacy.runs.settings.configuration import ConfigError
 
     warnings = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
     logging.basicConfig(level=logging.ERROR if quiet else logging.WARNING, format="%(message)s", handlers=[warnings])

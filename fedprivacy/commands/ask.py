@@ -25,7 +25,7 @@ from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.settings.configuration import LEDGER, Engine
 from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire
 from fedprivacy.values.nulls import finite_or_none, plain
-from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
+from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
 
 
 def ask(
@@ -81,7 +81,7 @@ def _show_plan(plan: QuestionPlan, asked: Questionnaire, *, as_json: bool) -> No
     sigmas = asked.noise_multipliers(plan.noise.of())
     rows = [
         {
-            "question": question.sentence,
+            "question": question.sentence_of(plan.unit.name),
             "noise_multiplier": sigma,
             "error_of_count": question.per_count * deviation(question, sigma),
         }
@@ -107,7 +107,7 @@ def _price(plan: QuestionPlan) -> str:
     who = f"{worst.group.client_ids[0]} and all others alike" if len(worst.group.client_ids) > 1 else ""
     return (
         f"Asking takes {who or worst.group.client_ids[0]} from epsilon {before} to {after}, of "
-        f"{budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}."
+        f"{budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}{unit_text(str(plan.unit))}."
     )
 
 
@@ -118,19 +118,22 @@ MOST_CLIENTS = 10
 def _show(done: AskResult, *, most: int, by_client: bool) -> None:
     for number, question in enumerate(done.asked.questions):
         if done.told:
-            OUT.print(_table(question, {"all clients": done.figures(number)}))
+            OUT.print(_table(done.unit, question, {"all clients": done.figures(number)}))
             for group, silent in done.silent(number).items():
                 told = f" of {group}" if group else ""
-                OUT.print(f"[yellow]{count_text(len(silent), 'client')} did not tell{told}: too few records")
+                OUT.print(
+                    f"[yellow]{count_text(len(silent), 'client')} did not tell{told}: too few {plural(done.unit)}"
+                )
         if by_client:
-            OUT.print(_table(question, {client: done.figures(number, client) for client in sorted(done.told)[:most]}))
+            own = {client: done.figures(number, client) for client in sorted(done.told)[:most]}
+            OUT.print(_table(done.unit, question, own))
             if (more := len(done.told) - most) > 0:
                 OUT.print(f"and {count_text(more, 'more client')}: --verbose shows each, --json has them all")
 
 
-def _table(question: Question, figures: Mapping[str, Sequence[Estimate]]) -> Table:
+def _table(unit: str, question: Question, figures: Mapping[str, Sequence[Estimate]]) -> Table:
     grouped, several = any(question.groups), len(figures) > 1
-    table = Table(title=escape(question.sentence), title_justify="left")
+    table = Table(title=escape(question.sentence_of(unit)), title_justify="left")
     for column in ["client"] * several + [question.by.column if question.by else "group"] * grouped + ["figure"]:
         table.add_column(escape(column), overflow="fold")
     for column in ("value", "standard error", "95 % interval"):
@@ -161,7 +164,7 @@ def _outcome(done: AskResult, plan: QuestionPlan) -> str:
         worst = max(done.spent.values(), key=lambda client: client.epsilon)
         lines.append(
             f"Spent: {worst.client_id} has epsilon {epsilon_text(worst.epsilon, worst.budget_epsilon)} of "
-            f"{budget_text(worst.budget_epsilon)} at delta {delta_text(worst.delta)}, "
+            f"{budget_text(worst.budget_epsilon)} at delta {delta_text(worst.delta)}{unit_text(str(plan.unit))}, "
             f"{epsilon_text(done.before[worst.client_id].epsilon)} before; nobody more. The answers are kept: to read "
             "them again costs nothing."
         )

@@ -17,7 +17,16 @@ from fedprivacy.runs.settings.configuration import RUNS, RunConfig, Value, resol
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.training.machine import Machine
 from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
-from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text, time_text
+from fedprivacy.values.unit import Unit
+from fedprivacy.values.wording import (
+    NO_PRIVACY,
+    count_text,
+    epsilon_text,
+    metric_name,
+    metric_text,
+    plural,
+    time_text,
+)
 
 _MOST_REASONS = 3
 """Maximum number of clients whose reasons are shown, if nobody trained."""
@@ -125,7 +134,8 @@ def _on_own_records(history: RunHistory) -> str:
     told = {name: value for name, value in evaluated.metrics.items() if name.startswith(OF_CLIENTS)}
     scores = ((name.removeprefix(OF_CLIENTS), metric_text(name, value)) for name, value in told.items())
     figures = ", ".join(f"{metric_name(name)} {value}" for name, value in scores if name != RECORDS)
-    return f"On the clients' own records, in round {evaluated.round}: {escape(figures)}; noisy, and charged.\n"
+    own = plural(Unit.of(history.unit).name)
+    return f"On the clients' own {own}, in round {evaluated.round}: {escape(figures)}; noisy, and charged.\n"
 
 
 def _next(spent: float, config: RunConfig, given: Mapping[str, Value], placement: Placement) -> str:

@@ -14,12 +14,14 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.held_out import spread_of
+from fedprivacy.values.unit import Unit
 from fedprivacy.values.user_level import FOR_WHOM
 from fedprivacy.values.wording import (
     budget_text,
     count_text,
     epsilon_text,
     noise_text,
+    plural,
     proved_text,
     unit_text,
 )
@@ -32,11 +34,11 @@ def held_out_table(history: RunHistory) -> Table | None:
     """The spread of clients' models on their held-out records; None: they were not measured."""
     if (record := history.last_held_out) is None:
         return None
-    clients = count_text(len(record.held_out), "client")
+    clients, records = count_text(len(record.held_out), "client"), plural(Unit.of(history.unit).name)
     table = compact_table()
-    table.title = f"Each client's model on its held-out, public records, after round {record.round}"
+    table.title = f"Each client's model on its held-out, public {records}, after round {record.round}"
     table.title_justify = table.caption_justify = "left"
-    for column in ("score", "all records", "least", "lower quartile", "median", "upper quartile", "most"):
+    for column in ("score", f"all {records}", "least", "lower quartile", "median", "upper quartile", "most"):
         table.add_column(column, justify="left" if column == "score" else "right")
     for name, spread in spread_of(record.held_out).items():
         table.add_row(name, *(f"{value:.4g}" for value in spread))

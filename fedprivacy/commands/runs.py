@@ -99,7 +99,7 @@ def remove(
 def _pairs(typed: Sequence[str]) -> dict[str, str]:
     from fedprivacy.runs.settings.configuration import ConfigError
 
-    if wrong := [text for text in typed if "=" not in text]:
+    if wrong := [text for text in typed if "=" not in text[1:]]:
         raise ConfigError([f"setting is '{text}'; give KEY=VALUE, for example epsilon=1." for text in wrong])
     return dict(text.split("=", 1) for text in typed)
 

@@ -47,7 +47,7 @@ def sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: b
     finished = sum(run.finished for run in grid.runs)
     began = time.monotonic()
     try:
-        failed = run_grid(grid, given.jobs, Console(stderr=True, quiet=as_json or quiet))
+        failed = run_grid(grid, given.jobs, Console(stderr=True, quiet=as_json or quiet), given.metric or None)
     except KeyboardInterrupt:
         ERR.print("Stopped. The same command goes on where this one was.")
         raise typer.Exit(130) from None

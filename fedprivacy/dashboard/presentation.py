@@ -168,7 +168,7 @@ def _guarantee(facts: RunFacts, budget: float) -> str:
     if not facts.private:
         return (
             "A baseline: no privacy. Nothing was clipped, no noise was added and nothing was charged, so that nothing "
-            "bounds what the server can learn about a record."
+            f"bounds what the server can learn about any {facts.unit}."
         )
     protected = (
         f"what one {facts.unit} of a client says"

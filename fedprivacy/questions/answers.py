@@ -10,6 +10,7 @@ from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals, combined
 from fedprivacy.values.runs import Rows
+from fedprivacy.values.unit import RECORD
 
 NOT_TOLD = "not told"
 """Text in place of the figures of a group that no client tells of."""
@@ -35,16 +36,18 @@ class Answers:
     Attributes:
         asked: the questions.
         told: answers to each question, in their order, by client_id.
+        unit: the task's word for a record.
     """
 
     asked: Questionnaire
     told: Mapping[str, Sequence[Told]]
+    unit: str = RECORD.name
 
     @property
     def federation(self) -> Rows:
         """A row for each figure of all clients' records together, see `_row`."""
         return Rows(
-            _row(question, figure)
+            self._row(question, figure)
             for number, question in enumerate(self.asked.questions)
             for figure in self.figures(number)
         )
@@ -53,7 +56,7 @@ class Answers:
     def clients(self) -> Rows:
         """A row for each figure of each client's records alone: with its `client_id`, else as in `federation`."""
         return Rows(
-            {"client_id": client_id} | _row(question, figure)
+            {"client_id": client_id} | self._row(question, figure)
             for client_id in sorted(self.told)
             for number, question in enumerate(self.asked.questions)
             for figure in self.figures(number, client_id)
@@ -107,15 +110,14 @@ class Answers:
             if (silent := sorted(c for c, told in self.told.items() if not told[number].answer.told[place]))
         }
 
+    def _row(self, question: Question, figure: Estimate) -> dict[str, object]:
+        """Return a figure as a row.
 
-def _row(question: Question, figure: Estimate) -> dict[str, object]:
-    """Return a figure as a row.
-
-    `question`; `group`, empty for all records; `figure`; `value`; `error`, the standard error that the noise gives it;
-    `low` and `high`, its 95 % confidence interval. None: the value is lost in the noise.
-    """
-    told = figure._asdict()
-    return {"question": question.words, "group": told.pop("group"), "figure": told.pop("name")} | told
+        `question`; `group`, empty for all records; `figure`; `value`; `error`, the standard error that the noise gives
+        it; `low` and `high`, its 95 % confidence interval. None: the value is lost in the noise.
+        """
+        told = figure._asdict()
+        return {"question": question.words_of(self.unit), "group": told.pop("group"), "figure": told.pop("name")} | told
 
 
 def figures_of(question: Question, answers: Sequence[Told]) -> list[Estimate]:

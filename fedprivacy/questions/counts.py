@@ -16,6 +16,7 @@ from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.lattice import STEPS, interval
 from fedprivacy.questions.question import Question, Totals
 from fedprivacy.values.unit import MOST_ROWS
+from fedprivacy.values.wording import plural
 
 MOST_BINS = 4096
 OTHER = "other"
@@ -32,7 +33,10 @@ class Count(Question):
     width = 1
     squared_sensitivity = STEPS**2
     per_count = 1.0 / STEPS
-    words = "number of records"
+
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
+        return f"number of {plural(unit)}"
 
     def summed(self, rows: ChosenRecords) -> Totals:
         """Return the number of records, in steps."""
@@ -71,10 +75,9 @@ class RowCount(Question):
         """Squared norm of a record with the most rows."""
         return (STEPS * self.most) ** 2
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
-        return f"number of rows, at most {self.most} of each record"
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
+        return f"number of rows, at most {self.most} of each {unit}"
 
     def summed(self, rows: ChosenRecords) -> Totals:
         """Return the number of rows, in steps."""
@@ -163,10 +166,9 @@ class Categories(Bins):
         """Number of levels, plus one for none of them."""
         return len(self.levels) + 1
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
-        return f"records by {self.column}"
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
+        return f"{plural(unit)} by {self.column}"
 
     @property
     def bins(self) -> Iterator[str]:
@@ -194,9 +196,8 @@ class HeavyHitters(Categories):
         super().__post_init__()
         settle(self, most=as_whole("most", self.most, 1, 1000))
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
         return f"most frequent {self.column}"
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
@@ -237,9 +238,8 @@ class Histogram(Bins):
         """Number of intervals."""
         return self.intervals
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
         return f"distribution of {self.column}"
 
     @property

@@ -169,9 +169,8 @@ class Mean(_Moments):
         """One count, and a sum for each column."""
         return 1 + len(self.of)
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
         return f"mean of {self._named}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
@@ -204,9 +203,8 @@ class Sum(Mean):
         unit = max(count, *sums)
         return tuple(round(STEPS * math.sqrt(share / unit)) for share in (count, *sums))
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
         return f"sum of {self._named}"
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
@@ -231,9 +229,8 @@ class Spread(_Moments):
         """One count, and two sums for each column."""
         return 1 + 2 * len(self.of)
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
         return f"mean and standard deviation of {self._named}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
@@ -266,9 +263,8 @@ class Covariance(_Moments):
         columns = len(self.of)
         return 1 + columns + columns * (columns + 1) // 2
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
         return f"covariance of {self._named}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:

@@ -10,6 +10,7 @@ from fedprivacy.questions.arguments import QuestionError, as_tuple, check_name, 
 from fedprivacy.questions.conditions import LONGEST_LEVEL, ChosenRecords
 from fedprivacy.questions.counts import OTHER, Bins, counted_with_others
 from fedprivacy.questions.question import Totals
+from fedprivacy.values.wording import plural
 
 MOST_PREFIXES = 2**15
 """Maximum number of prefixes and whole texts of one question together."""
@@ -60,10 +61,9 @@ class Prefixes(Bins):
         """Number of prefixes and whole texts, plus one for none of them."""
         return len(self.prefixes) + len(self.whole) + 1
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
-        return f"records by how {self.column} begins"
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
+        return f"{plural(unit)} by how {self.column} begins"
 
     @property
     def bins(self) -> Iterator[str]:

@@ -112,9 +112,8 @@ class Quantiles(Question):
         """Standard error of the last running count, in deviations of the noise."""
         return math.sqrt(float((decoder(self.points) ** 2).sum()))
 
-    @property
-    def words(self) -> str:
-        """The question for people."""
+    def words_of(self, unit: str) -> str:
+        """Return the question for people."""
         return f"{', '.join(map(_name, self.at))} of {self.column}"
 
     def summed(self, rows: ChosenRecords) -> Totals:

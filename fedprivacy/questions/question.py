@@ -14,6 +14,7 @@ from fedprivacy.questions.arguments import QuestionError, settle
 from fedprivacy.questions.conditions import ChosenRecords, Condition, OneOf, as_conditions, groups_of, some_text
 from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.tasks.columns import Table
+from fedprivacy.values.unit import RECORD
 
 Totals = NDArray[np.int64]
 
@@ -78,15 +79,23 @@ class Question(ABC):
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Compute the figures of noisy totals."""
 
-    @property
     @abstractmethod
+    def words_of(self, unit: str) -> str:
+        """Return the question for people: "number of patients", where `unit` is the task's word for a record."""
+
+    @property
     def words(self) -> str:
-        """The question for people: "mean of age"."""
+        """The question for people: "number of records"."""
+        return self.words_of(RECORD.name)
 
     @property
     def sentence(self) -> str:
         """The question with the records that it is about: "mean of age, where sex is f, by ward (a, b)"."""
-        parts = [self.words]
+        return self.sentence_of(RECORD.name)
+
+    def sentence_of(self, unit: str) -> str:
+        """Return the sentence of a task whose word for a record is `unit`."""
+        parts = [self.words_of(unit)]
         if self.where:
             parts.append(f"where {' and '.join(condition.words for condition in self.where)}")
         if self.by:

@@ -21,7 +21,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +130,16 @@ class Readmission(fp.Task):
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         """The AUC on the test patients' encounters."""
-        table = encounters(self.folder)
-        outputs = model(table.inputs[table.tested]).double()
-        return {"auc": float(roc_auc_score(table.targets[table.tested], outputs[:, 1] - outputs[:, 0]))}
+        inputs, targets = encounters(self.folder).test
+        outputs = model(inputs).double()
+        return {"auc": float(roc_auc_score(targets, outputs[:, 1] - outputs[:, 0]))}
 
     def partition(self, num_partitions: int) -> str:
         """Each client is a payer."""
         return f"{num_partitions} payers by {self.unit}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Encounters:
     """All encounters: inputs [n, d], targets [n], whose payer and patient, and which are of test patients."""
 
@@ -148,6 +148,11 @@ class Encounters:
     payers: NDArray[np.int64]
     patients: NDArray[np.int64]
     tested: NDArray[np.bool_]
+
+    @cached_property
+    def test(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of the test patients."""
+        return self.inputs[self.tested], self.targets[self.tested]
 
 
 @cache
@@ -235,6 +240,7 @@ class _Readmission:
             seed=seed,
             out=place.runs / "no-privacy",
             progress=False,
+            drawn=False,
         )
         yield "no privacy", Measured(run.metrics["auc"])
         lost = math.nan
@@ -247,11 +253,12 @@ class _Readmission:
                     seed=seed,
                     out=place.runs / f"{epsilon:g}-{unit.name}-{unit.rows}",
                     progress=False,
+                    drawn=False,
                 )
                 spent = max(client["epsilon"] for client in run.clients)
                 yield f"{name}: {epsilon:g}", Measured(run.metrics["auc"], spent)
                 lost = lost if unit is not ROW else max(_lost(client) for client in run.clients)
-            yield _several(epsilon), Measured(lost)
+            yield _several(epsilon), Measured(lost, lost)
 
 
 def _several(epsilon: float) -> str:

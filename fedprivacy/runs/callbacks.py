@@ -8,9 +8,10 @@ records: where clients are simulated in the same process it could, and no accoun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from numbers import Integral, Real
 
 import torch
 from torch import nn
@@ -102,10 +103,13 @@ class EarlyStopping(Callback):
         least_change: float = 0.0,
         less_is_better: bool | None = None,
     ) -> None:
-        if patience < 1:
-            raise CallbackError(f"patience is {patience}; give 1 or more.")
-        if not 0.0 <= least_change < math.inf:
-            raise CallbackError(f"least_change is {least_change}; give a number from 0 on.")
+        if metric is not None and not isinstance(metric, str):
+            raise CallbackError(f"metric is {metric!r}; give its name.")
+        given: tuple[object, object] = patience, least_change
+        if not isinstance(given[0], Integral) or patience < 1:
+            raise CallbackError(f"patience is {patience!r}; give a whole number, 1 or more.")
+        if not isinstance(given[1], Real) or not 0.0 <= least_change < math.inf:
+            raise CallbackError(f"least_change is {least_change!r}; give a number from 0 on.")
         self._asked = metric, less_is_better
         self.patience = patience
         self.least_change = least_change
@@ -166,7 +170,7 @@ class Callbacks:
     """All callbacks of a run, in the order in which they were given."""
 
     def __init__(self, each: Sequence[Callback]) -> None:
-        self.each = tuple(each)
+        self.each = tuple(each) if isinstance(each, Iterable) else (each,)
         for callback in self.each:
             if not isinstance(callback, Callback):
                 given = callback.__name__ if isinstance(callback, type) else type(callback).__name__
@@ -197,6 +201,9 @@ class Callbacks:
     @property
     def stop_because(self) -> str:
         """The reason to end the run; empty: it goes on."""
+        for callback in self.each:
+            if not isinstance(callback.stop_because, str):
+                raise CallbackError(f"{_name(callback)} has stop_because {callback.stop_because!r}; give it a text.")
         return "; ".join(filter(None, (callback.stop_because for callback in self.each)))
 
     @contextmanager
@@ -236,9 +243,12 @@ class Callbacks:
                 kind = type(found).__name__
                 raise CallbackError(f"{_name(callback)} measures a {kind}; return numbers by name, {{}} for none.")
             for name, value in found.items():
-                if (number := number_of(value)) is None or name in known or name in measured:
-                    what = "which is no number" if number is None else "a metric that the round has already"
-                    raise CallbackError(f"{_name(callback)} measures '{name}', {what}; return new names with numbers.")
+                number = number_of(value)
+                if number is None or not isinstance(name, str) or name in known or name in measured:
+                    what = "a metric that the round has already"
+                    what = "which is no name" if not isinstance(name, str) else what
+                    what = "which is no number" if number is None else what
+                    raise CallbackError(f"{_name(callback)} measures {name!r}, {what}; return new names with numbers.")
                 measured[name] = float(number)
         return measured
 

@@ -17,8 +17,12 @@ from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
+from fedprivacy.values.wording import budget_text, count_text
 
 log = logging.getLogger("fedprivacy.runs")
+
+_NO_STEP = 1e-9
+"""Largest difference of two epsilons, in nats, that is rounding: every step costs more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +120,18 @@ def spending(plan: RunPlan) -> list[Outlook]:
         check_folder(plan.config.ledger)
     for advice in filter(None, (about_budget(plan), about_delta(plan, simulated_sizes(plan)), *plan.warnings())):
         log.warning("%s", advice)
-    return [_outlook(plan, group) for group in client_groups(plan)]
+    outlooks = [_outlook(plan, group) for group in client_groups(plan)]
+    for outlook in outlooks:
+        if outlook.by_round[-1] <= outlook.before + outlook.question + _NO_STEP:
+            group = outlook.group
+            log.warning(
+                "Of %s, not one step with noise multiplier %.4g fits into what is left of epsilon %s; raise epsilon or "
+                "noise-multiplier.",
+                count_text(len(group.client_ids), "client"),
+                group.event.noise_multiplier,
+                budget_text(group.allowance.budget.epsilon),
+            )
+    return outlooks
 
 
 def _outlook(plan: RunPlan, group: ClientGroup) -> Outlook:

@@ -49,7 +49,8 @@ from fedprivacy.tasks.loader import OBJECT, shard_of
 from fedprivacy.training.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, arguments_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.wording import count_text
+from fedprivacy.values.unit import RECORD
+from fedprivacy.values.wording import count_text, plural
 
 STEPS = 100
 """Rounds of one local step. From 60 to 200 results hardly differ, as the noise of all of them together does not."""
@@ -91,6 +92,7 @@ class Facts:
         guessed: whether it is a guess: the task's `nominal_shard_size`, or what was given for it.
         parameters: d, how many are trained.
         outputs: of the model for one record; None: nothing tells.
+        unit: the task's word for a record.
     """
 
     clients: int
@@ -98,10 +100,13 @@ class Facts:
     guessed: bool
     parameters: int
     outputs: int | None
+    unit: str = RECORD.name
 
     def __str__(self) -> str:
         """The recommendation in words."""
-        records = f"{'about ' * self.guessed}{self.records:,.0f} records in {count_text(self.clients, 'client')}"
+        records = (
+            f"{'about ' * self.guessed}{self.records:,.0f} {plural(self.unit)} in {count_text(self.clients, 'client')}"
+        )
         outputs = "" if self.outputs is None else f" and {count_text(self.outputs, 'output')}"
         return f"{records}, a model with {count_text(self.parameters, 'parameter')}{outputs}"
 
@@ -116,6 +121,7 @@ class _Training:
         clients: their number.
         own: share of the parameters that only their client trains, from 0 to 1.
         given_pull: lambda that the user wants; None: it is left open, or the algorithm has none.
+        unit: the task's word for a record.
     """
 
     algorithm: str
@@ -123,6 +129,7 @@ class _Training:
     clients: int
     own: float
     given_pull: float | None
+    unit: str
 
     @classmethod
     def of(cls, plan: TrainingPlan) -> _Training:
@@ -131,7 +138,7 @@ class _Training:
         sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
         own = sum(sizes[name] for name in config.algorithm_in(1).layers(model)) / sum(sizes.values())
         own = 1.0 if config.algorithm == "local" else own
-        return cls(config.algorithm, config.local_steps, config.clients, own, config.pull)
+        return cls(config.algorithm, config.local_steps, config.clients, own, config.pull, plan.unit.name)
 
     @property
     def moving(self) -> int:
@@ -272,13 +279,13 @@ def recommended(
     given: Mapping[str, Value | None], task: Task | None = None, shard_size: float | None = None
 ) -> Recommendation:
     """The recommendation for settings by hyphenated key; see `recommend`, whose settings count."""
+    if given.get("epsilon") == math.inf:
+        raise ConfigError(["epsilon is inf, and without a budget nothing follows; give a number, for example 3."])
     steps = _local_steps(str(given.get("algorithm") or DEFAULT_ALGORITHM))
     given = {**given, "rounds": STEPS // steps, "local-steps": steps, "optimizer": "sgd"}
     given |= {"momentum": 0.0, "weight-decay": 0.0}
     asked = plan_of({**given, "sampling-rate": 1.0}, task)
     budget, least = asked.config.budget, asked.noise.of()
-    if not budget.enforced:
-        raise ConfigError(["epsilon is infinite, and without a budget nothing follows; give a number, for example 3."])
     if shard_size is not None and (not isinstance(shard_size, int | float) or not 1.0 <= shard_size < math.inf):
         raise ConfigError([f"shard size is {shard_size!r}; give a number of records, at least 1, or leave it out."])
     facts = _facts(asked, shard_size)
@@ -329,7 +336,8 @@ def _facts(plan: TrainingPlan, shard_size: float | None) -> Facts:
         )
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     records = sum(known) if known else clients * float(guess or 0)
-    return Facts(clients, records, not known, parameters, _outputs(model, _example(plan, model, opened=bool(known))))
+    outputs = _outputs(model, _example(plan, model, opened=bool(known)))
+    return Facts(clients, records, not known, parameters, outputs, plan.unit.name)
 
 
 def _example(plan: TrainingPlan, model: nn.Module, *, opened: bool) -> Tensor | None:
@@ -362,11 +370,11 @@ def _choices(training: _Training, rate: float, stride: float, drift: float, nois
             "more steps would be noisier, so that all together are no better; fewer would have to be long ones",
         ),
         _local_steps_choice(training),
-        Choice("sampling-rate", rate, _why_rate(rate, noise)),
+        Choice("sampling-rate", rate, _why_rate(rate, noise, plural(training.unit))),
         Choice(
             "clipping-norm",
             CLIPPING_NORM,
-            "below most gradients: each record then gives a direction, and the noise is in proportion",
+            f"below most gradients: each {training.unit} then gives a direction, and the noise is in proportion",
         ),
         Choice("optimizer", "sgd", "one that adapts to each parameter would adapt to its noise"),
         Choice("learning-rate", learning_rate, _why_learning_rate(training, stride, drift)),
@@ -388,12 +396,12 @@ def _local_steps_choice(training: _Training) -> Choice:
     return Choice("local-steps", training.local_steps, why)
 
 
-def _why_rate(rate: float, noise: float) -> str:
+def _why_rate(rate: float, noise: float, many: str) -> str:
     if rate == 1.0:
-        return "all records in all steps: for a given budget that needs the least noise"
+        return f"all {many} in all steps: for a given budget that needs the least noise"
     extra = max(100.0 * (noise - 1.0), 0.0)
     return (
-        f"{extra:.1f} % more noise than all records in all steps would need, which is the least, for {rate:.0%} of the "
+        f"{extra:.1f} % more noise than all {many} in all steps would need, which is the least, for {rate:.0%} of the "
         "work"
     )
 

@@ -72,7 +72,7 @@ def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Estimate] | No
     metrics = {_metric(figure): figure.value for figure in figures if figure.value is not None}
     facts = RunFacts(
         run_id=done.run_id,
-        name="; ".join(question.sentence for question in done.asked.questions),
+        name="; ".join(question.sentence_of(done.unit) for question in done.asked.questions),
         settings=plan.config.public(),
         noise_multiplier=done.event.noise_multiplier if done.event else 0.0,
         relation=plan.relation,

@@ -58,6 +58,7 @@ def simulate(
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
     profile: bool = False,
+    drawn: bool = True,
     **settings: Given,
 ) -> Run:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped.
@@ -87,6 +88,8 @@ def simulate(
         callbacks: objects that hear of every round, measure the model or end the run early: see `fedprivacy.Callback`.
         progress: whether a bar shows the rounds, in the terminal or the notebook.
         profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
+        drawn: whether the run leaves its figure and its report, which takes a second or two: many short runs need
+            none, and `fedprivacy report` draws them later.
         settings: of the run, see below.
 
     Returns:
@@ -110,7 +113,7 @@ def simulate(
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
         plan = prepared(*by_key(task, settings))
     placement, console = Placement(Engine(engine), workers, ray_address), console_of(shown=progress)
-    return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each)
+    return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each, drawn=drawn)
 
 
 def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> TrainingPlan:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from pathlib import Path
+from typing import Any
 from warnings import warn
 
 from rich.console import Console
@@ -29,7 +31,7 @@ def sweep(
     out: str | os.PathLike[str],
     seeds: int = 1,
     baseline: bool = False,
-    baseline_learning_rates: Sequence[float] = (),
+    baseline_learning_rates: float | Iterable[float] = (),
     metric: str | None = None,
     jobs: int | None = None,
     progress: bool = True,
@@ -66,15 +68,16 @@ def sweep(
         RunFolderError: `out` cannot be written, or holds a run.
         KeyboardInterrupt: somebody ended the sweep; the same call goes on.
     """
-    rates = tuple(baseline_learning_rates)
     with spelt_as_keywords():
         named, own = by_key(task, {})
         lists = _lists(settings)
         if named.get("task"):
             lists["task"] = [str(named["task"])]
+        rates = tuple(_several(baseline_learning_rates))
+        _check_own(seeds, jobs, out, rates)
         grid = SweepGrid(lists, seeds, Path(out), baseline or bool(rates), rates, own)
         _check(grid, jobs)
-        failed = run_grid(grid, jobs or 0, console_of(shown=progress))
+        failed = run_grid(grid, jobs or 0, console_of(shown=progress), metric)
     for name, failure in failed.items():
         warn(f"{name} failed: {failure}; the same call tries it again.", stacklevel=2)
     results = SweepResults(grid, metric)
@@ -82,18 +85,20 @@ def sweep(
     return results
 
 
-def run_grid(grid: SweepGrid, jobs: int, console: Console) -> Mapping[str, str]:
+def run_grid(grid: SweepGrid, jobs: int, console: Console, metric: str | None = None) -> Mapping[str, str]:
     """Check every combination, run what is not finished and show a bar; return why runs failed, by their names.
 
     Args:
         grid: the runs.
         jobs: number of processes; 0: one for each core, or one for a task that only this process has.
         console: the console for the bar and for what is said before the first run.
+        metric: name of the metric to show, which finished runs must have measured before the others begin.
 
     Raises:
         ConfigError: lists everything that is wrong with any combination.
     """
     plans = grid.check()
+    SweepResults(grid, metric)  # refuses an unknown metric
     for plan in plans:  # what a plan does not need, and a run fails without
         choose_device(plan.config.device)
         with quiet_flower():
@@ -117,6 +122,24 @@ def run_grid(grid: SweepGrid, jobs: int, console: Console) -> Mapping[str, str]:
     return failed
 
 
+def _check_own(seeds: object, jobs: object, out: object, rates: Iterable[object]) -> None:
+    """Raise a ConfigError for what is of no type that a sweep takes."""
+    problems = [
+        f"{name} is {number!r}; give a whole number, 1 or more."
+        for name, number in (("seeds", seeds), ("jobs", jobs if jobs is not None else 1))
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1
+    ]
+    if not isinstance(out, str | os.PathLike):
+        problems.append(f"out is {out!r}; give a folder's path.")
+    problems += [
+        f"baseline_learning_rates has {rate!r}; give numbers."
+        for rate in rates
+        if not isinstance(rate, Real) or isinstance(rate, bool)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
 def _check(grid: SweepGrid, jobs: int | None) -> None:
     """Raise a ConfigError for what a command line cannot spell."""
     problems = [
@@ -124,9 +147,6 @@ def _check(grid: SweepGrid, jobs: int | None) -> None:
         for key in grid.lists
         if key in FIELDS and key not in OF_SWEEPS
     ]
-    for name, number in (("seeds", grid.seeds), ("jobs", jobs)):
-        if number is not None and (not isinstance(number, int) or number < 1):
-            problems.append(f"{name} is {number!r}; give a whole number, 1 or more.")
     if grid.task and isinstance(jobs, int) and jobs > 1:
         problems.append(
             f"jobs is {jobs}, and the task is an object, which other processes do not have; give "
@@ -140,10 +160,15 @@ def _lists(settings: Mapping[str, Given | Sequence[Value]]) -> dict[str, list[Va
     """Return the values of each setting by hyphenated key; a setting that is left open has no list."""
     lists: dict[str, list[Value]] = {}
     for name, given in settings.items():
-        several: Sequence[Given] = given if isinstance(given, list | tuple) else [given]  # type: ignore[list-item]
+        several = list(_several(given))
         for one in several:
             key, value = next(iter(by_key(None, {name: one})[0].items()))
             lists.setdefault(key, []).extend([] if value in (None, "") else [value])
-        if isinstance(given, list | tuple) and not given:
+        if not several:
             raise ConfigError([f"{name} is an empty list; give a value, or leave it out."])
     return {key: values for key, values in lists.items() if values}
+
+
+def _several(given: Any) -> Iterable[Any]:
+    """Return the values of a list, a range or an array; a single value is a list of one."""
+    return given if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else [given]

@@ -54,5 +54,5 @@ def check_trainable(model: object, loss: object) -> None:
 
 def check_path(name: str, given: object) -> None:
     """Refuse what names no file or folder."""
-    if not isinstance(given, str | PathLike):
+    if not isinstance(given, str | PathLike) or not str(given):
         raise ValueError(f"{name} is {given!r}; give a path.")

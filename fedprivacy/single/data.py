@@ -21,14 +21,19 @@ def shard_of(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | No
     """Return the records as tensors.
 
     Raises:
-        ValueError: a `Dataset` has no length, or comes without a prototype.
+        ValueError: a tuple is no pair, or a `Dataset` has no length or index, or comes without a prototype.
     """
     if isinstance(data, Shard):
         return data
     if isinstance(data, tuple):
+        if len(data) != 2:
+            raise ValueError(f"data is a tuple of {len(data)}; give inputs and targets.")
         return Shard(*data)
-    if not isinstance(data, Sized):
-        raise ValueError("the data set has no length; give one that has, or inputs and targets.")
+    if not (isinstance(data, Sized) and hasattr(data, "__getitem__")):
+        raise ValueError(
+            f"data is of type {type(data).__name__}, without a length or an index; give inputs and targets, or a "
+            "Dataset."
+        )
     if prototype is None:
         raise ValueError(
             "prototype is open, and the types of a Dataset's records would be found out from all of them: give one "

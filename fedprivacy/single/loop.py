@@ -88,7 +88,7 @@ def train(
     device: str | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int | None = None,
-    callbacks: Sequence[Callable[[int, float], object]] = (),
+    callbacks: Iterable[Callable[[int, float], object]] = (),
     progress: bool = True,
     seed: int | None = None,
     account: str | Path | None = None,
@@ -175,6 +175,7 @@ def train(
             statement of the null rows; or the checkpoint is of other arguments, or damaged. Nothing has been charged.
     """
     rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+    callbacks = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
     _check(rates, evaluate, evaluate_every, callbacks)
     check_trainable(model, loss)
     folder = _folder(checkpoint, resume=resume)
@@ -284,7 +285,7 @@ class _Training:
             checkpoints.write(self.folder, state)
 
 
-def _check(rates: dict[str, float], evaluate: object, evaluate_every: int | None, callbacks: object) -> None:
+def _check(rates: dict[str, float], evaluate: object, evaluate_every: int | None, callbacks: Sequence[object]) -> None:
     check_numbers(rates | {"evaluate_every": evaluate_every}, whole=("evaluate_every",), optional=("evaluate_every",))
     if not 0.0 < rates["learning_rate"] < math.inf:
         raise ValueError(f"learning_rate is {rates['learning_rate']}; choose a positive number.")
@@ -294,7 +295,9 @@ def _check(rates: dict[str, float], evaluate: object, evaluate_every: int | None
         raise ValueError(f"evaluate_every is {evaluate_every}; choose a whole number, at least 1.")
     if evaluate is not None:
         check_function("evaluate", evaluate, "a function of a model that returns a number, or numbers by name")
-    for callback in callbacks if isinstance(callbacks, Iterable) else [callbacks]:
+    elif evaluate_every is not None:
+        raise ValueError(f"evaluate_every is {evaluate_every}, but evaluate is open; give what measures the model.")
+    for callback in callbacks:
         check_function("callbacks", callback, "a list of functions of the step's number and epsilon")
 
 
@@ -305,7 +308,9 @@ def _folder(checkpoint: str | Path | None, *, resume: bool) -> Path | None:
         check_path("checkpoint", checkpoint)
         check_writable(folder := Path(checkpoint), "checkpoint")
     if resume and folder is None:
-        raise ValueError("resume is True, but checkpoint is open; give the folder of the training that is to go on.")
+        raise ValueError(
+            f"resume is {resume!r}, but checkpoint is open; give the folder of the training that is to go on."
+        )
     if folder is not None and not resume and (folder / checkpoints.FILE).exists():
         raise ValueError(f"checkpoint is '{folder}', which holds a training; say resume=True, or name another folder.")
     return folder

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePath
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import torch
 from torch import nn
@@ -344,6 +344,9 @@ def _check_complete(task: object, named: str) -> None:
         check_rows_in_a_step(unit_of(task).rows, *used)
     except ValueError as error:
         raise TaskError(f"{named}, whose {error}") from error
+    metric = cast(Task, task).metric
+    if not isinstance(metric, str):
+        raise TaskError(f"{named}, whose metric is {metric!r}; give the name of one, for example 'accuracy'.")
 
 
 _OPTIONAL = {

@@ -169,7 +169,18 @@ def beside_text(value: float, other: float | None) -> str:
 
 def count_text(count: int, noun: str) -> str:
     """'1 client', '10 clients'."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the plural of a noun by the rules of spelling; a task's word for a record may be any.
+
+    >>> plural("record"), plural("patient"), plural("case study"), plural("eye"), plural("class")
+    ('records', 'patients', 'case studies', 'eyes', 'classes')
+    """
+    if noun.endswith("y") and not noun.endswith(("ay", "ey", "oy", "uy")):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh")) else f"{noun}s"
 
 
 def time_text(seconds: float) -> str:

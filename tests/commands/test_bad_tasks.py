@@ -75,6 +75,7 @@ BAD = {
     ),
     "an evaluation that fails": ({"evaluate": "open('test.csv')"}, "evaluate() fails", "test.csv", "line 11"),
     "a text for a metric": ({"evaluate": "return {'accuracy': 'good'}"}, "a str for 'accuracy'", "numbers by name"),
+    "a metric without a name": ({"body": "metric = 7"}, "metric is 7", "give the name of one"),
     "another metric": ({"evaluate": "return {'auc': 0.5}"}, "auc and not its metric, accuracy", "metric = 'auc'"),
 }
 

@@ -103,9 +103,29 @@ def test_removing_a_run_takes_its_folder_and_no_charge_of_another(home):
 
 
 @pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: fp.list_runs(settings=["epsilon=1"]), r"settings is \['epsilon=1'\]; give values by key"),
+        (lambda: fp.list_runs(settings={"epsilon": [1]}), r"epsilon is '\[1\]'; give a number"),
+        (lambda: fp.list_runs(tag=["pilot"]), r"tag is \['pilot'\]; give a text"),
+        (lambda: fp.list_runs(["runs"]), r"sources has \['runs'\]; give a folder of runs, or a ledger"),
+        (lambda: fp.open_run(None), "folder is None; give the path of a folder that a run wrote to"),
+        (lambda: fp.compare("runs/a", 3), "'runs/a' holds no run"),
+        (lambda: fp.compare(["runs/a", "runs/b"]), "1 run cannot be compared; name 2 to 8 folders"),
+    ],
+    ids=range(7),
+)
+def test_what_python_cannot_list_or_open_is_named(call, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=told):
+        call()
+
+
+@pytest.mark.parametrize(
     ("typed", "told"),
     [
         (("--setting", "epsilon"), "setting is 'epsilon'; give KEY=VALUE"),
+        (("--setting", "=1"), "setting is '=1'; give KEY=VALUE"),
         (("--setting", "epsilom=1"), "epsilom is not a setting"),
         (("--setting", "privacy=maybe"), "privacy is 'maybe'; give true or false."),
         (("--store", "notes.txt"), "notes.txt cannot be used: file is not a database"),

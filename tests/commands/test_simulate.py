@@ -110,6 +110,17 @@ def test_noise_that_takes_the_task_s_budget_away_is_said_once(tmp_path, caplog):
         assert [record.getMessage() for record in caplog.records].count(words) == told
 
 
+def test_a_plan_of_which_not_one_step_fits_into_the_budget_says_so(tmp_path, caplog):
+    options = ("plan", "--task", "cancer", "--rounds", "2", "--epsilon", "1", "--noise-multiplier")
+    for noise, told in (("0.6", 1), ("9", 0)):
+        caplog.clear()
+        fedprivacy(*options, noise, cwd=tmp_path)
+        words = (
+            f"not one step with noise multiplier {noise} fits into what is left of epsilon 1; raise epsilon or noise"
+        )
+        assert sum(words in record.getMessage() for record in caplog.records) == told
+
+
 def test_a_ledger_or_a_signing_key_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(tmp_path):
     folder = tmp_path / "nowhere"
     refused = fedprivacy("plan", "--ledger", f"sqlite:///{folder}/x.db", cwd=tmp_path, code=2)

@@ -155,7 +155,7 @@ def test_in_python_it_is_the_same_sweep_of_an_object_with_every_metric_and_the_b
         Coins(), learning_rate=0.3, seeds=2, baseline_learning_rates=[1e-3, 0.3], metric="each_bias", **settings
     )
     assert again.metric == "each_bias" and again.runs == swept.runs  # nothing ran again
-    with pytest.raises(fp.ConfigError, match="metric is 'bias', which no run has measured; the metrics are each_loss"):
+    with pytest.raises(fp.ConfigError, match="metric is 'bias', which no run has measured; choose from each_loss"):
         fp.sweep(Coins(), learning_rate=0.3, seeds=2, baseline_learning_rates=[1e-3, 0.3], metric="bias", **settings)
 
 
@@ -165,6 +165,12 @@ def test_in_python_it_is_the_same_sweep_of_an_object_with_every_metric_and_the_b
         ({"ledger": "sqlite:///l.db"}, "ledger is no setting of a sweep"),
         ({"seeds": 0}, "seeds is 0; give a whole number, 1 or more"),
         ({"epsilon": "1,3"}, "epsilon is '1,3'; give a number"),
+        ({"out": None}, "out is None; give a folder's path"),
+        ({"seeds": True}, "seeds is True; give a whole number, 1 or more"),
+        ({"baseline_learning_rates": "fast"}, "baseline_learning_rates has 'fast'; give numbers"),
+        ({"baseline_learning_rates": 0.0}, "learning_rate is 0.0"),
+        ({"epsilon": np.array([1.0, -2.0])}, "epsilon is -2.0"),
+        ({"epsilon": range(-1, 3)}, "epsilon is -1"),
         ({"jobs": 2}, "jobs is 2, and the task is an object"),
         ({"epsilon": []}, "epsilon is an empty list; give a value"),
         ({"epsilon": [1.0, -2.0]}, "epsilon is -2.0"),
@@ -173,7 +179,7 @@ def test_in_python_it_is_the_same_sweep_of_an_object_with_every_metric_and_the_b
 )
 def test_what_python_s_sweep_cannot_take_is_named_before_the_first_run(given, told, tmp_path):
     with pytest.raises(fp.ConfigError) as raised:
-        fp.sweep(Coins(), out=tmp_path / "swept", progress=False, **given)
+        fp.sweep(Coins(), **{"out": tmp_path / "swept", "progress": False} | given)
     assert told in str(raised.value)
     assert not (tmp_path / "swept").exists()
 

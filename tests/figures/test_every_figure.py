@@ -72,6 +72,11 @@ def test_a_drawing_can_be_put_into_any_page(name):
     assert (paper.get("width"), paper.get("height")) == (root.get("width"), root.get("height"))
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_one_of_vega_lite_s_though_nobody_checks_that_when_it_is_drawn(name):
+    FIGURES[name]().to_dict(validate=True)
+
+
 READING = "composed over all rounds and runs, an odometer's reading"
 
 

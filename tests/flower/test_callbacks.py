@@ -234,6 +234,7 @@ def test_a_run_goes_on_with_its_own_callbacks_or_with_none(tmp_path, caplog):
 def test_what_is_no_callback_is_refused_before_there_is_a_folder(tmp_path):
     for given, words in (
         (Diary, r"callbacks has Diary, which is no fedprivacy.Callback; write Diary\(\)"),
+        (3, "callbacks has int, which is no fedprivacy.Callback; derive"),
         (print, "callbacks has builtin_function_or_method, which is no fedprivacy.Callback; derive"),
     ):
         with pytest.raises(CallbackError, match=words):
@@ -241,11 +242,20 @@ def test_what_is_no_callback_is_refused_before_there_is_a_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_callback_by_itself_is_a_list_of_one(tmp_path):
+    class Undecided(fp.Callback):
+        stop_because = 3
+
+    with pytest.raises(CallbackError, match="Undecided has stop_because 3; give it a text"):
+        fp.simulate(BLOBS, clients=2, out=tmp_path / "run", callbacks=Undecided(), progress=False)
+
+
 @pytest.mark.parametrize(
     ("measured", "words"),
     [
         ({"accuracy": 0.5}, "measures 'accuracy', a metric that the round has already; return new names"),
         (None, "Wrong measures a NoneType; return numbers by name"),
+        ({3: 0.5}, "measures 3, which is no name; return new names with numbers"),
         ({"note": "fine"}, "measures 'note', which is no number; return new names with numbers"),
     ],
 )
@@ -260,7 +270,18 @@ def test_what_no_round_can_record_is_refused(measured, words, tmp_path):
     assert load_checkpoint(tmp_path / "run").round == 0
 
 
-@pytest.mark.parametrize("settings", [{"patience": 0}, {"least_change": -1.0}, {"least_change": float("nan")}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"patience": 0},
+        {"patience": 2.5},
+        {"patience": "many"},
+        {"least_change": -1.0},
+        {"least_change": "little"},
+        {"least_change": float("nan")},
+        {"metric": 3},
+    ],
+)
 def test_early_stopping_of_no_sense_is_refused(settings):
     with pytest.raises(CallbackError, match="; give "):
         fp.EarlyStopping(**settings)

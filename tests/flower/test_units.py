@@ -1,6 +1,7 @@
 """A dataset has one unit of privacy for ever, and all that states an epsilon of it names the unit."""
 
 import json
+import re
 from io import StringIO
 
 import pytest
@@ -23,6 +24,8 @@ from tests.house import ROOT
 
 BY_PERSON, BY_ROW = Visits(), Visits(unit=fp.Unit(), most_rows=None)
 WORDS = "patient (at most 4 rows)"
+OF_PEOPLE = {"user-level: all records of a person at once", " open wherever real people's records are used"}
+"""Phrases of a report by patient that still speak of records: none of them names a unit of privacy."""
 
 
 def run(tmp_path, task, name, **settings):
@@ -75,7 +78,11 @@ def test_a_run_s_folder_report_and_store_name_its_unit(done):
     page = finished.report.read_text()
     assert f"zero-out relation, unit {WORDS}, seen by the server" in page
     assert f'<tr><th scope="row">unit of privacy</th><td>{WORDS}</td></tr>' in page
-    assert f"the task's unit of privacy, {WORDS}: everything that the shard holds of one" in page
+    assert f"The task's unit of privacy is {WORDS}: everything that the shard holds of one" in page
+    for promise in ("patient-level differential privacy", "about <strong>one patient</strong> of one client"):
+        assert promise in page
+    told = re.sub(r"<style.*?</style>|<svg.*?</svg>", "", page, flags=re.DOTALL).partition("<h2>Configuration")[0]
+    assert set(re.findall(r"[^.>]*\brecords?\b[^.<]*", told)) <= OF_PEOPLE
     console = Console(file=StringIO(), width=200)
     console.print(client_table(read_history(finished.folder)))
     assert f"zero-out relation, unit {WORDS}. Epsilon is" in console.file.getvalue()
@@ -94,12 +101,17 @@ def test_a_run_s_folder_report_and_store_name_its_unit(done):
 
 
 @pytest.mark.exhaustive
-def test_a_plan_names_the_unit_only_where_it_is_no_record():
-    def shown(*options):
-        return " ".join(CliRunner().invoke(app, ["plan", *options]).output.split())
+def test_a_plan_names_the_unit_only_where_it_is_no_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def shown(*options, command=("plan",)):
+        return " ".join(CliRunner().invoke(app, [*command, *options]).output.split())
 
     task = ["--task", f"{ROOT / 'tests' / 'flower' / 'visits.py'}:Visits"]
     assert f"at delta 0.001 (budget epsilon 3), unit {WORDS}:" in shown(*task)
     assert f"after 3 rounds, unit {WORDS}" in shown(*task, "--quiet")
     assert f'"unit": "{WORDS}"' in shown(*task, "--json")
     assert ", unit" not in shown("--quiet")
+    asking = shown(*task, command=("ask", "count", "--plan"))
+    assert "number of patients" in asking and f"of 3 at delta 1e-3, unit {WORDS}. Nothing was asked" in asking
+    assert "at delta 1e-4. Nothing" in shown("--task", "cancer", command=("ask", "count", "--plan"))

@@ -128,6 +128,11 @@ def test_a_federation_is_asked_by_patient_and_charged_so(tmp_path):
     for name, true in counted.items():
         found = next(row for row in done.federation if row["figure"] == name)
         assert abs(found["value"] - true) < 4.5 * found["error"] < 0.2 * true
+    assert [row["question"] for row in done.federation][:2] == [
+        "number of patients",
+        f"number of rows, at most {M} of each patient",
+    ]
+    assert "patients by side" in {row["question"] for row in done.federation}
     assert {each.unit for each in certify(Ledger(done.ledger), (), "00" * 32)} == {f"patient (at most {M} rows)"}
 
 

@@ -42,8 +42,10 @@ class Marks(Question):
     mark: int = 1
     size: int = 1
     reads = ()
-    words = "marks"
     per_count = 1.0
+
+    def words_of(self, unit):
+        return "marks"
 
     @property
     def width(self):

@@ -24,8 +24,8 @@ def private(model, data=None, loss=LOSS, **changed):
 
 
 def train(model=None, loss=LOSS, **changed):
-    given = BUDGET | {"learning_rate": 0.5, "progress": False} | changed
-    return fp.train(new_model() if model is None else model, loss, coins(), **given)
+    given = BUDGET | {"data": coins(), "learning_rate": 0.5, "progress": False} | changed
+    return fp.train(new_model() if model is None else model, loss, **given)
 
 
 def flat(model):

@@ -93,7 +93,7 @@ def test_an_evaluation_sees_a_copy_and_its_figures_are_rows():
 
 def test_callbacks_hear_of_each_step_and_its_epsilon():
     heard = []
-    trained = train(callbacks=[lambda *told: heard.append(told)])
+    trained = train(callbacks=lambda *told: heard.append(told))  # one, or a list of them
     assert [step for step, _ in heard] == [1, 2, 3, 4, 5, 6]
     history = [
         fp.epsilon(sampling_rate=0.25, noise_multiplier=trained.event.noise_multiplier, steps=n, delta=1e-4)
@@ -142,6 +142,11 @@ WRONG = {
     "the loss returns shape []": {"loss": torch.nn.CrossEntropyLoss()},
     "give a torch.nn.Module": {"model": torch.nn.Linear},
     "checkpoint is 3; give a path": {"checkpoint": 3},
+    "checkpoint is ''; give a path": {"checkpoint": ""},
+    "callbacks is 3; give a list of functions": {"callbacks": 3},
+    "evaluate_every is 2, but evaluate is open": {"evaluate_every": 2},
+    "data is of type NoneType, without a length or an index; give inputs and targets": {"data": None},
+    "data is a tuple of 1; give inputs and targets": {"data": coins()[:1]},
 }
 
 

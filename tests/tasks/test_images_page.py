@@ -15,6 +15,7 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy.audit.real_client import AskedClient, parameters_of
 from fedprivacy.gradients import FlatClipping, GradientEngine
+from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
 from fedprivacy.tasks import load_task
 from fedprivacy.tasks.cells import TableError
@@ -167,7 +168,7 @@ def test_gradients_of_scans_are_those_of_the_loop_by_a_fast_method(tmp_path):
     torch.manual_seed(0)
     scans = {"ann": 1, "bob": 2, "eve": 3, "may": 2}
     shard, model = task.shard(scans_in(tmp_path / "site", scans)), task.model()
-    engine = GradientEngine(model, task.loss, rows=2)
+    engine = GradientEngine(model, task.loss, layout=Layout(2))
     rows = shard.by_row()
     by_scan = records_gradients(model, task.loss, rows.inputs, rows.targets)
     gradients = {name: torch.stack([g.mean(0) for g in each.split([1, 2, 2, 2])]) for name, each in by_scan.items()}
@@ -222,7 +223,7 @@ def test_features_are_of_each_slice_alone_and_a_head_is_trained_on_them(bodies, 
     assert shard.inputs.shape == (3, MOST, 512) and (~missing(shard.targets)).sum(1).tolist() == [2, 3, 3]
     again = bodies("Features").read(tmp_path / "site-0" / "8.npy")
     assert torch.equal(shard.inputs[2, 2], again)
-    engine = GradientEngine(task.model(), task.loss, rows=MOST)
+    engine = GradientEngine(task.model(), task.loss, layout=Layout(MOST))
     engine.prepare(*(tensor.flatten(0, 1) for tensor in (shard.inputs, shard.targets)))
     assert engine.method == "program"
 
@@ -233,7 +234,7 @@ def test_the_last_stage_is_trained_through_the_frozen_ones_by_a_fast_method(bodi
     shard, model = task.shard(fp.ShardSource(folder=tmp_path / "site-0")), task.model()
     trained = {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad}
     assert trained == {"layer4", "fc"}
-    engine = GradientEngine(model, task.loss, rows=MOST)
+    engine = GradientEngine(model, task.loss, layout=Layout(MOST))
     engine.prepare(*(tensor.flatten(0, 1) for tensor in (shard.inputs, shard.targets)))
     assert engine.method == "book-keeping"
 

@@ -81,7 +81,8 @@ class AskResult(Answers):
     """The answers of all clients, and the cost of those that were asked now.
 
     Attributes:
-        asked, told: the questions, and the answers of every client that answered, now or before.
+        asked, told, unit: the questions, the answers of every client that answered, now or before, and the task's word
+            for a record.
         reread: clients that were not asked, because the ledger had their answers.
         failures: the reason of each client without an answer, by client_id.
         before: the account of every asked client before the charge; empty if no client was asked.
@@ -128,7 +129,7 @@ def ask_clients(
     known = {} if anew else answered_before(plan, asked, [client.client_id for client in clients.values()])
     lacking = {node_id: client for node_id, client in clients.items() if client.client_id not in known}
     if not lacking:
-        return AskResult(asked, known, reread=tuple(known), ledger=ledger)
+        return AskResult(asked, known, plan.unit.name, reread=tuple(known), ledger=ledger)
     return _asked_now(Correspondence(grid), plan, asked, lacking, known)
 
 
@@ -222,6 +223,7 @@ def _asked_now(
     return AskResult(
         asked,
         known | told,
+        plan.unit.name,
         reread=tuple(known),
         failures=dict.fromkeys(sorted(without), "budget-exhausted") | dict(outcome.failures),
         before=before,

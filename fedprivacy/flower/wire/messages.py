@@ -95,7 +95,8 @@ class WireMessage:
     def to_record(self) -> ConfigRecord:
         """The record to put in a message."""
         record = ConfigRecord({"version": VERSION})
-        for name, value in dataclasses.asdict(self).items():
+        for name in _kinds(cast(type, type(self))):
+            value = getattr(self, name)
             record[name] = str(value) if isinstance(value, enum.Enum) else value
         return record
 

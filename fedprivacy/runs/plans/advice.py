@@ -9,7 +9,7 @@ from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
-from fedprivacy.values.wording import budget_text, delta_text, noise_text
+from fedprivacy.values.wording import budget_text, count_text, delta_text, noise_text
 
 
 def about_budget(plan: RunPlan) -> str:
@@ -39,9 +39,10 @@ def about_delta(plan: RunPlan, sizes: Mapping[str, float]) -> str:
         return ""
     largest = max(sizes, key=lambda client_id: sizes[client_id])
     records = int(sizes[largest])
-    whose = f"{largest} has {records} records"
+    counted = count_text(records, plan.unit.name)
+    whose = f"{largest} has {counted}"
     if not plan.task.shard_sizes_public:
-        whose = f"a client has about {records} records (the task's nominal_shard_size)"
+        whose = f"a client has about {counted} (the task's nominal_shard_size)"
     return (
         f"delta is {delta_text(delta)}, and {whose}: to publish each of them with that probability would keep the "
         f"promise. Choose a delta well below 1 / {records}, for example {_tenth_of_inverse(records)}."

@@ -249,7 +249,8 @@ def compare(*runs: Run | str | PathLike[str], metric: str | None = None) -> Comp
             measured the metric.
     """
     if not FEWEST_RUNS <= len(runs) <= MOST_RUNS:
-        raise RunFolderError(f"{len(runs)} runs cannot be compared; name {FEWEST_RUNS} to {MOST_RUNS} folders.")
+        count = count_text(len(runs), "run")
+        raise RunFolderError(f"{count} cannot be compared; name {FEWEST_RUNS} to {MOST_RUNS} folders.")
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     unfinished = [str(run.folder) for run in opened if not run.history.rounds]
     if unfinished:

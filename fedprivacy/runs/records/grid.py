@@ -246,8 +246,10 @@ class SweepResults:
 
     def __post_init__(self) -> None:
         if self.wanted and self._histories and self.wanted not in self.metrics:
-            known = ", ".join(self.metrics) or "none"
-            raise ConfigError([f"metric is '{self.wanted}', which no run has measured; the metrics are {known}."])
+            remedy = f"choose from {', '.join(self.metrics)}; " if self.metrics else "leave it open; "
+            raise ConfigError(
+                [f"metric is '{self.wanted}', which no run has measured; {remedy}finished runs are not run again."]
+            )
 
     @cached_property
     def _histories(self) -> dict[Path, RunHistory]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,7 +41,14 @@ class RunFilter:
     search: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.settings, Mapping):
+            raise ConfigError([f"settings is {self.settings!r}; give values by key, such as {{'epsilon': 1}}."])
         problems = [problem for key, typed in self.settings.items() if (problem := _problem(key, str(typed)))]
+        problems += [
+            f"{name} is {text!r}; give a text."
+            for name, text in (("task", self.task), ("tag", self.tag))
+            if not isinstance(text, str)
+        ]
         if self.status and self.status not in tuple(RunStatus):
             problems.append(f"status is '{self.status}'; choose one of {', '.join(RunStatus)}.")
         if problems:
@@ -71,7 +79,7 @@ class ListedRuns(Rows):
 
 
 def list_runs(
-    *sources: str,
+    *sources: str | os.PathLike[str],
     task: str = "",
     tag: str = "",
     status: str = "",
@@ -104,7 +112,10 @@ def list_runs(
         LedgerError: a source is no database that could hold a run.
     """
     wanted = RunFilter(task, tag, status, settings or {})
-    places = sources or default_sources()
+    places = [os.fspath(source) if isinstance(source, os.PathLike) else source for source in sources]
+    if wrong := [source for source in places if not isinstance(source, str)]:
+        raise ConfigError([f"sources has {source!r}; give a folder of runs, or a ledger." for source in wrong])
+    places = places or default_sources()
     catalogue = Catalogue(places)
     try:
         listing = catalogue.listing()

@@ -26,7 +26,7 @@ from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 from fedprivacy.values.unit import Unit
-from fedprivacy.values.wording import written_out
+from fedprivacy.values.wording import plural, written_out
 
 TEMPLATE = "report.html.jinja"
 FALSE_POSITIVE_RATES = (0.01, 0.05)
@@ -70,10 +70,12 @@ def report_html(history: RunHistory) -> str:
         drawings.append(for_every_screen(partial(figures.epsilon_figure, series), FIGURE_WIDTH))
     worst = max(spent.values(), key=lambda client: client.epsilon)
     budgets = {client.budget_epsilon for client in spent.values()}
-    budget = max(budgets)
+    budget, unit = max(budgets), Unit.of(history.unit)
     return page(
         TEMPLATE,
         history=history,
+        unit=unit,
+        many=plural(unit.name),
         facts=series.facts,
         reason_of=reason_of,
         infinity=math.inf,

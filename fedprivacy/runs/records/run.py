@@ -281,4 +281,6 @@ def open_run(folder: str | PathLike[str], task: Task | None = None) -> Run:
     Raises:
         RunFolderError: the folder holds no run.
     """
+    if not isinstance(folder, str | PathLike):
+        raise RunFolderError(f"folder is {folder!r}; give the path of a folder that a run wrote to.")
     return Run(Path(folder), read_history(Path(folder)), task)
