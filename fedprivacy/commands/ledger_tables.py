@@ -195,7 +195,7 @@ def _budget_table(budgets: Sequence[BudgetChange]) -> Table:
     table.add_column("why", overflow="fold")
     for change in budgets[-_MOST_ROWS:]:
         epsilon = "none" if change.epsilon is None else budget_text(change.epsilon)
-        ends, why = (change.expires or "never")[:10], change.reason or "the first run's"
+        ends, why = (change.expires or "never")[:10], "the first run's" if change.reason is None else change.reason
         table.add_row(change.at[:10], epsilon, delta_text(change.delta), ends, Text(change.by or "-"), Text(why))
     return table
 

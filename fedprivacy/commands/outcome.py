@@ -46,8 +46,10 @@ def result_text(history: RunHistory, config: RunConfig) -> str:
 
 
 def nobody_trained(history: RunHistory) -> str:
-    """Say that no update of any client is in the model, and the reasons that are known; "": some are."""
-    if any(result.participants for result in history.rounds):
+    """Say that no update of any client is in the model, and the reasons that are known; "": some are, or user-level
+    noise hides whether any is, and moved the model anyway.
+    """
+    if history.last.user_level is not None or any(result.participants for result in history.rounds):
         return ""
     failures = history.last.failures
     shown = "; ".join(f"{client_id}: {reason}" for client_id, reason in sorted(failures.items())[:_MOST_REASONS])

@@ -23,7 +23,7 @@ class BudgetChange(NamedTuple):
         epsilon: budget over all runs; None: losses are only measured.
         delta: delta of the budget.
         expires: time from which nothing is granted, in ISO 8601; None: never.
-        reason: reason that was given; empty: its first run brought it.
+        reason: reason that was given; None: its first run brought it.
         by: who changed it, as they said, or the account of the operating system that did; empty: unknown.
     """
 
@@ -31,7 +31,7 @@ class BudgetChange(NamedTuple):
     epsilon: float | None
     delta: float
     expires: str | None
-    reason: str
+    reason: str | None
     by: str
 
 
@@ -54,6 +54,6 @@ def budget_changes(
             entry = json.loads(text)
             for dataset_id in found.keys() & entry["budgets"].keys():
                 epsilon, delta, _, expires = entry["budgets"][dataset_id]
-                said = entry.get("reason", ""), entry.get("by", "")
+                said = entry.get("reason"), entry.get("by", "")
                 found[dataset_id].append(BudgetChange(entry["at"], epsilon, delta, expires, *said))
     return found

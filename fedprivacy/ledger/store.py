@@ -225,7 +225,10 @@ class Ledger:
 
         Raises:
             LedgerError: the ledger does not know the dataset.
+            ValueError: the reason is empty.
         """
+        if not reason.strip():
+            raise ValueError("the reason is empty; say why the budget changes, for readers of the ledger.")
 
         def work(connection: Connection, _: bool) -> None:
             known = self._allowance(connection, dataset_id)

@@ -208,14 +208,16 @@ def shard_of(task: Task, source: ShardSource) -> Shard:
             be trained on. Or its records are not the task's unit of privacy.
         Exception: any error that `shard` raises.
     """
-    with collected() as sheets:
-        shard = task.shard(source)
-    if not isinstance(shard, Shard):
-        raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
-    if not sheets and shard.null is not None:
-        sheets.append(Sheet.of_records(task.name, unit_of(task).name, len(shard), int((~shard.null).sum())))
-    for sheet in sheets:
-        tell(sheet, whole=source.folder is not None)
+    try:
+        with collected() as sheets:
+            shard = task.shard(source)
+        if not isinstance(shard, Shard):
+            raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
+        if not sheets and shard.null is not None:
+            sheets.append(Sheet.of_records(task.name, unit_of(task).name, len(shard), int((~shard.null).sum())))
+    finally:  # a table's sheet may say why the task fails
+        for sheet in sheets:
+            tell(sheet, whole=source.folder is not None)
     if wrong := _not_of(unit_of(task), shard.rows, shard.by_person):
         raise ValueError(f"its {wrong}")
     check_null(shard, relation_of(task))

@@ -46,3 +46,11 @@ def test_a_run_that_nobody_joined_ends_with_1_and_says_so(tmp_path):
     idle = fedprivacy(*given, "2", cwd=tmp_path, code=1).stdout
     assert "Nobody trained: the model is the one that the run began with. No client joined a round." in idle
     assert "Nobody" not in fedprivacy(*given, "1", cwd=tmp_path, code=0).stdout
+
+
+def test_user_level_noise_hides_whether_anybody_trained(tmp_path):
+    """Such a round moves the model by noise; an exit code that told its sample would be bounded by no account."""
+    given = ["simulate", "--task", "cancer", "--clients", "4", "--rounds", "1", "-q", "--fraction-train", "0.1"]
+    done = fedprivacy(*given, "--user-level-noise-multiplier", "2", "--seed", "1", cwd=tmp_path, code=0)
+    assert '"participants":[]' in (tmp_path / "runs" / "cancer-1" / "rounds.jsonl").read_text().replace(" ", "")
+    assert "Nobody" not in done.stdout

@@ -138,6 +138,13 @@ def test_the_owner_alone_is_told_what_cannot_be_read(client, ages, verdict, line
     assert f"{verdict} cells" in shown and line in shown and "do not send it" in shown and "47,3" not in shown
 
 
+def test_the_owner_is_told_what_cannot_be_read_if_the_task_fails_on_it(client):
+    reads_a_table(client, ["47,3"] * 20)
+    edit(client / "mine.py", "        part = np", "        assert source.folder is None\n        part = np")
+    shown = " ".join(CliRunner().invoke(deploy_app, ["check", str(client)], env={"COLUMNS": "400"}).output.split())
+    assert "failed records" in shown and "no row can be read: stop this client and mend it" in shown
+
+
 def test_the_owner_is_told_of_records_that_no_table_holds(client):
     points = client.parents[2] / "records" / "points.npy"
     np.save(points, np.full((80, 2), np.nan))

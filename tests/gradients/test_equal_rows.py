@@ -97,8 +97,15 @@ def test_grey_images_in_colours_are_computed_together():
     assert error_of(found, expected_sum(gradients, FlatClipping(), norm), norm) < 1e-5
 
 
-def test_it_is_noticed_in_half_precision_where_a_last_bit_is_mostly_rounded_away():
-    rows, matrix = draw(ROWS, 64, dtype=torch.bfloat16), draw(64, 8, dtype=torch.bfloat16)
+EXPANDED = {"whole": (ROWS, -1), "one number": (ROWS, 1), "one row": (1, -1), "one number for all": (1, 1)}
+
+
+@pytest.mark.parametrize("inner", [16, 65])
+@pytest.mark.parametrize("kept", EXPANDED.values(), ids=EXPANDED)
+def test_it_is_noticed_in_half_precision_where_a_last_bit_is_mostly_rounded_away(kept, inner):
+    """Rows may be expanded, as the gradient of a sum is."""
+    rows = draw(kept[0], inner if kept[1] < 0 else 1, dtype=torch.bfloat16).expand(ROWS, inner)
+    matrix = draw(inner, 8, dtype=torch.bfloat16)
 
     class Rounded(InAnotherOrder):
         """The last row is added up in float32 from the back, and rounded like the others."""

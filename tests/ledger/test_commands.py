@@ -277,7 +277,7 @@ def test_who_changed_a_budget_when_and_why_is_shown_and_certified(ledger, filled
     succeeded(ledger("budget", "set", "b", "--epsilon", "5", "--reason", 'board, "kind":"budget"', "--by", "Dr Weiss"))
     succeeded(ledger("budget", "set", "b", "a", "--epsilon", "4", "--expires", "2200-01-01", "--reason", "less"))
     first, *_, raised, lowered = json.loads(succeeded(ledger("show", "--dataset", "b", "--json")))["budgets"]
-    assert (first["delta"], first["reason"], first["by"]) == (given.delta, "", "")
+    assert (first["delta"], first["reason"], first["by"]) == (given.delta, None, "")
     assert (raised["epsilon"], raised["expires"], raised["by"]) == (5.0, None, "Dr Weiss")
     assert (lowered["epsilon"], lowered["expires"][:10], lowered["by"]) == (4.0, "2200-01-01", "operator")
     assert [raised["reason"], lowered["reason"]] == ['board, "kind":"budget"', "less"]
@@ -299,10 +299,11 @@ def test_who_changed_a_budget_when_and_why_is_shown_and_certified(ledger, filled
     [
         (("a", "--epsilon", "0"), "epsilon is 0.0; choose a positive number"),
         (("a", "nobody", "--epsilon", "1"), "knows no dataset 'nobody'"),
+        (("a", "--epsilon", "1", "--reason", " "), "the reason is empty"),
     ],
 )
 def test_a_budget_that_cannot_be_set_changes_nothing(ledger, filled, arguments, problem):
-    refused(ledger("budget", "set", *arguments, "--reason", "why"), 2, problem)
+    refused(ledger("budget", "set", "--reason", "why", *arguments), 2, problem)
     assert len(journal_of(filled)) == 12
 
 
