@@ -547,7 +547,7 @@ def test_a_data_set_is_trained_on_as_its_tensors_are(seeded):
         def __iter__(self):
             return iter([])
 
-    with pytest.raises(ValueError, match="no length"):
+    with pytest.raises(ValueError, match="without a length"):
         train(Stream(), prototype=PROTOTYPE)
     with pytest.raises(ValueError, match=r"found out from all of them: give one .* prototype=\(torch"):
         train(data_set)

@@ -48,7 +48,7 @@ def test_its_files_hold_it_for_every_round_and_read_it_back(ran, expected):
 
 def test_the_report_states_it_with_its_view_and_its_conditions(ran):
     page = html.unescape((ran[0] / "report.html").read_text())
-    assert "Each client as a whole" in page and "never added to what a record lost" in page
+    assert "Each client as a whole" in page and "never added to what one record lost" in page
     assert "User-level, for whoever sees the global models" in page
     assert "Who joined stays secret" in page and "for the server's operator" in page
 

@@ -59,7 +59,7 @@ def test_views_that_are_clipped_one_by_one_are_seen(monkeypatch):
     assert audited.grant.augmentation_multiplicity == 3 and replay(audited).passed
 
     def each_view(self, inputs, targets, norm, mask=None):
-        return clip(self, inputs, targets, norm * self._layout.views, mask)
+        return clip(self, inputs, targets, norm * self.layout.views, mask)
 
     monkeypatch.setattr(GradientEngine, "clip", each_view)
     found = replay(audited)
