@@ -38,6 +38,7 @@ def test_a_mistyped_option_ends_every_command_with_2(name):
     assert CliRunner().invoke(app, [*name.split(), "--no-such-option"]).exit_code == 2
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_nobody_joined_ends_with_1_and_says_so(tmp_path):
     """By an empty sample, which a run bears; others have rounds in which somebody trains."""
     given = ["simulate", "--task", "cancer", "--clients", "10", "--rounds", "1", "-q"]

@@ -101,7 +101,13 @@ def test_a_use_of_rows_that_there_is_not_is_refused_before_anything_is_charged(t
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("used", [{}, {"rows_per_step": 2, "person_gradient": "sum"}], ids=["all rows", "some rows"])
+@pytest.mark.parametrize(
+    "used",
+    [
+        pytest.param({}, id="all rows"),
+        pytest.param({"rows_per_step": 2, "person_gradient": "sum"}, id="some rows", marks=pytest.mark.soak),
+    ],
+)
 def test_the_audit_s_gates_pass_and_a_person_s_bound_lies_below_the_claim(used):
     found = fp.audit_training(Visits(**used), clients=3, progress=False)
     assert found.passed, found
