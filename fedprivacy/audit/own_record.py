@@ -60,12 +60,11 @@ class OwnRecord:
         trained = [p for p in model.parameters() if p.requires_grad]
         best, length, layout = None, 0.0, layout_of(task)
         for place in range(min(_CANDIDATES, len(shard.inputs))):
-            inputs, targets = shard.inputs[place : place + 1], shard.targets[place : place + 1].clone()
+            record = shard.of_records(shard.inputs[place : place + 1], shard.targets[place : place + 1].clone())
+            batch = record.inputs, record.targets
             if layout.computed < shard.rows:  # whichever rows are drawn of a person with one, it is that one
-                targets[:, 1:] = missing_target(targets)
-            record = shard.of_records(inputs, targets)
-            places = torch.arange(layout.computed).unsqueeze(0)
-            batch = chosen_rows(record, places.new_zeros(1), places) if shard.rows > 1 else (inputs, targets)
+                record.targets[:, 1:] = missing_target(record.targets)
+                batch = chosen_rows(record, torch.zeros(1).long(), torch.arange(layout.computed).unsqueeze(0))
             inputs, targets, weights = layout.weighted(*batch)
             loss = (weights * task.loss(model(inputs), targets)).sum()
             parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)

@@ -133,6 +133,12 @@ class Reader:
         """Return the blocks of these numbers, of any shape: two words each, in one additional dimension."""
         return _encrypted(self._subkey, np.uint64(self._stream), numbers)
 
+    def by_place(self, places: NDArray[np.intp], count: int) -> Words:
+        """Return `count` words of each place's own, shape [places, count]; no other place changes them."""
+        blocks = -(-count // WORDS_A_BLOCK)
+        numbers = (places[:, np.newaxis] * blocks + np.arange(blocks)).astype(np.uint64)
+        return self.blocks(numbers).reshape(len(places), blocks * WORDS_A_BLOCK)[:, :count]
+
 
 class Readers:
     """Reads the words of one draw of many streams under one key, in one pass."""

@@ -244,11 +244,17 @@ class Callbacks:
                 raise CallbackError(f"{_name(callback)} measures a {kind}; return numbers by name, {{}} for none.")
             for name, value in found.items():
                 number = number_of(value)
-                if number is None or not isinstance(name, str) or name in known or name in measured:
-                    what = "a metric that the round has already"
-                    what = "which is no name" if not isinstance(name, str) else what
-                    what = "which is no number" if number is None else what
-                    raise CallbackError(f"{_name(callback)} measures {name!r}, {what}; return new names with numbers.")
+                problem = ""
+                if number is None:
+                    problem = "which is no number"
+                elif not isinstance(name, str):
+                    problem = "which is no name"
+                elif name in known or name in measured:
+                    problem = "a metric that the round has already"
+                if number is None or problem:
+                    raise CallbackError(
+                        f"{_name(callback)} measures {name!r}, {problem}; return new names with numbers."
+                    )
                 measured[name] = float(number)
         return measured
 

@@ -44,11 +44,12 @@ def check_function(name: str, given: object, remedy: str, *taken: object) -> Non
     """Refuse what cannot be called, or not with so many arguments; `remedy` describes the function to give."""
     if not callable(given):
         raise ValueError(f"{name} is {given!r}; give {remedy}.")
+    if not taken:
+        return
     try:
         inspect.signature(given).bind(*taken)
     except TypeError as error:
-        if taken:
-            raise ValueError(f"{name} is {given!r}, which cannot be called so ({error}); give {remedy}.") from error
+        raise ValueError(f"{name} is {given!r}, which cannot be called so ({error}); give {remedy}.") from error
     except ValueError:  # a built-in function without a signature
         pass
 

@@ -19,7 +19,7 @@ from multiprocessing import parent_process
 
 from fedprivacy.tasks.cells import Cell, text
 from fedprivacy.tasks.unreadable import Fault, masked
-from fedprivacy.values.wording import count_text
+from fedprivacy.values.wording import count_text, plural
 
 log = logging.getLogger("fedprivacy.tables")
 
@@ -86,7 +86,7 @@ class Sheet:
         """The whole sheet for people."""
         persons = "" if self.persons is None else f" of {count_text(self.persons, 'person')}"
         classes = ", ".join(f"{name}: {count:,}" for name, count in self.classes.items())
-        found = [f"{self.file}: {self.rows:,} {self.each}s{persons}, {self.readable:,} can be read"]
+        found = [f"{self.file}: {self.rows:,} {plural(self.each)}{persons}, {self.readable:,} can be read"]
         found += [f"classes {classes}"] if classes else []
         found += [
             f"no {self.each} can be read: stop this client and mend it; it would spend its budget on nothing"
@@ -103,7 +103,7 @@ class Sheet:
         """The sheet in two lines, of rows that cannot be read; empty if there are none."""
         if self.readable == self.rows:
             return []
-        rows = f"{self.rows - self.readable:,} of {self.rows:,} {self.each}s"
+        rows = f"{self.rows - self.readable:,} of {self.rows:,} {plural(self.each)}"
         least = f"{rows} of {self.file} cannot be read and count for nothing"
         others = len(self.unreadable) - 1
         more = f"; and {count_text(others, 'other reason')}, which 'fedprivacy doctor' shows" if others > 0 else ""

@@ -22,7 +22,7 @@ from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.parts import WHOLE
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.threads import computing_with
-from fedprivacy.mechanisms.keystream import WORDS_A_BLOCK, Keystream, Position, Purpose
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.tasks.augmentation import Augmentation
 
 _EVENLY = 2.0**-24
@@ -117,10 +117,8 @@ class Views:
     def _chances(self, sample: NDArray[np.intp], rows: int, keystream: Keystream, position: Position) -> Tensor:
         """Draw the random numbers of each sampled record, in [0, 1), shape [records * rows * multiplicity, draws]."""
         needed = rows * self.multiplicity * self._augmentation.draws
-        blocks = -(-needed // WORDS_A_BLOCK)
-        numbers = (sample[:, np.newaxis] * blocks + np.arange(blocks)).astype(np.uint64)
-        words = keystream.reader(Purpose.VIEWS, position).blocks(numbers).reshape(len(sample), blocks * WORDS_A_BLOCK)
-        evenly = (words[:, :needed] >> np.uint64(40)).astype(np.float32) * np.float32(_EVENLY)
+        words = keystream.reader(Purpose.VIEWS, position).by_place(sample, needed)
+        evenly = (words >> np.uint64(40)).astype(np.float32) * np.float32(_EVENLY)
         return torch.from_numpy(evenly).view(len(sample) * rows * self.multiplicity, self._augmentation.draws)
 
     def _view(self, inputs: Tensor, chances: Tensor) -> Tensor:

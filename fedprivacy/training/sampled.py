@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy.gradients.layout import Batch, Layout
-from fedprivacy.mechanisms.keystream import WORDS_A_BLOCK, Keystream, Position, Purpose
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.tasks.task import Shard, Task
 from fedprivacy.training.augment import Views
 from fedprivacy.values.unit import missing, unit_of
@@ -28,15 +28,15 @@ _LAST = 2**63 - 1
 """Place in the draw of a row that is missing: after all that are there."""
 
 
-def layout_of(task: Task, views: int = 1) -> Layout:
+def layout_of(task: Task, multiplicity: int = 0) -> Layout:
     """Return the rows of a task's record, and how their gradients become one.
 
     Args:
         task: states its unit of privacy, `rows_per_step` and `person_gradient`.
-        views: augmentation multiplicity.
+        multiplicity: augmentation multiplicity; 0: the rows as they are.
     """
     summed = getattr(task, "person_gradient", Task.person_gradient) == "sum"
-    return Layout(unit_of(task).rows, views, getattr(task, "rows_per_step", None), summed)
+    return Layout(unit_of(task).rows, max(multiplicity, 1), getattr(task, "rows_per_step", None), summed)
 
 
 def sampled_batches(  # noqa: PLR0917 - what one step needs
@@ -97,9 +97,7 @@ def _drawn(there: Tensor, sample: NDArray[np.intp], count: int, keystream: Keyst
     Returns:
         Places of the rows, shape [persons, count].
     """
-    blocks = -(-there.shape[1] // WORDS_A_BLOCK)
-    numbers = (sample[:, np.newaxis] * blocks + np.arange(blocks)).astype(np.uint64)
-    words = keystream.reader(Purpose.ROWS, position).blocks(numbers).reshape(len(sample), blocks * WORDS_A_BLOCK)
-    chances = torch.from_numpy((words[:, : there.shape[1]] >> np.uint64(1)).astype(np.int64)).to(there.device)
+    words = keystream.reader(Purpose.ROWS, position).by_place(sample, there.shape[1])
+    chances = torch.from_numpy((words >> np.uint64(1)).astype(np.int64)).to(there.device)
     order = chances.masked_fill(~there, _LAST).argsort(1)
     return order[:, :count].sort(1).values

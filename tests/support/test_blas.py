@@ -12,7 +12,9 @@ from tests.support.processors import environment
 SHOW = "from fedprivacy._support.blas import matrix_library; print(matrix_library().strict)"
 COMPUTED = "import torch; torch.randn(8, 8) @ torch.randn(8, 8)"
 BY_PLACE = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
-"""Whether MKL's products of a small network with AVX2 go by a row's place if they are not strict: not on an EPYC."""
+"""True on Intel's processors: MKL's products of a small network with AVX2, if they are not strict, depend there on a
+row's place. On an EPYC they do not.
+"""
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch multiplies without MKL")
 

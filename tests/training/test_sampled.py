@@ -24,7 +24,7 @@ from tests.gradients.oracle import cross_entropy
 M = 6
 KEY = Keystream.from_seed(5, "client-0")
 ROWS = (1, 6, 2, 4, 5, 3, 6, 1)
-"""Of each person: fewer than are drawn, as many, and more."""
+"""Numbers of rows, one for each person: fewer than are drawn, as many, and more."""
 
 
 def visits(rows=ROWS, seed=0, width=4):

@@ -76,7 +76,7 @@ def _trained(client: LocalClient, plan: TrainingPlan, message: Message, store: K
     optimizer = optimizer_in(config, assignment.round)
     algorithm = config.algorithm_in(assignment.round)
     views = client.views(config.augmentation_multiplicity)
-    layout = layout_of(client.task, max(config.augmentation_multiplicity, 1))
+    layout = layout_of(client.task, config.augmentation_multiplicity)
     batch, pull = rate * plan.shard_size(disclosed), request.proximal_mu
     training = Baseline(rate, batch, optimizer, pull, algorithm, views, layout)
     model = _model(client.task, client.shard.inputs.device)

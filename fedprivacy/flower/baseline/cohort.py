@@ -37,7 +37,7 @@ def train_without_privacy(
             ["privacy is on; a private run's clients train by private_client, which clips and adds noise."]
         )
     one = clients[0]
-    engine = _engine(one.task, one.shard.inputs.device, max(config.augmentation_multiplicity, 1))
+    engine = _engine(one.task, one.shard.inputs.device, config.augmentation_multiplicity)
     load(engine.model, start.arrays)
     training = BaselineCohort(
         engine,
@@ -60,6 +60,6 @@ def _trainee(order: Order, client: LocalClient, base: Keystream) -> BaselineTrai
 
 
 @cache
-def _engine(task: Task, device: torch.device, views: int) -> GradientEngine:
+def _engine(task: Task, device: torch.device, multiplicity: int) -> GradientEngine:
     """Kept for the life of the process, as that of private clients is."""
-    return GradientEngine(task.model().to(device), task.loss, Unclipped(), layout=layout_of(task, views))
+    return GradientEngine(task.model().to(device), task.loss, Unclipped(), layout=layout_of(task, multiplicity))
