@@ -1,6 +1,7 @@
 """`fedprivacy deploy check`: what is wrong with a host is found before a run finds it, and no record shows."""
 
 import json
+import re
 import shutil
 import ssl
 import threading
@@ -148,7 +149,7 @@ def test_the_owner_is_told_what_cannot_be_read_if_the_task_fails_on_it(client):
 def test_the_owner_is_told_of_records_that_no_table_holds(client):
     points = client.parents[2] / "records" / "points.npy"
     np.save(points, np.full((80, 2), np.nan))
-    assert "80" not in check(client).output
+    assert not re.search(r"\b80\b|record can be read", check(client).output)  # a key's digits may hold 80
     own_shard.cache_clear()
     shown = " ".join(CliRunner().invoke(deploy_app, ["check", str(client)], env={"COLUMNS": "400"}).output.split())
     assert "failed cells no record can be read" in shown and ": 80 records, 0 can be read" in shown
