@@ -43,7 +43,8 @@ delta = 1e-5                # well below 1 / number of records
 # records = "/srv/fedprivacy/records"        # where the task finds a client's records
 # environment = "/srv/fedprivacy/.venv"      # the Python environment that has fedprivacy, on every host
 # account = "fedprivacy"                     # under which everything runs, on every host
-# superlink-port = 8000                      # these three answer their own host alone
+# superlink-port = 8000                      # these four answer their own host alone
+# superexec-port = 8001
 # supernode-port = 9094
 # dashboard-port = 8050
 # days = 365                                 # validity of the certificates
@@ -69,6 +70,7 @@ class Description:
     environment: str = setting("On every host.", "/srv/fedprivacy/.venv")
     account: str = setting("On every host.", "fedprivacy")
     superlink_port: int = setting("On the server's host.", 8000, bounds=_PORTS)
+    superexec_port: int = setting("On the server's host, for its health.", 8001, bounds=_PORTS)
     supernode_port: int = setting("On a client's host.", 9094, bounds=_PORTS)
     dashboard_port: int = setting("On the server's host.", 8050, bounds=_PORTS)
     days: int = setting("Validity of the certificates.", 365, bounds=(1, MAX_DAYS))

@@ -81,7 +81,7 @@ class LoopbackFederation:
     def __init__(self, supervisor: Supervisor, directory: Path, clients: Sequence[str]) -> None:
         self._supervisor = supervisor
         self._directory = directory.resolve()
-        self._port, *ports = free_ports(1 + len(clients))
+        self._port, self._superexec_port, *ports = free_ports(2 + len(clients))
         self._runtime_ports = dict(zip(clients, ports, strict=True))
         self._node_ids: dict[str, str] = {}
         self._superlink: SupervisedProcess
@@ -93,16 +93,22 @@ class LoopbackFederation:
         return f"{HOST}:{self._port}"
 
     def start_superlink(self) -> None:
-        """Start the SuperLink; it goes on to open its port in the background."""
+        """Start the SuperLink, and the SuperExec beside it, which starts runs; they go on in the background."""
         command: list[str | Path] = [
-            *(program("flower-superlink"), "--host", HOST, "--port", str(self._port)),
+            *(sys.executable, "-m", "fedprivacy.deploy.superlink", "--host", HOST, "--port", str(self._port)),
             *("--ssl-ca-certfile", self.keys.ca_certificate),
             *("--ssl-certfile", self.keys.server_certificate),
             *("--ssl-keyfile", self.keys.server_key),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--database", self._directory / "superlink" / "state.db"),
+            *("--database", self._directory / "superlink" / "state.db", "--isolation", "process"),
         ]
         self._superlink = self._start("superlink", command, home="superlink")
+        superexec: list[str | Path] = [
+            *(program("flower-superexec"), "--runtime-api-address", self.address),
+            *("--root-certificates", self.keys.ca_certificate),
+            *("--health-server-address", f"{HOST}:{self._superexec_port}"),
+        ]
+        self._start("superexec", superexec, home="superlink")
 
     def wait_for_superlink(self) -> None:
         """Wait until the SuperLink answers over TLS with a certificate of our CA.

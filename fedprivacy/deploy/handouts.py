@@ -42,7 +42,9 @@ SIGNING_KEY = "signing.key"
 CLIENT_KEYS = "clients"
 """Names in the server's folder."""
 
-_SERVICES = ("superlink", "proxy", "dashboard")
+_SERVICES = ("superlink", "superexec", "proxy", "dashboard")
+
+_PORTS = ("superlink_port", "superexec_port", "supernode_port", "dashboard_port")
 
 
 class Handouts(NamedTuple):
@@ -135,6 +137,7 @@ def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, fo
         host=wanted.host,
         port=wanted.port,
         superlink_port=wanted.superlink_port,
+        superexec_port=wanted.superexec_port,
         runtime_port=wanted.superlink_port,
         task=task.name,
         server_key=server_public_key(server_key(own / SIGNING_KEY)),
@@ -201,7 +204,8 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
 def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> dict[str, Any]:
     """Facts that the templates of every party may ask for; `folder` is the party's on its host."""
     return wanted.settings() | {
-        **{name: getattr(wanted, name) for name in ("rounds", "superlink_port", "supernode_port", "dashboard_port")},
+        "rounds": wanted.rounds,
+        **{port: getattr(wanted, port) for port in _PORTS},
         "folder": folder,
         "address": f"[{wanted.host}]:{wanted.port}" if ":" in wanted.host else f"{wanted.host}:{wanted.port}",
         "party": server,

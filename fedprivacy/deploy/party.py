@@ -30,6 +30,7 @@ class Party:
         host: the server's DNS name or IP address.
         port: of the proxy.
         superlink_port: of the SuperLink, on the server's host.
+        superexec_port: on which the SuperExec, which starts runs on the server's host, says that it is well.
         runtime_port: on which this host's own Flower process answers its own host: the SuperLink's, or the SuperNode's.
         task: what a run calls the task.
         server_key: the public half of the key that signs grants, in hexadecimal.
@@ -40,6 +41,7 @@ class Party:
     host: str
     port: int
     superlink_port: int
+    superexec_port: int
     runtime_port: int
     task: str
     server_key: str

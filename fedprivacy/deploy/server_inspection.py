@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import tomllib
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
         ("clients", lambda: _clients(folder / CLIENT_KEYS, _plan(folder))),
         ("connection", lambda: _connection(party)),
         ("superlink", lambda: _superlink(party, ca)),
+        ("superexec", lambda: _superexec(party)),
     ]
     yield from findings(checks)
     yield from door_findings(party, HOST, ca)
@@ -171,3 +173,14 @@ def _superlink(party: Party, ca: Path) -> str:
             f"no SuperLink answers on {address}", "sudo systemctl start fedprivacy-superlink, and see its log"
         )
     return f"answers on {address}"
+
+
+def _superexec(party: Party) -> str:
+    address = f"{HOST}:{party.superexec_port}"
+    with socket.socket() as probe:
+        if probe.connect_ex((HOST, party.superexec_port)) != 0:
+            raise Objection(
+                f"no SuperExec answers on {address}: runs are accepted, and wait for ever",
+                "sudo systemctl start fedprivacy-superexec, and see its log",
+            )
+    return f"starts runs; answers on {address}"

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +24,15 @@ from fedprivacy.runs.settings.configuration import RUNS, ConfigError, Value
 _ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Changed): .+")
 """The last line of a traceback, or what a log says of an error."""
 
-_FINISHED = "finished:"
-_POLL = 1.0
-_PATIENCE = 60.0
+_PENDING, _FINISHED = "pending", "finished:"
+
+POLL = 1.0
+"""Seconds between two looks at a run."""
+
+START = 15.0
+"""Seconds within which a run starts on a server that has nothing else to do."""
+
+PATIENCE = 60.0
 """Seconds after the end of a run's log within which the run has ended, too."""
 
 
@@ -80,41 +86,66 @@ class Operator:
             started = self._asked("run", submission.app, self.connection, "--run-config", config)
         run_id = str(started["run-id"])
         try:
-            reason = self._follow(run_id, show)
+            self._wait_for_start(run_id, show)
+            status, details, log = self._follow(run_id, show)
         except KeyboardInterrupt:
             raise DeploymentError(
                 f"Run {run_id} goes on, and is not watched any more; {self._remedies(run_id)}."
             ) from None
-        status, details = self._ended(run_id)
         if status != COMPLETED:
-            raise DeploymentError(f"Run {run_id} ended as {status}: {reason or details}")
+            errors = [found.group() for line in log if (found := _ERROR.search(line))]
+            raise DeploymentError(f"Run {run_id} ended as {status}: {errors[-1] if errors else details}")
 
-    def _follow(self, run_id: str, show: Callable[[str], None]) -> str:
-        """Show a run's log, and return the last error in it."""
-        reason = ""
+    def _wait_for_start(self, run_id: str, show: Callable[[str], None]) -> None:
+        """Wait until somebody starts the run; say why it may be late."""
+        late = time.monotonic() + START
+        while self._status(run_id)[0] == _PENDING:
+            if time.monotonic() > late:
+                show(
+                    f"Run {run_id} still waits for the SuperExec, which starts runs. See that it is up "
+                    "('systemctl status fedprivacy-superexec', 'fedprivacy deploy check .'); this goes on waiting."
+                )
+                late = float("inf")
+            time.sleep(POLL)
+
+    def _follow(self, run_id: str, show: Callable[[str], None]) -> tuple[str, str, list[str]]:
+        """Show a run's log to its end; return Flower's word for how the run ended, what it says besides, and the log.
+
+        A log that breaks off while the run goes on is taken up again: Flower tells it from its first line.
+        """
+        log: list[str] = []
+        news = time.monotonic()
+        while True:
+            told = self._shown(run_id, log, show)
+            news = time.monotonic() if len(told) > len(log) else news
+            log = max(log, told, key=len)
+            status, details = self._status(run_id)
+            if status.startswith(_FINISHED):
+                return status, details, log
+            if time.monotonic() - news > PATIENCE:
+                raise DeploymentError(
+                    f"The log of run {run_id} ended, and the run is {status}; {self._remedies(run_id)}."
+                )
+            time.sleep(POLL)
+
+    def _shown(self, run_id: str, known: Sequence[str], show: Callable[[str], None]) -> list[str]:
+        """The lines of a run's log; those that are not known yet are shown as they come."""
         command = [str(program("flwr")), "log", run_id, self.connection, "--stream"]
+        lines: list[str] = []
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
         ) as stream:
             assert stream.stdout is not None  # it was asked for
             for line in stream.stdout:
-                show(line.rstrip("\n"))
-                if found := _ERROR.search(line):
-                    reason = found.group()
-        return reason
+                lines.append(line.rstrip("\n"))
+                if known[len(lines) - 1 : len(lines)] != lines[-1:]:
+                    show(lines[-1])
+        return lines
 
-    def _ended(self, run_id: str) -> tuple[str, str]:
-        """Flower's word for how a run ended, and what it says besides."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            (run,) = self._asked("ls", self.connection, "--run-id", run_id)["runs"]
-            if run["status"].startswith(_FINISHED):
-                return run["status"], run["status-details"]
-            if time.monotonic() > deadline:
-                raise DeploymentError(
-                    f"The log of run {run_id} ended, and the run is {run['status']}; {self._remedies(run_id)}."
-                )
-            time.sleep(_POLL)
+    def _status(self, run_id: str) -> tuple[str, str]:
+        """Flower's word for how a run stands, and what it says besides."""
+        (run,) = self._asked("ls", self.connection, "--run-id", run_id)["runs"]
+        return run["status"], run["status-details"]
 
     def _remedies(self, run_id: str) -> str:
         return f"'flwr ls {self.connection}' shows it, 'flwr stop {run_id} {self.connection}' ends it"

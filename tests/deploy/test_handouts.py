@@ -96,7 +96,7 @@ def test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_regi
     options = options_of(own / "server" / "systemd" / "fedprivacy-superlink.service")
     assert options.keys() == {  # nothing that opens another door, or this one without TLS
         *("--host", "--port", "--database", "--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-        *("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile"),
+        *("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile", "--isolation"),
     }
     assert (options["--host"], options["--port"]) == ("127.0.0.1", "8000")
     ssl.create_default_context().load_cert_chain(options["--ssl-certfile"], options["--ssl-keyfile"])  # belong together
@@ -143,7 +143,7 @@ def test_the_proxy_lets_the_clients_interface_through_and_nothing_else(own):
 def test_what_a_service_writes_no_other_account_reads(own):
     units = list(own.rglob("fedprivacy-*.service"))
     services = {unit.stem.removeprefix("fedprivacy-") for unit in units}
-    assert services == {"client", "dashboard", "proxy", "superlink"}
+    assert services == {"client", "dashboard", "proxy", "superexec", "superlink"}
     for unit in units:
         assert re.findall(r"^UMask=(.*)$", unit.read_text(), re.MULTILINE) == ["0077"]
 

@@ -29,12 +29,12 @@ NOBODY_ANSWERS = {"server": "failed"}
 @pytest.fixture
 def hosts(tmp_path):
     """A deployment on this machine, of which no process runs."""
-    port, superlink_port, runtime_port = free_ports(3)
+    port, superlink_port, superexec_port, runtime_port = free_ports(4)
     shutil.copy(OWN, tmp_path / "mine.py")
     settings = {
         **{"host": "localhost", "port": port, "clients": ["hospital-1"], "task": "mine.py:Sides"},
         **{"epsilon": 3.0, "delta": 1e-3, "client-keys": "operator"},
-        **{"superlink-port": superlink_port, "supernode-port": runtime_port},
+        **{"superlink-port": superlink_port, "superexec-port": superexec_port, "supernode-port": runtime_port},
         "server-folder": f"{tmp_path}/out/server",
         "client-folder": f"{tmp_path}/out/clients/{{client}}",
         "records": f"{tmp_path}/records",
@@ -233,7 +233,7 @@ def another_signing_key(server):
     server_key(server / "signing.key")
 
 
-NOT_STARTED = {"connection": "warning", "superlink": "failed", "server": "failed"}
+NOT_STARTED = {"connection": "warning", "superlink": "failed", "superexec": "failed", "server": "failed"}
 NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed")
 OF_THE_SERVER = {
     "nothing": (lambda server: None, {}, ""),

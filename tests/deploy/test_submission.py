@@ -114,17 +114,22 @@ def test_a_question_run_tells_where_its_answers_are(app, tmp_path, monkeypatch, 
 STARTED = {"success": True, "run-id": "7"}
 
 
-def flwr_that_answers(tmp_path, monkeypatch, started, status, log="INFO: round 1"):
-    """A program with Flower's answers; like Flower's, it ends with 0 whatever became of the run."""
-    runs = {"success": True, "runs": [{"run-id": "7", "status": status, "status-details": "N/A"}]}
-    answers = {"run": json.dumps(started), "log": log, "ls": json.dumps(runs)}
-    for name, answer in answers.items():
-        (tmp_path / f"{name}.answer").write_text(f"{answer}\n")
+def flwr_that_answers(tmp_path, monkeypatch, started, *status, log=("INFO: round 1",)):
+    """A program with Flower's answers, the last for ever; like Flower's, it ends with 0 whatever became of the run."""
+    runs = [{"success": True, "runs": [{"run-id": "7", "status": one, "status-details": "N/A"}]} for one in status]
+    answers = {"run": [json.dumps(started)], "log": log, "ls": [json.dumps(listed) for listed in runs]}
+    for name, given in answers.items():
+        for number, answer in enumerate(given):
+            (tmp_path / f"{name}.answer{number}").write_text(f"{answer}\n")
     fake = tmp_path / "flwr"
-    fake.write_text(f'#!/bin/sh\n[ "$1" = run ] && cp "$5" {tmp_path}/given.toml\ncat "{tmp_path}/$1.answer"\n')
+    fake.write_text(
+        f'#!/bin/sh\n[ "$1" = run ] && cp "$5" {tmp_path}/given.toml\nset -- {tmp_path}/"$1".answer*\n'
+        'cat "$1"\n[ $# = 1 ] || rm "$1"\n'
+    )
     fake.chmod(0o755)
     monkeypatch.setattr(submission, "program", lambda _: fake)
-    monkeypatch.setattr(submission, "_PATIENCE", 0.0)
+    monkeypatch.setattr(submission, "PATIENCE", 0.0)
+    monkeypatch.setattr(submission, "POLL", 0.01)
 
 
 @pytest.fixture
@@ -151,9 +156,28 @@ def test_a_run_that_completed_was_shown_and_got_its_settings(given, tmp_path, mo
 )
 def test_a_run_that_did_not_says_why(given, tmp_path, monkeypatch, started, status, words):
     log = "INFO: round 1\nsome.TooFewClientsError: 1 of 3 clients came\nINFO: end"
-    flwr_that_answers(tmp_path, monkeypatch, started, status, log)
+    flwr_that_answers(tmp_path, monkeypatch, started, status, log=[log])
     with pytest.raises(DeploymentError, match=words):
         Operator("deployment").run(given, lambda _: None)
+
+
+def test_a_run_that_nobody_starts_says_so_and_is_waited_for(given, tmp_path, monkeypatch):
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, "pending", "pending", "pending", "running", "finished:completed")
+    monkeypatch.setattr(submission, "START", 0.0)
+    monkeypatch.setattr(submission, "PATIENCE", 60.0)
+    shown = []
+    Operator("deployment").run(given, shown.append)
+    assert "still waits for the SuperExec" in shown[0] and "systemctl status fedprivacy-superexec" in shown[0]
+    assert shown[1:] == ["INFO: round 1"]
+
+
+def test_a_log_that_breaks_off_is_taken_up_again_where_it_was(given, tmp_path, monkeypatch):
+    log = ["INFO: round 1\nError: HTTP 500", "INFO: round 1\nINFO: round 2\nINFO: end"]
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, "running", "running", "finished:completed", log=log)
+    monkeypatch.setattr(submission, "PATIENCE", 60.0)
+    shown = []
+    Operator("deployment").run(given, shown.append)
+    assert shown == ["INFO: round 1", "Error: HTTP 500", "INFO: round 2", "INFO: end"]
 
 
 def test_whoever_stops_watching_is_told_that_the_run_goes_on(given, tmp_path, monkeypatch):
@@ -167,6 +191,6 @@ def test_whoever_stops_watching_is_told_that_the_run_goes_on(given, tmp_path, mo
 
 def test_what_is_no_answer_is_shown(given, tmp_path, monkeypatch):
     flwr_that_answers(tmp_path, monkeypatch, STARTED, "")
-    (tmp_path / "run.answer").write_text("Segmentation fault\n")
+    (tmp_path / "run.answer0").write_text("Segmentation fault\n")
     with pytest.raises(DeploymentError, match="Segmentation fault"):
         Operator("deployment").run(given, lambda _: None)

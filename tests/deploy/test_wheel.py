@@ -109,14 +109,14 @@ NOT_PROXIED = set() if NGINX else {"interfaces"}
 @pytest.fixture
 def hosts(fedprivacy, folder):
     """Two hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine."""
-    port, superlink_port, runtime_port, *ports = free_ports(3 + len(HOSPITALS))
+    port, superlink_port, superexec_port, runtime_port, *ports = free_ports(4 + len(HOSPITALS))
     settings = {
         "host": "localhost",
         "port": port if NGINX else superlink_port,
         "clients": list(HOSPITALS),
         "task": "mine.py:Sides",
         **{"epsilon": 3.0, "delta": 1e-3, "rounds": 1, "client-keys": "operator"},
-        **{"superlink-port": superlink_port, "supernode-port": runtime_port},
+        **{"superlink-port": superlink_port, "superexec-port": superexec_port, "supernode-port": runtime_port},
         "server-folder": f"{folder}/deployment/server",
         "client-folder": f"{folder}/deployment/clients/{{client}}",
         "records": f"{folder}/records",

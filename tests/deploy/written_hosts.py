@@ -33,8 +33,9 @@ class WrittenHosts:
         self.clients = sorted((folder / "clients").iterdir())
 
     def start_server(self):
-        """The SuperLink; and, where there is an nginx, the proxy in front of it."""
+        """The SuperLink and its SuperExec; and, where there is an nginx, the proxy in front of them."""
         superlink = self._start(self.server, "superlink")
+        self._start(self.server, "superexec")
         if NGINX:
             unit = self.server / "systemd" / "fedprivacy-proxy.service"
             unit.write_text(unit.read_text().replace("/usr/sbin/nginx", NGINX))
