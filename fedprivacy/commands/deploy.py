@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -95,6 +96,31 @@ def check(
         command = f"{as_typed()} audit --node {shlex.quote(str(folder))}"
         PLAIN.print(f"Next: '{command}' looks whether the code that will run here deserves its epsilon.")
     raise typer.Exit(1 if failed else 0)
+
+
+@deploy_app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(help="This host's folder, as deploy init made it.", show_default=False)],
+    *,
+    out: Annotated[Path, typer.Option(help="New file, outside of the folder.", show_default=False)],
+) -> None:
+    """Back up this host, the server's or a client's, while it runs. The file holds its secret keys.
+
+    Exit code 1: the server's ledger does not verify, and nothing was written.
+    """
+    from fedprivacy.deploy.backup import BackupError, write_backup
+    from fedprivacy.flower.client.node import Refused
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.replay import BrokenJournalError
+
+    mistakes = (BackupError, Refused, LedgerError, OSError, tomllib.TOMLDecodeError)
+    with _checked(), plain_errors(*mistakes, code=2), plain_errors(BrokenJournalError, code=1):
+        made = write_backup(folder, out)
+    ledger = "" if made.entries is None else f" {made.entries:,} entries of the ledger are verified."
+    PLAIN.print(f"{out}: {made.files:,} files, {made.size / 1e6:,.1f} MB.{ledger}")
+    PLAIN.print("It holds this host's secret keys: keep it where nobody else can read it.")
+    for path in made.left_out:
+        PLAIN.print(f"Not in it: {path}")
 
 
 @deploy_app.command()
