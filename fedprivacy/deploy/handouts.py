@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from fedprivacy._support.durable import UNNAMED, name_durably
 from fedprivacy._support.settings import ConfigError
@@ -27,6 +26,7 @@ from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy._support.sources import names_file
 from fedprivacy.deploy import party
 from fedprivacy.deploy.app_folder import task_from_here, write_app
+from fedprivacy.deploy.certificates import fingerprint
 from fedprivacy.deploy.description import OPERATOR, Description
 from fedprivacy.deploy.federation import write_toml
 from fedprivacy.deploy.keys import write_client_key, write_keys
@@ -152,7 +152,7 @@ def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, fo
         "app": app,
         "expires": f"{keys.expires:%Y-%m-%d}",
         "client_folder": wanted.client_folder,
-        "fingerprint": _fingerprint(keys.ca_certificate),
+        "fingerprint": fingerprint(x509.load_pem_x509_certificate(keys.ca_certificate.read_bytes())),
     }
     texts = {f"systemd/{_unit(name)}": _unit(name) for name in _SERVICES}
     texts |= {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")} | {"README.md": "server.md"}
@@ -244,8 +244,3 @@ def _write_record(description: Description, folder: Path) -> None:
 
 def _unit(name: str) -> str:
     return f"fedprivacy-{name}.service"
-
-
-def _fingerprint(certificate: Path) -> str:
-    """The fingerprint, as `openssl x509 -fingerprint -sha256` prints it."""
-    return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(SHA256()).hex(":").upper()
