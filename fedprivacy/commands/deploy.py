@@ -188,6 +188,37 @@ def keys(
 
 
 @deploy_app.command()
+def renew(
+    folder: Annotated[Path, typer.Argument(help="Of deploy init or deploy keys, with ca/.")] = Path("deployment"),
+    *,
+    authority: Annotated[
+        str | None,
+        typer.Option(help="Change the authority: add a second one; switch the server to it; drop the first."),
+    ] = None,
+    days: Annotated[int, typer.Option(help="Validity of the server's certificate, in days.")] = 365,
+) -> None:
+    """Renew the server's certificate under the same authority, which no client notices; or change the authority.
+
+    With an authority's steps, clients may follow on different days: docs/how-to/certificates.md.
+    """
+    from fedprivacy.deploy.certificates import SWITCH, fingerprint
+    from fedprivacy.deploy.certificates import renew as renewed
+
+    with _checked():
+        now = renewed(folder, authority, days=days)
+    trusted = ", ".join(fingerprint(each)[:11] for each in now.authorities)
+    PLAIN.print(f"ca.crt trusts {trusted}; server.crt is from {fingerprint(now.issuer)[:11]}.")
+    if authority in (None, SWITCH):
+        until = f"{now.server.not_valid_after_utc:%Y-%m-%d}"
+        PLAIN.print(f"New, until {until}: server.crt and server.key in {folder / 'server'}.")
+        PLAIN.print("Next: copy both to the server's host and start its services again between two runs.")
+    else:
+        PLAIN.print(f"New: ca.crt in {folder / 'server'} and in each client's folder. To be compared by telephone:")
+        PLAIN.print(f"  {fingerprint(now.authorities[0])}")
+        PLAIN.print("Next: bring it to the server's host and to every client, each of which starts its services again.")
+
+
+@deploy_app.command()
 def client_key(
     name: Annotated[str, typer.Argument(help="The client's name, the same as the operator registers.")],
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),

@@ -172,8 +172,8 @@ def read_by_pandas(client):
 
 
 def guard_gone(client):
-    (client / "guard.log.sealed").mkdir()
-    (client / "guard.log.sealed" / f"{'0' * 64}.update").touch()
+    (client / "guard" / "guard.log.sealed").mkdir()
+    (client / "guard" / "guard.log.sealed" / f"{'0' * 64}.update").touch()
 
 
 def two_guards(client):
@@ -255,7 +255,7 @@ OF_THE_SERVER = {
         "the clients allow mine.py:Sides",
     ),
     "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 1"), {"run": "failed"}, "every client refuses"),
-    "no ledger": (lambda server: (server / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
+    "no ledger": (lambda server: (server / "ledger" / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
     "a key not sent": (
         lambda server: (server / "clients" / "hospital-1.pub").unlink(),
         {"clients": "warning"},
