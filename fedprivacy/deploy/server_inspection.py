@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_public_key
 
+from fedprivacy._support.discretion import hushed
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
 from fedprivacy.deploy.federation import CONNECTION, HOST, healthy
@@ -27,6 +28,7 @@ from fedprivacy.deploy.inspection import (
     findings,
     lasts,
     readable_by_owner_alone,
+    room_on,
     warning,
 )
 from fedprivacy.deploy.keys import subject_name
@@ -40,6 +42,9 @@ from fedprivacy.values.wording import count_text
 
 RUN_CONFIG = "run.toml"
 
+_LEDGER_BYTES = 16_000_000
+"""Number of bytes by which a ledger may grow until somebody looks at its disk again."""
+
 
 def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
     """Everything that is checked on the server's host."""
@@ -51,6 +56,7 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
         ("run", lambda: _run(folder, party)),
         ("signing key", lambda: _signing_key(_plan(folder), party)),
         ("ledger", lambda: _ledger(_plan(folder))),
+        ("room", lambda: _room(_plan(folder), folder)),
         ("clients", lambda: _clients(folder / CLIENT_KEYS, _plan(folder))),
         ("connection", lambda: _connection(party)),
         ("superlink", lambda: _superlink(party, ca)),
@@ -136,6 +142,17 @@ def _ledger(plan: TrainingPlan) -> str:
             f"no ledger can be made in {file.parent}", f"let this account write there, or change {RUN_CONFIG}"
         )
     return f"{url} will be made by the first run"
+
+
+def _room(plan: TrainingPlan, folder: Path) -> str:
+    """Compare the disk with a model, two checkpoints and a ledger, and with what Flower's database holds of a round."""
+    with hushed():
+        model = sum(values.nbytes for values in plan.task.model().state_dict().values())
+    least = 3 * model + _LEDGER_BYTES
+    file = database_file(plan.config.ledger_url(deployed=True))
+    if file is not None and file.parent.stat().st_dev != folder.stat().st_dev:
+        room_on(file.parent, _LEDGER_BYTES, _LEDGER_BYTES, "the ledger")
+    return room_on(folder, least, least + (plan.config.clients + 1) * model, "a run")
 
 
 def _clients(folder: Path, plan: TrainingPlan) -> str:

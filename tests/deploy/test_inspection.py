@@ -1,6 +1,7 @@
 """`fedprivacy deploy check`: what is wrong with a host is found before a run finds it, and no record shows."""
 
 import json
+import os
 import re
 import shutil
 import ssl
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,7 +185,7 @@ def two_guards(client):
 PARTY, NODE, RUN = "party.toml", "node-config.toml", "run.toml"
 OF_A_CLIENT = {
     "a key for all": (lambda client: (client / "hospital-1.key").chmod(0o644), {"key": "failed"}, "chmod 600"),
-    "another task": (task_changed, {"task": "failed", "records": "failed"}, "look who changed it"),
+    "another task": (task_changed, {"task": "failed", "records": "failed", "room": "failed"}, "look who changed it"),
     "no records": (
         lambda client: shutil.rmtree(client.parents[2] / "records"),
         {"records": "failed"},
@@ -234,7 +236,7 @@ def another_signing_key(server):
 
 
 NOT_STARTED = {"connection": "warning", "superlink": "failed", "superexec": "failed", "server": "failed"}
-NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed")
+NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "room", "clients"), "failed")
 OF_THE_SERVER = {
     "nothing": (lambda server: None, {}, ""),
     "a key for all": (lambda server: (server / "server.key").chmod(0o640), {"server key": "failed"}, "mode 640"),
@@ -271,6 +273,31 @@ def test_what_is_wrong_with_the_server_is_named(server, wrong):
     verdicts, told = objections(server)
     assert verdicts == found | NOT_STARTED
     assert words in told
+
+
+ROOM = [  # of a disk: free bytes, free files; and how the check of a client ends
+    (0, 999, "failed", "0 MB free on the disk of"),
+    (30_000_000, 3, "failed", "can hold only 3 more files"),
+    (250_000, 999, "warning", "and in time 0.3"),
+]
+
+
+@pytest.mark.parametrize(("free", "files", "verdict", "words"), ROOM)
+def test_a_full_disk_is_named_before_a_run_is_charged(client, monkeypatch, free, files, verdict, words):
+    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=1000, f_favail=files)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    verdicts, told = objections(client)
+    assert verdicts == {"room": verdict} | NOBODY_ANSWERS
+    assert words in told and "make room there, before a run is charged" in told
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(0, "failed"), (16_000_000, "failed"), (16_000_100, "warning")])
+def test_a_server_s_disk_needs_room_for_ledger_model_and_checkpoints(server, monkeypatch, free, verdict):
+    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=0, f_favail=0)  # as a file system that counts no files
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    verdicts, told = objections(server)
+    assert verdicts == {"room": verdict} | NOT_STARTED
+    assert "a run needs 16 MB" in told
 
 
 def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):
