@@ -116,8 +116,6 @@ def _own_checks(settings: NodeSettings, key: Path, party: Party) -> list[Check]:
 def _budget(settings: NodeSettings) -> str:
     budget = settings.budget
     words = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
-    if not budget.enforced:
-        raise warning(f"{words}: nothing is ever refused", f"choose an epsilon in {NODE_CONFIG}")
     if budget.epsilon > _LARGE_EPSILON:
         raise warning(f"{words} promises little", f"choose an epsilon of a few in {NODE_CONFIG}")
     return words

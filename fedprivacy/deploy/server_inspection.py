@@ -94,7 +94,9 @@ def _server_key(file: Path, certificate: Path) -> str:
 
 def _plan(folder: Path) -> TrainingPlan:
     try:
-        return plan_of(tomllib.loads((folder / RUN_CONFIG).read_text()))
+        plan = plan_of(tomllib.loads((folder / RUN_CONFIG).read_text()))
+        plan.check_limited()
+        return plan
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RunFolderError) as error:
         raise Objection(f"{folder / RUN_CONFIG} cannot be read ({error})") from error
     except ConfigError as error:

@@ -196,6 +196,16 @@ OF_A_CLIENT = {
     "two guards": (two_guards, {"guard": "failed"}, "each would allow the whole budget"),
     "another server": (changed(PARTY, 'server-key = "', 'server-key = "0'), {"node-config": "failed"}, "by telephone"),
     "a typo": (changed(NODE, "\nepsilon =", "\nepsilom = 1.0\nepsilon ="), {"node-config": "failed"}, "epsilom"),
+    "no limit": (
+        changed(NODE, "epsilon = 3.0", "epsilon = inf"),
+        {"node-config": "failed"},
+        "gives epsilon as inf; give a finite number, such as 3.0",
+    ),
+    "noise without end": (
+        changed(NODE, "\nepsilon =", "\nleast-noise-multiplier = nan\nepsilon ="),
+        {"node-config": "failed"},
+        "gives least-noise-multiplier as nan; give a positive number, such as 0.3",
+    ),
     "a large budget": (changed(NODE, "epsilon = 3.0", "epsilon = 30.0"), {"budget": "warning"}, "promises little"),
     "another version": (
         changed(PARTY, 'fedprivacy = "', 'fedprivacy = "9'),
@@ -257,6 +267,11 @@ OF_THE_SERVER = {
         "the clients allow mine.py:Sides",
     ),
     "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 1"), {"run": "failed"}, "every client refuses"),
+    "no limit": (
+        changed(RUN, "epsilon = 3.0", "epsilon = inf\nnoise-multiplier = 1.0"),
+        NOT_PLANNED,
+        "epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one.",
+    ),
     "no ledger": (lambda server: (server / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
     "a key not sent": (
         lambda server: (server / "clients" / "hospital-1.pub").unlink(),
