@@ -57,17 +57,20 @@ def _bound(kept: Filter, past: History, event: Event) -> str:
 
 
 def _remedy(kept: Filter, past: History, event: PoissonSampledGaussian, steps: int) -> str:
-    """Say which noise helps: one for all steps, or that of the steps before; else what else does."""
-    try:
-        enough = math.ceil(100 * kept.noise_multiplier(event.sampling_rate, steps, event.relation, past)) / 100
-        if kept.quota(past, replace(event, noise_multiplier=enough)) >= steps:
-            return f"A noise-multiplier of {enough:g} allows {count_text(steps, 'step')}."
-    except ValueError:  # no noise is enough, or the filter takes no other
-        pass
-    for before in past:
-        if isinstance(before, PoissonSampledGaussian) and (more := _allowed(kept, past, before)):
-            left = count_text(more, "step")
-            return f"A shorter run with the noise multiplier of before, {before.noise_multiplier:.4g}, has {left} left."
+    """Say which noise helps: that of steps before, or one for all steps that are wanted; else what else does."""
+    gaussians = [before for before in past if isinstance(before, PoissonSampledGaussian)]
+    left, same = max(
+        ((_allowed(kept, past, before), before.noise_multiplier) for before in gaussians), default=(0, 0.0)
+    )
+    if left < steps:
+        try:
+            enough = math.ceil(100 * kept.noise_multiplier(event.sampling_rate, steps, event.relation, past)) / 100
+            if kept.quota(past, replace(event, noise_multiplier=enough)) >= steps:
+                return f"A noise-multiplier of {enough:g} allows {count_text(steps, 'step')}."
+        except ValueError:  # no noise is enough, or the filter takes no other
+            pass
+    if left:
+        return f"The noise multiplier of before, {same:.4g}, allows {count_text(left, 'more step')}."
     return "No noise helps: take other records, or let the data owner decide on a larger epsilon."
 
 

@@ -21,9 +21,15 @@ CASES = {  # a filter, the share of its quota that was executed, the next step; 
         0.7,
         LESS,
         "2% of delta and an RDP bound",
-        "noise multiplier of before, 1,",
+        "The noise multiplier of before, 1, allows",
     ),
-    "one mechanism": ("fixed-mechanism", 0.7, LESS, "for one mechanism alone", "noise multiplier of before, 1,"),
+    "one mechanism": (
+        "fixed-mechanism",
+        0.7,
+        LESS,
+        "for one mechanism alone",
+        "The noise multiplier of before, 1, allows",
+    ),
     "an RDP bound": ("adaptive", 1.0, EVENT, "lies above the epsilon that is read", "A noise-multiplier of"),
 }
 
@@ -40,7 +46,7 @@ def test_the_reason_names_filter_and_noise_and_what_helps_does_help(case):
         enough = float(found[1])
         assert kept.quota(past, replace(event, noise_multiplier=enough)) >= STEPS
         assert kept.quota(past, replace(event, noise_multiplier=enough - 0.02)) < STEPS
-    elif found := re.search(r"has (\d+) steps left", words):
+    elif found := re.search(r"allows (\d+) more steps\.$", words):
         assert kept.quota(past, EVENT) == int(found[1]) > 0
 
 
