@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fedprivacy.accounting.filters import FILTERS, SHARE_FOR_OTHERS, AdaptiveFilter, Filter, FixedMechanismFilter
 from fedprivacy.accounting.histories import extended
+from fedprivacy.accounting.spend import more_runs
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian, is_unsampled_gaussian
 from fedprivacy.values.wording import count_text
 
@@ -29,7 +30,7 @@ def shortage(kept: Filter, past: History, event: PoissonSampledGaussian, steps: 
         event: one step.
         steps: number of steps that are wanted, more than are allowed.
     """
-    more = _allowed(kept, past, event)
+    more = more_runs(kept, past, event, 1)
     name = next(name for name, kind in FILTERS.items() if kind is type(kept))
     return (
         f"With noise multiplier {event.noise_multiplier:.4g} the {name} filter allows "
@@ -57,11 +58,9 @@ def _bound(kept: Filter, past: History, event: Event) -> str:
 
 
 def _remedy(kept: Filter, past: History, event: PoissonSampledGaussian, steps: int) -> str:
-    """Say which noise helps: that of steps before, or one for all steps that are wanted; else what else does."""
-    gaussians = [before for before in past if isinstance(before, PoissonSampledGaussian)]
-    left, same = max(
-        ((_allowed(kept, past, before), before.noise_multiplier) for before in gaussians), default=(0, 0.0)
-    )
+    """Say which noise helps: that of earlier steps, or one for all steps that are wanted; or what else does."""
+    earlier = [event for event in past if isinstance(event, PoissonSampledGaussian)]
+    left, same = max(((more_runs(kept, past, e, 1), e.noise_multiplier) for e in earlier), default=(0, 0.0))
     if left < steps:
         try:
             enough = math.ceil(100 * kept.noise_multiplier(event.sampling_rate, steps, event.relation, past)) / 100
@@ -70,12 +69,5 @@ def _remedy(kept: Filter, past: History, event: PoissonSampledGaussian, steps: i
         except ValueError:  # no noise is enough, or the filter takes no other
             pass
     if left:
-        return f"The noise multiplier of before, {same:.4g}, allows {count_text(left, 'more step')}."
+        return f"The earlier noise multiplier, {same:.4g}, allows {count_text(left, 'more step')}."
     return "No noise helps: take other records, or let the data owner decide on a larger epsilon."
-
-
-def _allowed(kept: Filter, past: History, event: Event) -> int:
-    try:
-        return kept.quota(past, event)
-    except ValueError:
-        return 0

@@ -21,14 +21,14 @@ CASES = {  # a filter, the share of its quota that was executed, the next step; 
         0.7,
         LESS,
         "2% of delta and an RDP bound",
-        "The noise multiplier of before, 1, allows",
+        "noise multiplier, 1, allows",
     ),
     "one mechanism": (
         "fixed-mechanism",
         0.7,
         LESS,
         "for one mechanism alone",
-        "The noise multiplier of before, 1, allows",
+        "noise multiplier, 1, allows",
     ),
     "an RDP bound": ("adaptive", 1.0, EVENT, "lies above the epsilon that is read", "A noise-multiplier of"),
 }

@@ -156,9 +156,9 @@ def test_what_if_says_why_more_noise_leaves_no_round(tmp_path):
     own, other = (get(ask, "runs/mixed/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 3.0))
     assert own["rounds_left"] > 0 == other["rounds_left"]
     assert other["words"] == (
-        "With noise multiplier 3 the fixed-then-adaptive filter allows no step more: for several mechanisms it has 2% of "
-        "delta and an RDP bound, which lies above the epsilon that is read. The noise multiplier of before, 1.5, allows "
-        f"{own['steps_left']} more steps."
+        "With noise multiplier 3 the fixed-then-adaptive filter allows no step more: for several mechanisms it has 2% "
+        "of delta and an RDP bound, which lies above the epsilon that is read. The earlier noise multiplier, 1.5, "
+        f"allows {own['steps_left']} more steps."
     )
     drawn = get(ask, "runs/mixed/figures/forecast")
     assert " ".join(drawn["title"]["subtitle"]).count("the fixed-then-adaptive filter allows no step more") == 1
