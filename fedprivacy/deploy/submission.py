@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from fedprivacy.deploy.app_folder import checked_plan
 from fedprivacy.deploy.federation import COMPLETED, DeploymentError, json_in, program, quiet_environment, write_toml
+from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.runs.records.folder import check_unused, new_run_folder
 from fedprivacy.runs.settings.configuration import RUNS, ConfigError, Value
 
@@ -62,10 +63,21 @@ class Submission(NamedTuple):
         settings |= named or {"out": new_run_folder(str(settings.get("name") or app.resolve().name), base / RUNS)}
         resumed = named.get("resume")
         out = Path(resumed or str(settings["out"]))
-        checked_plan(app, settings)
+        if plan := checked_plan(app, settings):
+            plan.check_limited()
         if not resumed:
             check_unused(out)
         return cls(app.resolve(), settings, out)
+
+    @property
+    def continuation(self) -> str:
+        """The way to go on with a run that did not complete: its folder, the line to write, the command to type."""
+        if not (self.out / CHECKPOINT).exists():
+            return f"No checkpoint is in {self.out}, so it cannot be resumed: start it anew."
+        return (
+            f'To go on after its last finished round, write resume = "{self.out}" into the file of its settings, leave '
+            f"the other lines as they are, and type 'fedprivacy deploy run {self.app}' again with that file."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +104,13 @@ class Operator:
             raise DeploymentError(
                 f"Run {run_id} goes on, and is not watched any more; {self._remedies(run_id)}."
             ) from None
+        except DeploymentError as error:  # the server may be gone
+            raise DeploymentError(f"{error}\n{submission.continuation}") from error
         if status != COMPLETED:
             errors = [found.group() for line in log if (found := _ERROR.search(line))]
-            raise DeploymentError(f"Run {run_id} ended as {status}: {errors[-1] if errors else details}")
+            raise DeploymentError(
+                f"Run {run_id} ended as {status}: {errors[-1] if errors else details}\n{submission.continuation}"
+            )
 
     def _wait_for_start(self, run_id: str, show: Callable[[str], None]) -> None:
         """Wait until somebody starts the run; say why it may be late."""

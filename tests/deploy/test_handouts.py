@@ -92,6 +92,13 @@ def test_a_client_takes_its_node_configuration_and_works_on_the_run_s_task_alone
     assert (plan.config.clients, plan.config.epsilon, plan.task.name) == (2, 3.0, "sides")
 
 
+def test_the_comments_name_the_filters_that_hold_if_none_is_written(own):
+    text = (own / "clients" / "hospital-1" / "node-config.toml").read_text()
+    (told,) = re.findall(r'^# filter = "([\w-]+)" .*"([\w-]+)" if questions are allowed', text, flags=re.MULTILINE)
+    holds = [NodeSettings.of(tomllib.loads(text) | more).usual_filter for more in ({}, {"questions": "count"})]
+    assert list(told) == holds and holds[0] != holds[1]
+
+
 def test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_registered_clients(own):
     options = options_of(own / "server" / "systemd" / "fedprivacy-superlink.service")
     assert options.keys() == {  # nothing that opens another door, or this one without TLS

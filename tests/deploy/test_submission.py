@@ -49,6 +49,8 @@ def test_a_run_gets_a_folder_of_its_own_beside_its_settings(app, tmp_path):
     [
         ({"epsilon": -1.0}, "epsilon is -1"),
         ({"epsilom": 1.0}, "Did you mean epsilon?"),
+        ({"epsilon": float("inf"), "noise-multiplier": 1.0}, "in a deployment give a finite one"),
+        ({"epsilon": float("nan")}, "epsilon is nan; give a number"),
         ({"task": "sides_app.nothing:Sides"}, "cannot be imported"),
         ({"out": "taken"}, "already holds a run"),
         ({"resume": "taken"}, "holds no run that could go on"),
@@ -178,6 +180,20 @@ def test_a_log_that_breaks_off_is_taken_up_again_where_it_was(given, tmp_path, m
     shown = []
     Operator("deployment").run(given, shown.append)
     assert shown == ["INFO: round 1", "Error: HTTP 500", "INFO: round 2", "INFO: end"]
+
+
+@pytest.mark.parametrize("listed", ["finished:failed", None], ids=["the app died", "the SuperLink died"])
+def test_a_run_whose_server_died_is_told_how_it_goes_on(given, tmp_path, monkeypatch, listed):
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, listed)
+    if listed is None:
+        (tmp_path / "ls.answer0").write_text("Connection to the SuperLink is unavailable.\n")
+    with pytest.raises(DeploymentError, match=r"No checkpoint is in .*sides-1, so it cannot be resumed: start it anew"):
+        Operator("deployment").run(given, lambda _: None)
+    trained(given)
+    with pytest.raises(DeploymentError) as died:
+        Operator("deployment").run(given, lambda _: None)
+    line = f'resume = "{given.out}"'
+    assert line in str(died.value) and f"'fedprivacy deploy run {given.app}'" in str(died.value)
 
 
 def test_whoever_stops_watching_is_told_that_the_run_goes_on(given, tmp_path, monkeypatch):
