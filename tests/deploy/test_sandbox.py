@@ -30,8 +30,8 @@ MOST_EXPOSED = 2.0
 """Greatest exposure of a service, as systemd rates it from 0 to 10; without a sandbox it is 9.2."""
 
 
-def deployment(folder, environment):
-    """A deployment of the blobs, in this folder."""
+def deployment(folder, environment, **more):
+    """A deployment of the blobs, in this folder; `more` settings of its description."""
     port, superlink_port, superexec_port, runtime_port = free_ports(4)
     shutil.copy(OWN, folder / "mine.py")
     settings = {
@@ -42,7 +42,7 @@ def deployment(folder, environment):
         "client-folder": f"{folder}/out/clients/{{client}}",
         "records": f"{folder}/records",
     }
-    write_toml(folder / "deployment.toml", {"": settings})
+    write_toml(folder / "deployment.toml", {"": settings | more})
     out = folder / "out"
     done = CliRunner().invoke(deploy_app, ["init", str(folder / "deployment.toml"), "--out", str(out)])
     assert done.exit_code == 0, done.output

@@ -1,9 +1,12 @@
 """Starts a deployment that `fedprivacy deploy init` wrote, from the very files that it wrote, on this host."""
 
+import os
 import re
 import shlex
 import shutil
+import signal
 import ssl
+import time
 import tomllib
 
 from fedprivacy.deploy.federation import flower_environment, healthy
@@ -59,17 +62,18 @@ class WrittenHosts:
     def __init__(self, supervisor, folder, command=command_of):
         self._supervisor = supervisor
         self._command = command
+        self._running = {}
         self.server = folder / "server"
         self.clients = sorted((folder / "clients").iterdir())
 
     def start_server(self):
         """The SuperLink and its SuperExec; and, where there is an nginx, the proxy in front of them."""
-        superlink = self._start(self.server, "superlink")
-        self._start(self.server, "superexec")
+        superlink = self.start(self.server, "superlink")
+        self.start(self.server, "superexec")
         if NGINX:
             unit = self.server / "systemd" / "fedprivacy-proxy.service"
             unit.write_text(unit.read_text().replace("/usr/sbin/nginx", NGINX))
-            self._start(self.server, "proxy")
+            self.start(self.server, "proxy")
         port = tomllib.loads((self.server / "party.toml").read_text())["superlink-port"]
         trust = ssl.create_default_context(cafile=str(self.server / "ca.crt"))
         self._supervisor.wait_until_ready(superlink, lambda: healthy(f"127.0.0.1:{port}", trust), timeout=600)
@@ -80,7 +84,7 @@ class WrittenHosts:
             for service in ("client", "client-superexec"):
                 unit = client / "systemd" / f"fedprivacy-{service}.service"
                 unit.write_text(re.sub(r"(--port |127\.0\.0\.1:)\d+", rf"\g<1>{port}", unit.read_text()))
-                self._start(client, service)
+                self.start(client, service)
 
     def register(self, flwr):
         """What the server's README.md says for each client, for all at once."""
@@ -103,8 +107,18 @@ class WrittenHosts:
         config.write_text((self.server / "flower-config.toml").read_text())
         return environment_of(self.server / "systemd" / "fedprivacy-superlink.service")
 
-    def _start(self, folder, service):
+    def start(self, folder, service):
+        """A service of the party in a folder."""
         unit = folder / "systemd" / f"fedprivacy-{service}.service"
-        return self._supervisor.start(
+        process = self._supervisor.start(
             f"{folder.name}-{service}", self._command(unit), environment=environment_of(unit), directory=folder
         )
+        self._running[folder, service] = process
+        return process
+
+    def kill(self, folder, service):
+        """SIGKILL to a service and all that it started: no handler runs, no buffer is written."""
+        process = self._running[folder, service]
+        os.killpg(process.pid, signal.SIGKILL)
+        while process.running:
+            time.sleep(0.05)

@@ -1,0 +1,289 @@
+"""A drill: what a platform team will meet in the years to come, done to a deployment of real processes.
+
+`make drill` runs it and ends with a table: the fault, how many charges were lost, seconds until the work was done, and
+what was said. Every fault is followed by a run that must complete, and by a look into all three books.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tarfile
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from fedprivacy.deploy.backup import write_backup
+from fedprivacy.deploy.federation import free_ports, program, write_toml
+from fedprivacy.deploy.keys import write_keys
+from fedprivacy.deploy.processes import Supervisor
+from fedprivacy.flower.server.accounts import WITNESS
+from fedprivacy.guard import Guard
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.runs.records.folder import ROUNDS, read_history
+from fedprivacy.values.budget import PrivacyBudget
+from tests.conftest import lacking
+from tests.deploy.test_sandbox import HOSPITALS, deployment
+from tests.deploy.written_hosts import NGINX, WrittenHosts
+from tests.ledger.acts import tamper
+
+pytestmark = pytest.mark.soak
+
+BUDGET = PrivacyBudget(100.0, 1e-3)
+PATIENCE = 900.0
+DAY = timedelta(days=1)
+
+
+class Drill:
+    """Two hospitals, a server and its proxy, as `deploy init` wrote them, all on this host."""
+
+    def __init__(self, supervisor, folder):
+        (folder / "records").mkdir()
+        np.save(folder / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
+        out = deployment(folder, sys.prefix, epsilon=BUDGET.epsilon, delta=BUDGET.delta)
+        self._supervisor, self._runs = supervisor, 0
+        self.server, self.ledger = out / "server", out / "server" / "ledger" / "ledger.db"
+        self.told = []
+        self.hosts = WrittenHosts(supervisor, out)
+        self.hosts.start_server()
+        self.hosts.register(program("flwr"))
+        self.hosts.start_clients(free_ports(len(HOSPITALS)))
+
+    def client(self, name):
+        return self.server.parent / "clients" / name
+
+    def start_run(self, rounds=3, clients=2, resume=None):
+        """Start a run, or go on with one; return its folder."""
+        self._runs += 1
+        out = self.server / "runs" / f"run-{self._runs}"
+        common = {"task": f"{self.server}/mine.py:Sides", "clients": clients, "rounds": rounds, "round-timeout": 90.0}
+        books = {"ledger": f"sqlite:///{self.ledger}", "signing-key": f"{self.server}/signing.key"}
+        privacy = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta, "noise-multiplier": 3.0}
+        given = {"resume": str(resume)} if resume else {"out": str(out)}
+        write_toml(self.server / "drill.toml", {"": {**common, **books, **privacy, **given}})
+        command = [program("fedprivacy"), "deploy", "run", "mine-app", "--run-config", "drill.toml"]
+        environment = self.hosts.environment
+        self.run = self._supervisor.start("run", command, environment=environment, directory=self.server)
+        return out
+
+    def wait_for_round(self, out, number):
+        deadline = time.monotonic() + PATIENCE
+        while not (out / ROUNDS).exists() or (out / ROUNDS).read_text().count("\n") < number:
+            assert time.monotonic() < deadline and self.run.running, self.run.tail(40)
+            time.sleep(0.1)
+
+    def ended(self):
+        return self._supervisor.wait(self.run, PATIENCE)
+
+    def completed(self):
+        assert self.ended() == 0, self.run.tail(60)
+
+    def whole_run(self):
+        out = self.start_run(rounds=2)
+        self.completed()
+        return read_history(out)
+
+    def lost(self):
+        """Steps on a hospital's own book that the ledger does not hold, of both hospitals; the journal is whole."""
+        ledger = Ledger(f"sqlite:///{self.ledger}")
+        verify_ledger(ledger)
+        accounts = ledger.accounts([f"sides/{name}" for name in HOSPITALS])
+        own = {name: Guard(self.client(name) / "guard" / "guard.log", BUDGET).history() for name in HOSPITALS}
+        assert all(sum(history.values()) > 0 for history in own.values())
+        return sum(
+            max(0, sum(own[name].values()) - sum(accounts[f"sides/{name}"].history.values())) for name in HOSPITALS
+        )
+
+
+@pytest.fixture(scope="module")
+def drill(tmp_path_factory, request):
+    if NGINX is None:
+        lacking("no nginx; install it, for example apt-get install nginx-light")
+    folder = tmp_path_factory.mktemp("drill")
+    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
+    with Supervisor(folder / "logs") as supervisor:
+        drill = Drill(supervisor, folder)
+        drill.whole_run()
+        yield drill
+    if terminal:  # a worker of pytest-xdist has none
+        terminal.write_line("")
+        for fault, lost, seconds, words in drill.told:
+            terminal.write_line(f"{fault:<36} lost: {lost}  {seconds:5.0f} s  {words}")
+
+
+@pytest.fixture
+def tells(drill, request):
+    """Let a test tell what was said; its fault, time and loss are told besides."""
+    started, words = time.monotonic(), []
+    yield words.append
+    lost = drill.lost()
+    drill.told.append((request.node.name.removeprefix("test_"), lost, time.monotonic() - started, " ".join(words)))
+    assert lost == 0
+
+
+def test_killed_supernode(drill, tells):
+    out = drill.start_run(rounds=4)
+    drill.wait_for_round(out, 1)
+    for service in ("client", "client-superexec"):
+        drill.hosts.kill(drill.client("hospital-1"), service)
+    drill.wait_for_round(out, 2)
+    drill.completed()
+    history = read_history(out)
+    assert ("hospital-2",) in [record.participants for record in history.rounds]
+    tells(failure(history, "hospital-1"))
+    time.sleep(70)  # as its unit does: the server refuses it until it has noticed
+    for service in ("client", "client-superexec"):
+        drill.hosts.start(drill.client("hospital-1"), service)
+    assert drill.whole_run().last.participants == HOSPITALS
+
+
+def test_killed_superlink(drill, tells):
+    out = drill.start_run(rounds=4)
+    drill.wait_for_round(out, 1)
+    drill.hosts.kill(drill.server, "superlink")
+    assert drill.ended() == 1
+    tells(drill.run.tail(1))
+    assert str(out) in drill.run.tail(4)  # how it goes on
+    drill.hosts.start_server()
+    drill.start_run(resume=out)
+    drill.completed()
+    assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
+
+
+def test_killed_superexec(drill, tells):
+    drill.hosts.kill(drill.server, "superexec")
+    out = drill.start_run(rounds=2)
+    deadline = time.monotonic() + PATIENCE
+    while "still waits for the SuperExec" not in drill.run.output():
+        assert time.monotonic() < deadline, drill.run.tail()
+        time.sleep(0.5)
+    tells(drill.run.tail(1))
+    drill.hosts.start(drill.server, "superexec")
+    drill.completed()
+    assert read_history(out).last.participants == HOSPITALS
+
+
+def test_killed_proxy(drill, tells):
+    out = drill.start_run(rounds=3)
+    drill.wait_for_round(out, 1)
+    drill.hosts.kill(drill.server, "proxy")
+    time.sleep(5)
+    tells(check(drill, "hospital-1", "server"))
+    drill.hosts.start(drill.server, "proxy")
+    drill.completed()
+    assert read_history(out).last.participants == HOSPITALS
+
+
+@pytest.mark.parametrize("wrong", ["another authority's", "expired"])
+def test_wrong_certificate(drill, tells, wrong, tmp_path):
+    own, keys = drill.server / "server.crt", drill.server.parent / "ca" / "ca.key"
+    right = own.read_bytes()
+    if wrong == "expired":
+        own.write_bytes(expired(right, keys))
+    else:
+        own.write_bytes(expired(right, write_keys(tmp_path, ["localhost"]).ca_key, ends=datetime.now(UTC) + DAY))
+    restart_proxy(drill)
+    tells(check(drill, "hospital-1", "server"))
+    own.write_bytes(right)
+    restart_proxy(drill)
+    assert drill.whole_run().last.participants == HOSPITALS
+
+
+def test_lost_server_restored_from_a_backup_of_its_run(drill, tells, tmp_path):
+    backup = tmp_path / "backup.tar"
+    out = drill.start_run(rounds=4)
+    drill.wait_for_round(out, 2)
+    write_backup(drill.server, backup)
+    drill.wait_for_round(out, 3)
+    for service in ("proxy", "superexec", "superlink"):
+        drill.hosts.kill(drill.server, service)
+    drill.ended()
+    shutil.rmtree(drill.server)
+    drill.server.mkdir(mode=0o700)
+    with tarfile.open(backup) as archive:
+        archive.extractall(drill.server, filter="tar")
+    witness = read_witness(out / WITNESS)
+    verify_ledger(Ledger(f"sqlite:///{drill.ledger}"), witnesses=[witness])
+    drill.hosts.start_server()
+    drill.start_run(resume=out)
+    drill.completed()
+    assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
+    tells(f"verified up to entry {witness.number}, resumed")
+
+
+def test_older_guard_put_back(drill, tells):
+    guard = drill.client("hospital-1") / "guard" / "guard.log"
+    old = guard.read_bytes()
+    drill.whole_run()
+    new = guard.read_bytes()
+    guard.write_bytes(old)
+    out = drill.start_run(rounds=2, clients=1)
+    drill.ended()
+    assert all("hospital-1" not in record.participants for record in read_history(out).rounds)
+    tells(failure(read_history(out), "hospital-1"))
+    guard.write_bytes(new)
+    assert drill.whole_run().last.participants == HOSPITALS
+
+
+def test_older_ledger_put_back(drill, tells, tmp_path):
+    copy(drill.ledger, tmp_path / "old.db")
+    drill.whole_run()
+    copy(tmp_path / "old.db", drill.ledger)
+    assert drill.lost() > 0
+    assert drill.whole_run().last.participants == HOSPITALS
+    tells("the hospitals' guards raised it")
+
+
+def test_tampered_row(drill, tells, tmp_path):
+    copy(drill.ledger, tmp_path / "right.db")
+    tamper(f"sqlite:///{drill.ledger}", "UPDATE charges SET steps = 0")
+    verify = [program("fedprivacy"), "ledger", "verify", "--ledger", f"sqlite:///{drill.ledger}"]
+    done = subprocess.run(verify, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    tells(" ".join(done.stderr.split()))
+    drill.start_run(rounds=1)
+    assert drill.ended() == 1  # no run begins on it
+    copy(tmp_path / "right.db", drill.ledger)
+    assert drill.whole_run().last.participants == HOSPITALS
+
+
+def copy(database, to):
+    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(to)) as target:
+        source.backup(target)
+
+
+def failure(history, name):
+    """What was last said of a client that did not take part."""
+    return next(record.failures[name] for record in reversed(history.rounds) if name in record.failures)
+
+
+def restart_proxy(drill):
+    drill.hosts.kill(drill.server, "proxy")
+    drill.hosts.start(drill.server, "proxy")
+    time.sleep(2)
+
+
+def expired(certificate, authority_key, ends=None):
+    """The same certificate with another end, yesterday unless it is given, signed with this key."""
+    given, key = x509.load_pem_x509_certificate(certificate), load_pem_private_key(authority_key.read_bytes(), None)
+    ends = ends or datetime.now(UTC) - DAY
+    builder = x509.CertificateBuilder(given.issuer, given.subject, given.public_key(), given.serial_number)
+    builder = builder.not_valid_before(ends - 30 * DAY).not_valid_after(ends)
+    for extension in given.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    return builder.sign(key, SHA256()).public_bytes(Encoding.PEM)
+
+
+def check(drill, name, line):
+    """The failed line of a hospital's `deploy check`."""
+    command = [program("fedprivacy"), "deploy", "check", drill.client(name)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "COLUMNS": "300"})
+    return next(found for found in done.stdout.splitlines() if found.startswith(f"failed   {line}")).strip()
