@@ -27,7 +27,7 @@ from fedprivacy.ledger.export import verify_export, write_export
 EXPORT = "ledger.jsonl"
 """Name in a server's backup of the ledger's export, which any database can import."""
 
-_MADE_ANEW = {".flwr/apps", "nginx-body", "nginx-proxy", "nginx-fastcgi", "nginx-uwsgi", "nginx-scgi"}
+_MADE_ANEW = {".flwr/apps", *(f"nginx/{name}" for name in ("body", "proxy", "fastcgi", "uwsgi", "scgi"))}
 """Folders of a party that running makes anew; Flower unpacks in the first what it is sent."""
 
 _DATABASE = b"SQLite format 3\0"
@@ -39,7 +39,7 @@ class BackupError(RuntimeError):
 
 
 class Backup(NamedTuple):
-    """What was backed up.
+    """A backup that was written.
 
     Attributes:
         files: their number.
@@ -94,7 +94,7 @@ def write_backup(folder: Path, out: Path) -> Backup:
 
 
 class _Own(NamedTuple):
-    """Where a client has its records and its guard, with links resolved."""
+    """The places of a client's records and guard, links resolved."""
 
     records: Path
     guard: Path
@@ -111,10 +111,12 @@ class _Own(NamedTuple):
 
 
 def _kept(folder: Path, own: _Own | None) -> Iterator[Path]:
-    """The files and links of a party's folder that belong in its backup."""
+    """The files, links and empty folders of a party's folder that belong in its backup."""
     for place, folders, files in os.walk(folder):
         here = Path(place)
         folders[:] = [name for name in folders if not _is_made_anew(here / name, folder)]
+        if not folders and not files and not (own and own.is_private(here)):
+            yield here  # a service's sandbox cannot make the folder that it writes to
         for path in map(here.joinpath, files):
             beside = path.name.endswith(_BESIDE_A_DATABASE)
             if (path.is_symlink() or path.is_file()) and not beside and not (own and own.is_private(path)):
@@ -127,9 +129,9 @@ def _is_made_anew(path: Path, folder: Path) -> bool:
 
 
 def _is_database(path: Path) -> bool:
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:
         return not path.is_symlink() and file.read(len(_DATABASE)) == _DATABASE
-    return False  # deleted since it was listed, or a link to nothing
+    return False  # deleted since it was listed, a link to nothing, or an empty folder
 
 
 def _copy_database(database: Path, copy: Path) -> None:
@@ -153,8 +155,8 @@ def _export_ledger(folder: Path, copy: Path) -> int | None:
 
 def _add(archive: tarfile.TarFile, path: Path, name: Path) -> None:
     """Add a file as it is when it is opened: what replaces it, or is appended to it, meanwhile does not count."""
-    if path.is_symlink():
-        archive.add(path, name)
+    if path.is_symlink() or path.is_dir():
+        archive.add(path, name, recursive=False)
         return
     with suppress(FileNotFoundError), path.open("rb") as file:  # deleted since it was listed
         archive.addfile(archive.gettarinfo(arcname=str(name), fileobj=file), file)

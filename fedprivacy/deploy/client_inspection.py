@@ -16,12 +16,11 @@ from fedprivacy.deploy.inspection import (
     CheckResult,
     Finding,
     Objection,
-    certificate_in,
+    authorities,
     common_checks,
     door_findings,
     findings,
     free_port,
-    lasts,
     readable_by_owner_alone,
     room_on,
     warning,
@@ -60,7 +59,7 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
     yield from findings(
         [
             ("port", lambda: free_port(party.runtime_port, "the SuperNode")),
-            ("authority", lambda: lasts(certificate_in(ca), "ca.crt")),
+            ("authority", lambda: authorities(ca)),
         ]
     )
     yield from door_findings(party, party.host, ca)

@@ -12,14 +12,13 @@ A folder is what travels::
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from fedprivacy._support.durable import UNNAMED, name_durably
 from fedprivacy._support.settings import ConfigError
@@ -29,6 +28,7 @@ from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.deploy import party
 from fedprivacy.deploy.app_folder import task_from_here, write_app
+from fedprivacy.deploy.certificates import fingerprint
 from fedprivacy.deploy.description import OPERATOR, Description
 from fedprivacy.deploy.federation import write_toml
 from fedprivacy.deploy.keys import write_client_key, write_keys
@@ -45,6 +45,11 @@ CLIENT_KEYS = "clients"
 """Names in the server's folder."""
 
 _SERVICES = ("superlink", "superexec", "proxy", "dashboard")
+_CLIENT_SERVICES = ("client", "client-superexec")
+
+_WRITTEN = (".flwr", "ledger", "nginx", "runs", "superlink")
+_WRITTEN_BY_CLIENT = (".flwr", "guard")
+"""Folders that the services write to; all else is read-only to them."""
 
 _PORTS = ("superlink_port", "superexec_port", "supernode_port", "dashboard_port")
 
@@ -126,7 +131,7 @@ def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, fo
     """The folders of server and authority, and the operator's page."""
     own = folder / party.SERVER
     keys = write_keys(folder, [wanted.host], days=wanted.days)
-    (own / CLIENT_KEYS).mkdir()
+    _make_folders(own, (CLIENT_KEYS, *_WRITTEN))
     app = own_app.resolve().name if own_app else f"{(task.file or Path(task.source)).stem}-app"
     if own_app:
         shutil.copytree(own_app, own / app, ignore=shutil.ignore_patterns("__pycache__"))
@@ -149,7 +154,7 @@ def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, fo
         "app": app,
         "expires": f"{keys.expires:%Y-%m-%d}",
         "client_folder": wanted.client_folder,
-        "fingerprint": _fingerprint(keys.ca_certificate),
+        "fingerprint": fingerprint(x509.load_pem_x509_certificate(keys.ca_certificate.read_bytes())),
     }
     texts = {f"systemd/{_unit(name)}": _unit(name) for name in _SERVICES}
     texts |= {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")} | {"README.md": "server.md"}
@@ -183,6 +188,7 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
             f"'{public_key}' is there already, and a name belongs to one key for ever; choose another name."
         )
     own.mkdir(parents=True, mode=0o700)
+    _make_folders(own, _WRITTEN_BY_CLIENT)
     place = wanted.client_path(wanted.client_folder, name)
     facts = _facts(wanted, server, task, place) | {
         "client": name,
@@ -191,11 +197,8 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
         "usual_filter": DEFAULT_FILTER,
         "filter_of_mixtures": FILTER_OF_MIXTURES,
     }
-    texts = {
-        "README.md": "client.md",
-        "node-config.toml": "node-config.toml",
-        f"systemd/{_unit('client')}": _unit("client"),
-    }
+    texts = {f"systemd/{_unit(service)}": _unit(service) for service in _CLIENT_SERVICES}
+    texts |= {"README.md": "client.md", "node-config.toml": "node-config.toml"}
     _write_texts(own, texts, facts)
     write_toml(own / party.FILE, {"": replace(server, party=name, runtime_port=wanted.supernode_port).facts()})
     shutil.copyfile(folder / party.SERVER / "ca.crt", own / "ca.crt")
@@ -207,19 +210,27 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
 
 def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> dict[str, Any]:
     """Facts that the templates of every party may ask for; `folder` is the party's on its host."""
+    places = (folder, wanted.environment, wanted.records)
     return wanted.settings() | {
         "rounds": wanted.rounds,
         **{port: getattr(wanted, port) for port in _PORTS},
         "folder": folder,
+        "at_home": any(place.startswith(("/home/", "/root/", "/run/user/")) for place in places),
         "address": f"[{wanted.host}]:{wanted.port}" if ":" in wanted.host else f"{wanted.host}:{wanted.port}",
         "party": server,
         "server_key": server.server_key,
         "task": task.name,
         "task_file": task.file.name if task.file else "",
         "host_task": task.on_host(folder),
-        "ledger": f"sqlite:///{wanted.server_folder}/ledger.db",
+        "ledger": f"sqlite:///{wanted.server_folder}/ledger/ledger.db",
         "operator_keys": wanted.client_keys == OPERATOR,
     }
+
+
+def _make_folders(own: Path, names: Sequence[str]) -> None:
+    """Empty folders in a party's own: a service's sandbox cannot make what it writes to."""
+    for name in names:
+        (own / name).mkdir(mode=0o700)
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str], facts: Mapping[str, object]) -> None:
@@ -237,8 +248,3 @@ def _write_record(description: Description, folder: Path) -> None:
 
 def _unit(name: str) -> str:
     return f"fedprivacy-{name}.service"
-
-
-def _fingerprint(certificate: Path) -> str:
-    """The fingerprint, as `openssl x509 -fingerprint -sha256` prints it."""
-    return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(SHA256()).hex(":").upper()

@@ -25,6 +25,7 @@ from platform import python_version
 from cryptography import x509
 
 from fedprivacy._support.room import free_bytes, size_text
+from fedprivacy.deploy.certificates import fingerprint, issued
 from fedprivacy.deploy.federation import program
 from fedprivacy.deploy.keys import CLOCK_SKEW
 from fedprivacy.deploy.party import FILE, Party
@@ -139,20 +140,39 @@ def lasts(certificate: x509.Certificate, name: str) -> str:
         begin = certificate.not_valid_before_utc
         raise Objection(f"{name} is valid from {begin:%Y-%m-%d %H:%M} UTC on", "set this host's clock")
     if now > end:
-        raise Objection(f"{name} ended on {end:%Y-%m-%d}", "renew the certificates: docs/how-to/deploy.md")
+        raise Objection(f"{name} ended on {end:%Y-%m-%d}", "renew it: docs/how-to/certificates.md")
     if (end - now).days < RENEWAL:
-        raise warning(f"{name} ends on {end:%Y-%m-%d}", "renew the certificates: docs/how-to/deploy.md")
+        raise warning(f"{name} ends on {end:%Y-%m-%d}", "renew it: docs/how-to/certificates.md")
     return f"{name} until {end:%Y-%m-%d}"
 
 
 def certificate_in(file: Path) -> x509.Certificate:
-    """The certificate that a file holds; an objection if it holds none."""
+    """The first certificate that a file holds; an objection if it holds none."""
+    return certificates_in(file)[0]
+
+
+def certificates_in(file: Path) -> list[x509.Certificate]:
+    """The certificates that a file holds; an objection if it holds none."""
     try:
-        return x509.load_pem_x509_certificate(file.read_bytes())
+        return x509.load_pem_x509_certificates(file.read_bytes())
     except FileNotFoundError:
         raise Objection(f"{file} is not there") from None
     except ValueError:
         raise Objection(f"{file} holds no certificate", "take it from the folder that the operator sent") from None
+
+
+def authorities(file: Path) -> str:
+    """The authorities that a host trusts, each until when; an objection where none lasts."""
+    trusted = certificates_in(file)
+    last = max(trusted, key=lambda authority: authority.not_valid_after_utc)
+    lasts(last, f"{file.name}, authority {named(last)}")
+    each = [f"{named(authority)} until {authority.not_valid_after_utc:%Y-%m-%d}" for authority in trusted]
+    return f"{file.name} trusts {' and '.join(each)}"
+
+
+def named(authority: x509.Certificate) -> str:
+    """The beginning of an authority's fingerprint: what people compare."""
+    return fingerprint(authority)[:11]
 
 
 def free_port(port: int, owner: str) -> str:
@@ -250,7 +270,7 @@ class _Door:
         except ssl.SSLCertVerificationError as error:
             raise Objection(
                 f"{where} shows a certificate that {self.ca.name} does not vouch for ({error.verify_message})",
-                "compare the fingerprint of ca.crt with the operator; see that this is the host of the deployment",
+                "take the newest ca.crt of the operator, and compare its fingerprint; see that this is the right host",
             ) from error
         except ssl.SSLError as error:
             raise Objection(f"{where} does not speak TLS ({error.reason})", "see what listens there") from error
@@ -276,7 +296,8 @@ def _time_in(date: str | None) -> datetime | None:
 
 def _reachable(door: _Door) -> str:
     answer = door.ask("POST", _FORWARDED)
-    valid = lasts(answer.certificate, "its certificate")
+    issuers = [named(authority) for authority in certificates_in(door.ca) if issued(authority, answer.certificate)]
+    valid = lasts(answer.certificate, f"its certificate of {' or '.join(issuers)}")
     if answer.status in (404, 502, 503, 504):
         raise Objection(
             f"{door.host}:{door.port} answers {answer.status} where the SuperLink should",

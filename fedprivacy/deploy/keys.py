@@ -42,6 +42,9 @@ CLOCK_SKEW = timedelta(minutes=5)
 MAX_DAYS = 825
 """The longest validity that TLS libraries accept of a server certificate on every platform (Apple's limit)."""
 
+AUTHORITY_DAYS = 3652
+"""Validity of an authority, in days: ten years in which the server's certificate is renewed and no client notices."""
+
 _AUTHORITY = "fedprivacy deployment CA"
 _CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -62,9 +65,27 @@ class ClientKeys:
 
 
 @dataclass(frozen=True, slots=True)
+class Certified:
+    """A new private key, and its certificate."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def key_pem(self) -> bytes:
+        """The private key, not encrypted."""
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    @property
+    def certificate_pem(self) -> bytes:
+        """The certificate."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentKeys:
-    """Everything that `write_keys` made, as PEM files: both certificates end at `expires` (UTC), the server's is valid
-    for `hosts`, and of the CA's each client has its own copy."""
+    """Everything that `write_keys` made, as PEM files: the server's certificate is valid for `hosts` until `expires`
+    (UTC), and of the CA's each client has its own copy."""
 
     directory: Path
     ca_certificate: Path
@@ -78,8 +99,8 @@ class DeploymentKeys:
     def handout(self) -> str:
         """Instructions for the operator: which file goes to whom."""
         lines = [
-            f"Keys written to {self.directory}; the certificates are valid until {self.expires:%Y-%m-%d %H:%M} UTC",
-            f"for {', '.join(self.hosts)}.",
+            f"Keys written to {self.directory}; the server's certificate, for {', '.join(self.hosts)},",
+            f"is valid until {self.expires:%Y-%m-%d %H:%M} UTC.",
             "",
             f"  {self.ca_key.parent}/   keep offline: its holder can impersonate the server, and no process needs it.",
             f"  {self.server_key.parent}/   for the server. server.key is secret; the .pub files are not.",
@@ -102,39 +123,16 @@ def write_keys(
         hosts: DNS names and IP addresses under which clients reach the server; `LOOPBACK` is always added.
         clients: names of the clients. It may be empty: a client that makes its own key never shares it, see
             `write_client_key`.
-        days: validity of both certificates, in days from now.
+        days: validity of the server's certificate, in days from now; the CA's is `AUTHORITY_DAYS`.
 
     Raises:
         KeyFileError: a host, a client's name or `days` is not usable, or a file exists; then nothing is written.
     """
-    if not 1 <= days <= MAX_DAYS:
-        raise KeyFileError(f"days is {days}; choose a whole number from 1 to {MAX_DAYS}.")
     hosts = tuple(dict.fromkeys([*hosts, *LOOPBACK]))
-    subject_names = x509.SubjectAlternativeName([subject_name(host) for host in hosts])
+    names = x509.SubjectAlternativeName([subject_name(host) for host in hosts])
     check_client_names(clients)
-
-    now = datetime.now(UTC).replace(microsecond=0)
-    start, end = now - CLOCK_SKEW, now + timedelta(days=days)
-    ca_key, server_key = _new_key(), _new_key()
-    ca_pem = _certificate(
-        _AUTHORITY,
-        ca_key,
-        ca_key,
-        (start, end),
-        (x509.BasicConstraints(ca=True, path_length=0), True),  # it signs certificates of servers, and no further CAs
-        (_key_usage(signs_certificates=True), True),
-    )
-    server_pem = _certificate(
-        "fedprivacy server",
-        server_key,
-        ca_key,
-        (start, end),
-        (subject_names, False),
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_key_usage(signs_certificates=False), True),
-        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        (x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False),
-    )
+    authority = new_authority()
+    certified = new_server_certificate(authority.key, names, days=days)
     ours, server, theirs = directory / "ca", directory / "server", directory / "clients"
     pairs = [ClientKeys(n, theirs / n / "client.key", server / "clients" / f"{n}.pub") for n in clients]
     keys = DeploymentKeys(
@@ -145,18 +143,57 @@ def write_keys(
         server_key=server / "server.key",
         clients={client.name: client for client in pairs},
         hosts=hosts,
-        expires=end,
+        expires=certified.certificate.not_valid_after_utc,
     )
     files = {
-        keys.ca_key: _private_pem(ca_key),
-        keys.ca_certificate: ca_pem,
-        keys.server_certificate: server_pem,
-        keys.server_key: _private_pem(server_key),
+        keys.ca_key: authority.key_pem,
+        keys.ca_certificate: authority.certificate_pem,
+        keys.server_certificate: certified.certificate_pem,
+        keys.server_key: certified.key_pem,
     }
     for client in pairs:
-        files |= _client_files(client) | {client.private_key.with_name("ca.crt"): ca_pem}
+        files |= _client_files(client) | {client.private_key.with_name("ca.crt"): authority.certificate_pem}
     _write_new(files)
     return keys
+
+
+def new_authority() -> Certified:
+    """Make a certificate authority; it signs certificates of servers, and no further authorities."""
+    key = _new_key()
+    certificate = _certificate(
+        _AUTHORITY,
+        key,
+        key,
+        AUTHORITY_DAYS,
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_key_usage(signs_certificates=True), True),
+    )
+    return Certified(key, certificate)
+
+
+def new_server_certificate(
+    authority: ec.EllipticCurvePrivateKey, names: x509.SubjectAlternativeName, *, days: int
+) -> Certified:
+    """Make a key of the server, and its certificate for these names, signed by an authority.
+
+    Raises:
+        KeyFileError: `days` is not usable.
+    """
+    if not 1 <= days <= MAX_DAYS:
+        raise KeyFileError(f"days is {days}; choose a whole number from 1 to {MAX_DAYS}.")
+    key = _new_key()
+    certificate = _certificate(
+        "fedprivacy server",
+        key,
+        authority,
+        days,
+        (names, False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_key_usage(signs_certificates=False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),
+    )
+    return Certified(key, certificate)
 
 
 def write_client_key(directory: Path, name: str) -> ClientKeys:
@@ -216,24 +253,24 @@ def _certificate(
     name: str,
     key: ec.EllipticCurvePrivateKey,
     authority: ec.EllipticCurvePrivateKey,
-    valid: tuple[datetime, datetime],
+    days: int,
     *extensions: tuple[x509.ExtensionType, bool],
-) -> bytes:
-    """A certificate of a key, signed by the authority's, in PEM; each extension with whether it is critical."""
-    start, end = valid
+) -> x509.Certificate:
+    """A certificate of a key, signed by the authority's; each extension with whether it is critical."""
+    now = datetime.now(UTC).replace(microsecond=0)
     builder = (
         x509.CertificateBuilder()
         .subject_name(_common_name(name))
         .issuer_name(_common_name(_AUTHORITY))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(end)
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical=critical)
-    return builder.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM)
+    return builder.sign(authority, hashes.SHA384())
 
 
 def _common_name(name: str) -> x509.Name:
@@ -253,10 +290,6 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _client_files(client: ClientKeys) -> dict[Path, bytes]:

@@ -10,19 +10,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_public_key
 
 from fedprivacy._support.discretion import hushed
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+from fedprivacy.deploy.certificates import issued
 from fedprivacy.deploy.federation import CONNECTION, HOST, healthy
 from fedprivacy.deploy.handouts import CLIENT_KEYS
 from fedprivacy.deploy.inspection import (
     Check,
     Finding,
     Objection,
+    authorities,
     certificate_in,
+    certificates_in,
     common_checks,
     door_findings,
     findings,
@@ -52,6 +54,7 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
     checks: list[Check] = [
         *common_checks(party, folder, "flower-superlink"),
         ("certificate", lambda: _certificate(party, ca, certificate)),
+        ("authority", lambda: authorities(ca)),
         ("server key", lambda: _server_key(folder / "server.key", certificate)),
         ("run", lambda: _run(folder, party)),
         ("signing key", lambda: _signing_key(_plan(folder), party)),
@@ -67,17 +70,14 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
 
 
 def _certificate(party: Party, ca: Path, file: Path) -> str:
-    authority, certificate = certificate_in(ca), certificate_in(file)
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise Objection(f"{file.name} is not signed by {ca.name}", "take both from one 'deploy init'") from error
+    certificate = certificate_in(file)
+    if not any(issued(authority, certificate) for authority in certificates_in(ca)):
+        raise Objection(f"{file.name} is not signed by {ca.name}", "take both from one 'deploy init' or 'deploy renew'")
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if subject_name(party.host) not in names:
         raise Objection(
             f"{file.name} does not hold the name {party.host}", "make one that does: 'fedprivacy deploy keys'"
         )
-    lasts(authority, ca.name)
     return f"{party.host}, {lasts(certificate, 'valid')}"
 
 

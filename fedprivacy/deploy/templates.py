@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 from collections.abc import Mapping
 
 import jinja2
@@ -10,6 +9,10 @@ import jinja2
 
 def rendered(folder: str, template: str, facts: Mapping[str, object]) -> str:
     """The text that a template becomes. A fact that it asks for and that is not given is an error."""
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    text = importlib.resources.files("fedprivacy.deploy").joinpath(folder, f"{template}.jinja")
-    return environment.from_string(text.read_text("utf-8")).render(facts)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedprivacy.deploy", folder),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+    )
+    return environment.get_template(f"{template}.jinja").render(facts)

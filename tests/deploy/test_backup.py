@@ -66,7 +66,7 @@ def test_a_server_that_is_lost_goes_on_from_a_backup_of_its_run(hosts, tmp_path)
     server, backup = hosts / "server", tmp_path / "backup.tar"
     (server / ".venv").mkdir()
     (server / ".venv" / "pyvenv.cfg").touch()
-    ledger, out = f"sqlite:///{server / 'ledger.db'}", server / "runs" / "one"
+    ledger, out = f"sqlite:///{server / 'ledger' / 'ledger.db'}", server / "runs" / "one"
     settings = {
         "ledger": ledger,
         "signing_key": str(server / "signing.key"),
@@ -92,21 +92,23 @@ def test_a_server_that_is_lost_goes_on_from_a_backup_of_its_run(hosts, tmp_path)
 def test_a_client_s_backup_holds_its_key_and_its_guard_and_no_record(hosts, tmp_path):
     client, backup = hosts / "clients" / "hospital-1", tmp_path / "backup.tar"
     (client / "data" / "images").mkdir(parents=True)
+    (client / "data" / "Alice").mkdir()
     np.save(client / "data" / "points.npy", np.full((80, 2), 4711.0))
     (client / "data" / "images" / "4711.png").write_bytes(b"patient")
-    (client / "guard.log.abc.sealed").mkdir()
-    (client / "guard.log.abc.sealed" / "one.update").write_bytes(b"sealed")
-    (client / "guard.log").write_bytes(b"log")
+    (client / "guard" / "guard.log.abc.sealed").mkdir()
+    (client / "guard" / "guard.log.abc.sealed" / "one.update").write_bytes(b"sealed")
+    (client / "guard" / "guard.log").write_bytes(b"log")
     code, told = backed_up(client, backup)
     assert code == 0 and f"Not in it: {client / 'data'}" in told and "secret keys" in told
     with tarfile.open(backup) as archive:
         names = archive.getnames()
-    assert {"guard.log", "guard.log.abc.sealed/one.update", "hospital-1.key", "node-config.toml"} <= set(names)
-    assert names[-1] == "guard.log"
+    own = {"guard/guard.log", "guard/guard.log.abc.sealed/one.update", "hospital-1.key", "node-config.toml"}
+    assert own <= set(names) and ".flwr" in names  # empty, and a service's sandbox cannot make it
+    assert names[-1] == "guard/guard.log"
     assert not any(name.startswith("data") for name in names)
 
     text = (client / "node-config.toml").read_text()
-    (client / "node-config.toml").write_text(text.replace('guard.log"', 'data/own.log"'))
+    (client / "node-config.toml").write_text(text.replace('guard/guard.log"', 'data/own.log"'))
     (client / "data" / "own.log").write_bytes(b"log")
     write_backup(client, tmp_path / "second.tar")
     with tarfile.open(tmp_path / "second.tar") as archive:
@@ -124,8 +126,10 @@ def test_a_backup_replaces_nothing_and_is_not_kept_beside_what_it_is_for(hosts, 
 
 def test_a_ledger_that_does_not_verify_is_told_and_not_backed_up(hosts, tmp_path):
     server = hosts / "server"
-    fp.simulate(f"{OWN}:Sides", clients=2, rounds=2, ledger=f"sqlite:///{server / 'ledger.db'}", progress=False)
-    with closing(sqlite3.connect(server / "ledger.db")) as database:
+    fp.simulate(
+        f"{OWN}:Sides", clients=2, rounds=2, ledger=f"sqlite:///{server / 'ledger' / 'ledger.db'}", progress=False
+    )
+    with closing(sqlite3.connect(server / "ledger" / "ledger.db")) as database:
         database.executescript("DROP TRIGGER journal_no_update; UPDATE journal SET entry = replace(entry, 3.0, 9.0);")
     code, told = backed_up(server, tmp_path / "backup.tar")
     assert code == 1 and "entry" in told, told

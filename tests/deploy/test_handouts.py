@@ -45,7 +45,8 @@ def here(folder, **more):
 
 def options_of(unit):
     """Options that a unit starts its program with, each with its value; "" for one that takes none."""
-    words = [*command_of(unit)[1:], "--"]
+    words = command_of(unit)
+    words = [*words[words.index("--") + 1 :], "--"]  # the program that is logged
     return {word: "" if after.startswith("--") else after for word, after in pairwise(words) if word.startswith("--")}
 
 
@@ -123,6 +124,7 @@ def test_a_client_speaks_to_none_but_the_server_over_tls_and_shows_its_own_key(o
         "--node-config": f"{folder}/node-config.toml",
         "--host": "127.0.0.1",
         "--port": "9094",
+        "--isolation": "process",
     }
     assert (folder / "ca.crt").read_bytes() == (own / "server" / "ca.crt").read_bytes()
 
@@ -150,7 +152,7 @@ def test_the_proxy_lets_the_clients_interface_through_and_nothing_else(own):
 def test_what_a_service_writes_no_other_account_reads(own):
     units = list(own.rglob("fedprivacy-*.service"))
     services = {unit.stem.removeprefix("fedprivacy-") for unit in units}
-    assert services == {"client", "dashboard", "proxy", "superexec", "superlink"}
+    assert services == {"client", "client-superexec", "dashboard", "proxy", "superexec", "superlink"}
     for unit in units:
         assert re.findall(r"^UMask=(.*)$", unit.read_text(), re.MULTILINE) == ["0077"]
 

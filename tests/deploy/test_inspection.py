@@ -174,8 +174,8 @@ def read_by_pandas(client):
 
 
 def guard_gone(client):
-    (client / "guard.log.sealed").mkdir()
-    (client / "guard.log.sealed" / f"{'0' * 64}.update").touch()
+    (client / "guard" / "guard.log.sealed").mkdir()
+    (client / "guard" / "guard.log.sealed" / f"{'0' * 64}.update").touch()
 
 
 def two_guards(client):
@@ -272,7 +272,7 @@ OF_THE_SERVER = {
         NOT_PLANNED,
         "epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one.",
     ),
-    "no ledger": (lambda server: (server / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
+    "no ledger": (lambda server: (server / "ledger" / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
     "a key not sent": (
         lambda server: (server / "clients" / "hospital-1.pub").unlink(),
         {"clients": "warning"},

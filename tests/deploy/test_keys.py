@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.keys import KeyFileError, write_client_key, write_keys
+from fedprivacy.deploy.keys import AUTHORITY_DAYS, KeyFileError, write_client_key, write_keys
 
 
 def files_under(folder: Path) -> set[str]:
@@ -55,9 +55,10 @@ def test_client_keys_are_the_kind_that_flower_authenticates(tmp_path):
 
 def test_certificates_name_the_hosts_end_as_asked_for_and_only_the_authority_s_signs_others(tmp_path):
     keys = write_keys(tmp_path, hosts=["fl.example.org", "192.0.2.7", "2001:db8::7"], days=30)
-    for path in (keys.ca_certificate, keys.server_certificate):
+    ends = keys.expires + timedelta(days=AUTHORITY_DAYS - 30), keys.expires
+    for path, end in zip((keys.ca_certificate, keys.server_certificate), ends, strict=True):
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        assert certificate.not_valid_after_utc == keys.expires
+        assert abs(certificate.not_valid_after_utc - end) < timedelta(minutes=1)
         assert certificate.not_valid_before_utc < datetime.now(UTC) - timedelta(minutes=4)
     assert abs(keys.expires - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=1)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -9,6 +9,7 @@ import tomllib
 from fedprivacy.deploy.federation import flower_environment, healthy
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+BWRAP = shutil.which("bwrap")
 
 
 def command_of(unit):
@@ -24,11 +25,40 @@ def environment_of(unit):
     return flower_environment(own.get("FLWR_HOME", unit.parent)) | own
 
 
-class WrittenHosts:
-    """All hosts of a deployment as processes on this one, each with its party's folder as its own."""
+def setting(unit, name):
+    """The values of a unit's setting, in order."""
+    return [word for line in re.findall(rf"^{name}=(.*)$", unit.read_text(), re.MULTILINE) for word in line.split()]
 
-    def __init__(self, supervisor, folder):
+
+def sandboxed(unit, seen):
+    """The command of a unit in a sandbox like the unit's own: another account without rights sees a read-only system.
+
+    It has its own /tmp and devices, and sees no other service's processes; `seen` is shown to it all the same.
+    """
+    shown = [word for path in seen for word in ("--ro-bind", str(path), str(path))]
+    written = [word for path in setting(unit, "ReadWritePaths") for word in ("--bind", path, path)]
+    hidden = [word for path in setting(unit, "InaccessiblePaths") for word in ("--tmpfs", path.removeprefix("-"))]
+    assert setting(unit, "ProtectSystem") == ["strict"] and setting(unit, "CapabilityBoundingSet") == []
+    return [
+        *(BWRAP, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"),
+        *(*shown, *written, *hidden),
+        *("--unshare-user", "--uid", "65534", "--gid", "65534", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"),
+        *command_of(unit),
+    ]
+
+
+class WrittenHosts:
+    """All hosts of a deployment as processes on this one, each with its party's folder as its own.
+
+    Args:
+        supervisor: owns the processes.
+        folder: of the deployment.
+        command: makes the command of a unit.
+    """
+
+    def __init__(self, supervisor, folder, command=command_of):
         self._supervisor = supervisor
+        self._command = command
         self.server = folder / "server"
         self.clients = sorted((folder / "clients").iterdir())
 
@@ -47,9 +77,10 @@ class WrittenHosts:
     def start_clients(self, ports):
         """Every SuperNode, each on a port of its own, since they share this host."""
         for client, port in zip(self.clients, ports, strict=True):
-            unit = client / "systemd" / "fedprivacy-client.service"
-            unit.write_text(re.sub(r"--port \d+", f"--port {port}", unit.read_text()))
-            self._start(client, "client")
+            for service in ("client", "client-superexec"):
+                unit = client / "systemd" / f"fedprivacy-{service}.service"
+                unit.write_text(re.sub(r"(--port |127\.0\.0\.1:)\d+", rf"\g<1>{port}", unit.read_text()))
+                self._start(client, service)
 
     def register(self, flwr):
         """What the server's README.md says for each client, for all at once."""
@@ -69,12 +100,11 @@ class WrittenHosts:
     def environment(self):
         """That of the server's account, which has installed what README.md says."""
         config = self.server / ".flwr" / "config.toml"
-        config.parent.mkdir(exist_ok=True)
         config.write_text((self.server / "flower-config.toml").read_text())
         return environment_of(self.server / "systemd" / "fedprivacy-superlink.service")
 
     def _start(self, folder, service):
         unit = folder / "systemd" / f"fedprivacy-{service}.service"
         return self._supervisor.start(
-            f"{folder.name}-{service}", command_of(unit), environment=environment_of(unit), directory=folder
+            f"{folder.name}-{service}", self._command(unit), environment=environment_of(unit), directory=folder
         )

@@ -1,0 +1,159 @@
+"""The services that `deploy init` writes run in a sandbox: read-only but for their folders, restarted, bounded."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy.federation import free_ports, program, write_toml
+from fedprivacy.deploy.processes import Supervisor
+from fedprivacy.runs.records.folder import read_history
+from tests.conftest import lacking
+from tests.deploy.written_hosts import BWRAP, NGINX, WrittenHosts, command_of, sandboxed, setting
+
+REPOSITORY = Path(__file__).parents[2]
+OWN = Path(__file__).with_name("blobs_task.py")
+HOSPITALS = ("hospital-1", "hospital-2")
+SERVER = ("dashboard", "proxy", "superexec", "superlink")
+SERVICES = {f"server/systemd/fedprivacy-{name}.service" for name in SERVER} | {
+    f"clients/hospital-1/systemd/fedprivacy-{name}.service" for name in ("client", "client-superexec")
+}
+MOST_EXPOSED = 2.0
+"""Greatest exposure of a service, as systemd rates it from 0 to 10; without a sandbox it is 9.2."""
+
+
+def deployment(folder, environment):
+    """A deployment of the blobs, in this folder."""
+    port, superlink_port, superexec_port, runtime_port = free_ports(4)
+    shutil.copy(OWN, folder / "mine.py")
+    settings = {
+        **{"host": "localhost", "port": port, "clients": list(HOSPITALS), "task": "mine.py:Sides", "rounds": 2},
+        **{"epsilon": 3.0, "delta": 1e-3, "client-keys": "operator", "environment": str(environment)},
+        **{"superlink-port": superlink_port, "superexec-port": superexec_port, "supernode-port": runtime_port},
+        "server-folder": f"{folder}/out/server",
+        "client-folder": f"{folder}/out/clients/{{client}}",
+        "records": f"{folder}/records",
+    }
+    write_toml(folder / "deployment.toml", {"": settings})
+    out = folder / "out"
+    done = CliRunner().invoke(deploy_app, ["init", str(folder / "deployment.toml"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A deployment whose programs are there, and do nothing."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "bin").mkdir()
+    for name in ("python", "flower-superexec", "flower-supernode", "fedprivacy"):
+        (folder / "bin" / name).touch(mode=0o755)
+    return deployment(folder, folder)
+
+
+def analyze(*words):
+    if shutil.which("systemd-analyze") is None:
+        lacking("no systemd-analyze on PATH; install it, for example apt-get install systemd")
+    return subprocess.run(["systemd-analyze", *words], check=False, capture_output=True, text=True)
+
+
+def test_systemd_finds_no_fault_with_a_service(written):
+    if NGINX is None:
+        lacking("no nginx; install it, for example apt-get install nginx-light")
+    parties = written / "server", written / "clients" / "hospital-1"
+    units = [unit for party in parties for unit in (party / "systemd").iterdir()]
+    assert {str(unit.relative_to(written)) for unit in units} == SERVICES
+    for unit in units:
+        unit.write_text(unit.read_text().replace("/usr/sbin/nginx", NGINX))
+    checked = analyze("verify", *units)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_systemd_rates_a_service_as_hardly_exposed(written, name):
+    told = analyze("security", "--offline=true", "--no-pager", written / name)
+    exposure = float(re.search(r"exposure level for \S+: ([\d.]+)", told.stdout)[1])
+    assert exposure < MOST_EXPOSED
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_that_ends_is_started_again_and_cannot_take_the_host_with_it(written, name):
+    unit = written / name
+    (seconds,) = setting(unit, "RestartSec")
+    assert setting(unit, "Restart") == ["always"]
+    assert int(seconds) >= 10  # systemd gives up for good on what it starts five times within ten seconds
+    assert re.fullmatch(r"\d+[%M]", setting(unit, "MemoryMax")[0]) and int(setting(unit, "TasksMax")[0]) <= 4096
+
+
+def test_a_service_writes_to_folders_that_are_there_and_hold_no_key(written):
+    for name in SERVICES:
+        for path in map(Path, setting(written / name, "ReadWritePaths")):
+            assert path.is_dir() and not list(path.rglob("*.key"))
+
+
+def test_who_reads_records_reaches_no_network_and_who_reaches_the_network_sees_no_records(written):
+    """A hospital's training code comes from the server: it cannot send anything but to its own SuperNode."""
+    units = written / "clients" / "hospital-1" / "systemd"
+    node, training = units / "fedprivacy-client.service", units / "fedprivacy-client-superexec.service"
+    assert setting(node, "InaccessiblePaths") == [f"-{written.parent}/records"]
+    assert (setting(training, "IPAddressDeny"), setting(training, "IPAddressAllow")) == (["any"], ["localhost"])
+    assert setting(training, "SocketBindDeny") == ["any"] and not setting(training, "SocketBindAllow")
+    (port,) = setting(node, "SocketBindAllow")
+    assert f"--runtime-api-address 127.0.0.1:{port.removeprefix('tcp:')}" in " ".join(command_of(training))
+
+
+def test_the_sandbox_of_the_rehearsal_is_one(written):
+    if BWRAP is None:
+        lacking("no bubblewrap; install it, for example apt-get install bubblewrap")
+    client, records = written / "clients" / "hospital-1", written.parent / "records"
+    records.mkdir(exist_ok=True)
+    (records / "points.npy").touch()
+    for service, inside, works in (
+        ("client", f"cat {records}/points.npy", False),
+        ("client", f"cat {client}/hospital-1.key && touch {client}/.flwr/x", True),
+        ("client", f"touch {client}/x", False),
+        ("client-superexec", f"cat {records}/points.npy && touch {client}/guard/x", True),
+        ("client-superexec", f"touch {records}/x", False),
+        ("client-superexec", "touch /usr/x", False),
+    ):
+        unit = client / "systemd" / f"fedprivacy-{service}.service"
+        words = sandboxed(unit, (written.parent,))
+        box = words[: words.index(command_of(unit)[0])]
+        done = subprocess.run([*box, "sh", "-c", inside], check=False, capture_output=True, text=True)
+        assert (done.returncode == 0) is works, (inside, done.stderr)
+
+
+@pytest.mark.exhaustive
+def test_a_deployment_trains_in_the_sandbox_of_its_services(tmp_path):
+    """The same processes with the same arguments, each under bubblewrap with what its unit lets it see and write."""
+    for found, name in ((NGINX, "nginx-light"), (BWRAP, "bubblewrap")):
+        if found is None:
+            lacking(f"no {name}; install it, for example apt-get install {name}")
+    (tmp_path / "records").mkdir()
+    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
+    out = deployment(tmp_path, sys.prefix)
+    with Supervisor(tmp_path / "logs") as supervisor:
+        hosts = WrittenHosts(supervisor, out, partial(sandboxed, seen=(REPOSITORY, sys.prefix, tmp_path)))
+        hosts.start_server()
+        hosts.register(program("flwr"))
+        hosts.start_clients(free_ports(len(HOSPITALS)))
+        done = subprocess.run(
+            [sys.executable, "-m", "fedprivacy", "deploy", "run", "mine-app"],
+            env={**os.environ, **hosts.environment},
+            cwd=hosts.server,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (hosts.server / "runs").iterdir()
+    assert [record.participants for record in read_history(run).rounds[-2:]] == [HOSPITALS, HOSPITALS]
