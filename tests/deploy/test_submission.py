@@ -16,6 +16,7 @@ from fedprivacy.deploy.submission import Operator, Submission
 from fedprivacy.runs.records.folder import ROUNDS
 
 OWN = Path(__file__).with_name("blobs_task.py")
+UNLIMITED = '{"a": {"epsilon": Infinity}}'
 SETTINGS = {"clients": 3, "rounds": 2, "epsilon": 3.0, "delta": 1e-3}
 
 
@@ -51,6 +52,7 @@ def test_a_run_gets_a_folder_of_its_own_beside_its_settings(app, tmp_path):
         ({"epsilom": 1.0}, "Did you mean epsilon?"),
         ({"epsilon": float("inf"), "noise-multiplier": 1.0}, "in a deployment give a finite one"),
         ({"epsilon": float("nan")}, "epsilon is nan; give a number"),
+        ({"client-terms": UNLIMITED, "noise-multiplier": 2.0}, "client-terms gives a epsilon inf; in a deployment"),
         ({"task": "sides_app.nothing:Sides"}, "cannot be imported"),
         ({"out": "taken"}, "already holds a run"),
         ({"resume": "taken"}, "holds no run that could go on"),
