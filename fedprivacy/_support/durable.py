@@ -19,6 +19,9 @@ PRIVATE = 0o600
 
 _USUAL = 0o666
 
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""Error codes of a disk, a quota or a limit on the length of files that leaves no room."""
+
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Error codes of a file system without hard links; vfat and exFAT raise the first."""
 

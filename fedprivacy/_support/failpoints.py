@@ -13,6 +13,7 @@ import signal
 
 CLIENT_POINTS = (
     "client.asked",
+    "client.room-held",
     "guard.before-slot",
     "guard.slot-written",
     "guard.appended",

@@ -168,6 +168,11 @@ def _outcome(done: AskResult, plan: QuestionPlan) -> str:
             f"{epsilon_text(done.before[worst.client_id].epsilon)} before; nobody more. The answers are kept: to read "
             "them again costs nothing."
         )
+    if done.told and any(question.reads for question in done.asked.questions):
+        lines.append(
+            f"Left out are {plural(done.unit)} with a cell that is empty, cannot be read or is in no group that was "
+            "named. Their number is private: ask 'count' as well, and take a figure's own count off, for a noisy one."
+        )
     own = str(Path(plan.config.out) / LEDGER)
     if done.ledger.endswith(own):
         named = ["--task", plan.config.task, "--clients", str(plan.config.clients), "--ledger", own]

@@ -62,7 +62,7 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
         certificate=certificate,
         events=events,
         more=len(certificate.history) - len(events),
-        trained=certificate.steps - certificate.question_steps,
+        trained=certificate.steps - certificate.question_steps - certificate.claimed_steps,
         questions=questions,
         more_questions=len(certificate.questions) - len(questions),
         epsilon=wording.epsilon_text(or_infinite(certificate.epsilon), or_infinite(certificate.budget)),

@@ -11,10 +11,12 @@ from rich.text import Text
 
 from fedprivacy.accounting import more_runs
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.shortage import shortage
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields
+from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.wording import budget_text, delta_text, reading_text, words_of_what_is_left
 
@@ -91,7 +93,7 @@ def _totals(tally: Tally) -> Table:
 
 def _runs_left(tally: Tally) -> tuple[int | None, int]:
     """Number of further runs, like the last that trained, within the last budget, and steps of one; None: unknown."""
-    trained = [charge for charge in tally.charges.values() if not charge.attempt.asks]
+    trained = _trained(tally)
     if not trained or not tally.allowance or not tally.allowance.budget.enforced:
         return None, 0
     last = trained[-1]
@@ -104,8 +106,16 @@ def _left_words(tally: Tally) -> str:
     epsilon, _ = _reading(tally)
     budget = tally.allowance.budget.epsilon if tally.allowance else float("inf")
     left = budget - epsilon.value if epsilon else budget
-    words = words_of_what_is_left(left, *_runs_left(tally), charged=bool(tally.charges))
-    return f"{words[0].upper()}{words[1:]}."
+    runs, steps = _runs_left(tally)
+    words = words_of_what_is_left(left, runs, steps, charged=bool(tally.charges))
+    why = ""
+    if runs == 0 and tally.allowance and isinstance(event := _trained(tally)[-1].event, PoissonSampledGaussian):
+        why = f" {shortage(filter_of(tally.allowance), tally.history, event, steps)}"
+    return f"{words[0].upper()}{words[1:]}.{why}"
+
+
+def _trained(tally: Tally) -> list[ChargeEntry]:
+    return [charge for charge in tally.charges.values() if not charge.attempt.asks]
 
 
 def _sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:

@@ -17,6 +17,7 @@ from sqlalchemy import func, select
 
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger.budget_changes import BudgetChange
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import LedgerError
@@ -28,7 +29,7 @@ from fedprivacy.questions.codec import words_of
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields
-from fedprivacy.values.events import Event
+from fedprivacy.values.events import Event, PoissonSampledGaussian
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.wording import (
     budget_text,
@@ -52,7 +53,7 @@ class DatasetSpent:
     `epsilon` is by PLD, at the budget's `delta`, for the server's view; infinite: none is guaranteed. An infinite
     `budget` only measures. `runs_left` is how many more runs like the last that trained on it (`last_steps` steps, the
     same noise) the budget allows; None: none did, or there is no budget. `open` charges have no receipt; they count.
-    `expires` is in ISO 8601; empty: never.
+    `expires` is in ISO 8601; empty: never. `shortage` says why there is no run left, and what helps, of one dataset.
     """
 
     dataset_id: str
@@ -65,6 +66,7 @@ class DatasetSpent:
     expires: str
     last_steps: int
     runs_left: int | None
+    shortage: str = ""
 
 
 def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
@@ -89,11 +91,15 @@ def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
             open=open_charges.get(dataset_id, 0),
             expires=f"{allowance.expires:%Y-%m-%d}" if allowance.expires else "",
             last_steps=last_steps,
-            runs_left=_runs_left(allowance, frozenset(account.history.items()), event, last_steps) if event else None,
+            runs_left=left,
+            shortage=shortage(filter_of(allowance), account.history, event, last_steps)
+            if only and left == 0 and isinstance(event, PoissonSampledGaussian) and not allowance.expired
+            else "",
         )
         for dataset_id in ids
         for allowance, account in [(allowances[dataset_id], accounts.get(dataset_id, NOTHING_SPENT))]
         for event, last_steps in [last_runs.get(dataset_id, (None, 0))]
+        for left in [_runs_left(allowance, frozenset(account.history.items()), event, last_steps) if event else None]
     ]
 
 
@@ -135,6 +141,7 @@ def page(
     table = _dataset_table(datasets)
     needed = Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
     shown: list[RenderableType] = [table if needed <= console.width else _dataset_list(datasets)]
+    shown += [Text(d.shortage) for d in datasets if d.shortage]
     shown += [_budget_table(budgets)] if budgets else []
     shown += [_charge_table(charges)] if charges else []
     return Group(*shown, *([_question_table(questions)] if questions else []))
@@ -202,6 +209,8 @@ def _budget_table(budgets: Sequence[BudgetChange]) -> Table:
 
 def _charge_table(charges: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=f"Its last {min(len(charges), _MOST_ROWS)} of {len(charges)} charges", title_justify="left")
+    if any(not c["round"] for c in charges[-_MOST_ROWS:]):
+        table.caption = "Round -: steps that only the client's own book had counted."
     table.add_column("run", overflow="fold", min_width=9)
     for column in ("round", "attempt", "steps", "q", "sigma", "entry"):
         table.add_column(column, justify="right", no_wrap=True)

@@ -17,7 +17,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from pydantic import AfterValidator, WithJsonSchema
 
 from fedprivacy import figures
-from fedprivacy.dashboard.forecasts import rounds_by_noise
+from fedprivacy.dashboard.forecasts import forecast, rounds_by_noise
 from fedprivacy.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find
 from fedprivacy.figures import observations
 from fedprivacy.figures.named import FigureOptions, NamedFigure, RunData
@@ -94,9 +94,11 @@ def _named(found: NamedFigure) -> _Drawn:
 
 
 def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
-    forecast, client_id = rounds_by_noise(run, wish.client_id)
-    facts = replace(run.facts, noise_multiplier=forecast[len(forecast) // 2][0])  # the client's
-    return figures.forecast_figure(forecast, facts, client_id, width)
+    rounds, client_id = rounds_by_noise(run, wish.client_id)
+    most_noise, left = rounds[-1]
+    why = "" if left else forecast(run, client_id, most_noise).asked.words
+    facts = replace(run.facts, noise_multiplier=rounds[len(rounds) // 2][0])  # the client's
+    return figures.forecast_figure(rounds, facts, client_id, width, why)
 
 
 _DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items()} | {

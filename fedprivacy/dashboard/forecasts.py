@@ -9,6 +9,8 @@ from fastapi import HTTPException
 
 from fedprivacy.accounting import FILTERS, MechanismChanged, step_quota
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
+from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.shortage import shortage
 from fedprivacy.dashboard import models
 from fedprivacy.dashboard.lookup import client_of
 from fedprivacy.dashboard.presentation import rounds_left
@@ -102,6 +104,8 @@ def _asked(facts: RunFacts, past: _Past, allowance: Allowance, event: PoissonSam
         steps, allowed = _steps_left(past, event, allowance.filter, allowance.budget)
         rounds = rounds_left(steps, facts)
         words = _words(rounds, allowed=allowed)
+        if allowed and rounds == 0:
+            words = shortage(filter_of(allowance), dict(past), event, facts.local_steps)
     sigma = event.noise_multiplier
     return models.AskedBody(noise_multiplier=sigma, steps_left=steps, rounds_left=rounds, allowed=allowed, words=words)
 

@@ -39,7 +39,7 @@ class BackupError(RuntimeError):
 
 
 class Backup(NamedTuple):
-    """What was backed up.
+    """A backup that was written.
 
     Attributes:
         files: their number.
@@ -94,7 +94,7 @@ def write_backup(folder: Path, out: Path) -> Backup:
 
 
 class _Own(NamedTuple):
-    """Where a client has its records and its guard, with links resolved."""
+    """The places of a client's records and guard, links resolved."""
 
     records: Path
     guard: Path

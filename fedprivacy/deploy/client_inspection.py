@@ -22,14 +22,18 @@ from fedprivacy.deploy.inspection import (
     findings,
     free_port,
     readable_by_owner_alone,
+    room_on,
     warning,
 )
 from fedprivacy.deploy.party import Party
 from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import GUARD, NODE_CONFIG, NodeSettings, Refused
-from fedprivacy.guard import Guard
+from fedprivacy.flower.client.release import most_sealed
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.guard import KEPT_UPDATES, Guard
 from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside
+from fedprivacy.guard.seals import ENTRIES_ROOM
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, relation_of
@@ -104,14 +108,13 @@ def _own_checks(settings: NodeSettings, key: Path, party: Party) -> list[Check]:
         ("task", lambda: f"{_task(settings, party).name}, which the runs name {party.task}"),
         ("records", lambda: _records(settings, party)),
         ("guard", lambda: _guard(settings, party)),
+        ("room", lambda: _room(settings, party)),
     ]
 
 
 def _budget(settings: NodeSettings) -> str:
     budget = settings.budget
     words = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
-    if not budget.enforced:
-        raise warning(f"{words}: nothing is ever refused", f"choose an epsilon in {NODE_CONFIG}")
     if budget.epsilon > _LARGE_EPSILON:
         raise warning(f"{words} promises little", f"choose an epsilon of a few in {NODE_CONFIG}")
     return words
@@ -193,3 +196,11 @@ def _guard(settings: NodeSettings, party: Party) -> str:
             f"no file can be made in {file.parent}", f"let this account write there, or change {NODE_CONFIG}"
         )
     return f"{file} will be made with the first charge"
+
+
+def _room(settings: NodeSettings, party: Party) -> str:
+    """Compare the guard's disk with one round, and with all updates and vectors of one run that are kept there."""
+    with hushed():
+        parameters = trainable_parameters(_task(settings, party).model())
+    update, own = most_sealed(parameters), 2 * sum(parameter.nbytes for parameter in parameters.values())
+    return room_on(settings.guard.parent, update + ENTRIES_ROOM, (KEPT_UPDATES + 1) * update + own, "a round")

@@ -24,6 +24,8 @@ from fedprivacy._support.durable import UNNAMED, name_durably
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy._support.sources import names_file
+from fedprivacy.accounting import DEFAULT_FILTER
+from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.deploy import party
 from fedprivacy.deploy.app_folder import task_from_here, write_app
 from fedprivacy.deploy.certificates import fingerprint
@@ -192,6 +194,8 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
         "client": name,
         "records": wanted.client_path(wanted.records, name),
         "pinned_task": task.pinned(place),
+        "usual_filter": DEFAULT_FILTER,
+        "filter_of_mixtures": FILTER_OF_MIXTURES,
     }
     texts = {f"systemd/{_unit(service)}": _unit(service) for service in _CLIENT_SERVICES}
     texts |= {"README.md": "client.md", "node-config.toml": "node-config.toml"}

@@ -24,6 +24,7 @@ from platform import python_version
 
 from cryptography import x509
 
+from fedprivacy._support.room import free_bytes, size_text
 from fedprivacy.deploy.certificates import fingerprint, issued
 from fedprivacy.deploy.federation import program
 from fedprivacy.deploy.keys import CLOCK_SKEW
@@ -32,6 +33,9 @@ from fedprivacy.deploy.releases import SOUND_SINCE, is_sound
 
 RENEWAL = 30
 """Days before its end from which on a certificate is warned of."""
+
+_FEW_FILES = 16
+"""Number of files that must still fit on a disk."""
 
 _PATIENCE = 5.0
 """Seconds to wait for an answer."""
@@ -177,6 +181,20 @@ def free_port(port: int, owner: str) -> str:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise warning(f"port {port} is taken", f"well, if {owner} is running; else choose another in its service")
     return f"port {port} of this host is free"
+
+
+def room_on(folder: Path, least: int, usual: int, purpose: str) -> str:
+    """Compare the free bytes of a folder's disk with the least and the usual need; object where they are too few."""
+    disk, free = os.statvfs(folder), free_bytes(folder)
+    remedy = "make room there, before a run is charged and cannot go on"
+    if disk.f_files and disk.f_favail < _FEW_FILES:  # some file systems do not count files
+        raise Objection(f"the disk of {folder} can hold only {disk.f_favail} more files", remedy)
+    words = f"{size_text(free)} free on the disk of {folder}; {purpose} needs {size_text(least)}"
+    if free < least:
+        raise Objection(words, remedy)
+    if free < usual:
+        raise warning(f"{words}, and in time {size_text(usual)}", remedy)
+    return words
 
 
 def _account(folder: Path) -> str:

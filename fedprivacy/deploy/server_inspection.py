@@ -12,6 +12,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_public_key
 
+from fedprivacy._support.discretion import hushed
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
 from fedprivacy.deploy.certificates import issued
@@ -29,6 +30,7 @@ from fedprivacy.deploy.inspection import (
     findings,
     lasts,
     readable_by_owner_alone,
+    room_on,
     warning,
 )
 from fedprivacy.deploy.keys import subject_name
@@ -42,6 +44,9 @@ from fedprivacy.values.wording import count_text
 
 RUN_CONFIG = "run.toml"
 
+_LEDGER_BYTES = 16_000_000
+"""Number of bytes by which a ledger may grow until somebody looks at its disk again."""
+
 
 def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
     """Everything that is checked on the server's host."""
@@ -54,6 +59,7 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
         ("run", lambda: _run(folder, party)),
         ("signing key", lambda: _signing_key(_plan(folder), party)),
         ("ledger", lambda: _ledger(_plan(folder))),
+        ("room", lambda: _room(_plan(folder), folder)),
         ("clients", lambda: _clients(folder / CLIENT_KEYS, _plan(folder))),
         ("connection", lambda: _connection(party)),
         ("superlink", lambda: _superlink(party, ca)),
@@ -88,7 +94,9 @@ def _server_key(file: Path, certificate: Path) -> str:
 
 def _plan(folder: Path) -> TrainingPlan:
     try:
-        return plan_of(tomllib.loads((folder / RUN_CONFIG).read_text()))
+        plan = plan_of(tomllib.loads((folder / RUN_CONFIG).read_text()))
+        plan.check_limited()
+        return plan
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RunFolderError) as error:
         raise Objection(f"{folder / RUN_CONFIG} cannot be read ({error})") from error
     except ConfigError as error:
@@ -136,6 +144,17 @@ def _ledger(plan: TrainingPlan) -> str:
             f"no ledger can be made in {file.parent}", f"let this account write there, or change {RUN_CONFIG}"
         )
     return f"{url} will be made by the first run"
+
+
+def _room(plan: TrainingPlan, folder: Path) -> str:
+    """Compare the disk with a model, two checkpoints and a ledger, and with what Flower's database holds of a round."""
+    with hushed():
+        model = sum(values.nbytes for values in plan.task.model().state_dict().values())
+    least = 3 * model + _LEDGER_BYTES
+    file = database_file(plan.config.ledger_url(deployed=True))
+    if file is not None and file.parent.stat().st_dev != folder.stat().st_dev:
+        room_on(file.parent, _LEDGER_BYTES, _LEDGER_BYTES, "the ledger")
+    return room_on(folder, least, least + (plan.config.clients + 1) * model, "a run")
 
 
 def _clients(folder: Path, plan: TrainingPlan) -> str:

@@ -135,7 +135,7 @@ def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = W
 
 
 def forecast_figure(
-    forecast: Sequence[tuple[float, int]], facts: RunFacts, client_id: str, width: int = WIDTH
+    forecast: Sequence[tuple[float, int]], facts: RunFacts, client_id: str, width: int = WIDTH, why: str = ""
 ) -> alt.LayerChart:
     """Draw the rounds that a client's budget still allows, by noise multiplier; that of the run is marked.
 
@@ -144,6 +144,7 @@ def forecast_figure(
         facts: facts about the run.
         client_id: the client.
         width: width of the plot between its axes, in px.
+        why: reason that the most noise leaves no round; empty: it leaves some.
 
     Raises:
         ValueError: the forecast is empty.
@@ -168,7 +169,7 @@ def forecast_figure(
         chart_of(own).mark_point(color=INK, size=80).encode(x, y),
         *outlined(ours.encode(y=alt.value(6), text="text:N"), align="right" if left else "left", dx=-6 if left else 6),
     ]
-    return styled(layered(layers, _forecast_title(own, facts, client_id, width), width))
+    return styled(layered(layers, _forecast_title(own, facts, client_id, width, why), width))
 
 
 def check_private(facts: RunFacts) -> None:
@@ -352,10 +353,11 @@ def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
 
 
-def _forecast_title(own: Rows, facts: RunFacts, client_id: str, width: int) -> alt.TitleParams:
+def _forecast_title(own: Rows, facts: RunFacts, client_id: str, width: int, why: str) -> alt.TitleParams:
     left = "rounds left by noise multiplier"
     for row in own:
         left = f"{count_text(row['rounds_left'], 'round')} left at noise multiplier {facts.noise_multiplier:.4g}"
     steps = count_text(facts.local_steps, "local step")
     what = [f"rounds of {steps} that its budget still allows if the run goes on with another noise multiplier"]
-    return titled(f"{shortened(client_id)}: {left}", [what, seen("ε", facts.delta)], width + AXIS_ROOM)
+    reason = [[why.removesuffix(".")]] if why else []
+    return titled(f"{shortened(client_id)}: {left}", [what, *reason, seen("ε", facts.delta)], width + AXIS_ROOM)

@@ -9,7 +9,8 @@ simulation they are in `KeptModels`, which goes into the run's checkpoints.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -22,12 +23,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedprivacy._support.durable import PRIVATE, name_durably, sync_folder, write_unnamed
+from fedprivacy._support.durable import NO_ROOM, name_durably, sync_folder
+from fedprivacy._support.room import Room, free_bytes, room_in, size_text, write_into
 from fedprivacy.tasks import Task
 
 _FACTS = "fedprivacy-kept"
 _IN_STATE, _STATE_FACTS = "fedprivacy.kept", "fedprivacy.kept-for"
 _ROUNDS_KEPT = 2
+_MOST_FACTS = 2**16  # bytes of a file besides its vectors
 _SUFFIX = ".safetensors"
 
 MOST_RUNS = 64
@@ -80,17 +83,42 @@ class KeptInFolder:
         earlier = {number: kept for number, kept in self._rounds(kept_for).items() if number < kept_for.round}
         return earlier[max(earlier)] if earlier else None
 
-    def keep(self, kept_for: KeptFor, own: Tensor) -> None:
-        """Write the vector durably, whole or not at all. Raises OSError, `KeptError`."""
+    @contextmanager
+    def room(self, size: int) -> Iterator[Room]:
+        """Hold room for a vector of `size` bytes, with the one before it, until `keep` has written it.
+
+        Raises:
+            KeptError: there is no room.
+            OSError: the folder cannot be written.
+        """
+        self._make()
+        needed = _ROUNDS_KEPT * size + _MOST_FACTS
+        with ExitStack() as held:
+            try:
+                room = held.enter_context(room_in(self.folder, needed))
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                raise KeptError(
+                    f"'{self.folder}' needs {size_text(needed)} for the vector that this client keeps of a round, and "
+                    f"{size_text(free_bytes(self.folder))} are free. Nothing was charged. Make room on its disk."
+                ) from error
+            yield room
+
+    def _make(self) -> None:
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(self.folder.parent)
+
+    def keep(self, kept_for: KeptFor, own: Tensor, room: Room | None = None) -> None:
+        """Write the vector durably, whole or not at all, into `room` if it is held. Raises OSError, `KeptError`."""
         rounds = {number: kept for number, kept in self._rounds(kept_for).items() if number < kept_for.round}
         rounds[kept_for.round] = own.detach().cpu()
         newest = {str(number): rounds[number].contiguous() for number in sorted(rounds)[-_ROUNDS_KEPT:]}
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(self.folder.parent)
+        self._make()
         file, others = self._file(kept_for), self._files()
         written = 1 + max((kept.written for kept in others), default=0)
         facts = {"run_id": kept_for.run_id, "algorithm": kept_for.algorithm, "task": kept_for.task, "written": written}
-        name_durably(write_unnamed(file, save(newest, {_FACTS: json.dumps(facts)}), PRIVATE), file)
+        name_durably(write_into(room, file, save(newest, {_FACTS: json.dumps(facts)})), file)
         of_run = [kept.path for kept in others if kept.run_id == kept_for.run_id and kept.path != file]
         for first in of_run[: -MOST_OF_A_RUN + 1]:
             first.unlink()
@@ -182,8 +210,8 @@ class KeptInState:
             return None
         return torch.from_numpy(arrays["own"].numpy()) if facts["algorithm"] == kept_for.algorithm else None
 
-    def keep(self, kept_for: KeptFor, own: Tensor) -> None:
-        """Replace the kept vector."""
+    def keep(self, kept_for: KeptFor, own: Tensor, room: Room | None = None) -> None:
+        """Replace the kept vector; in memory, no room is held."""
         self.state[_STATE_FACTS] = ConfigRecord({"algorithm": kept_for.algorithm})
         self.state[_IN_STATE] = ArrayRecord({"own": Array(own.cpu().numpy())})
 

@@ -17,6 +17,7 @@ from fedprivacy.guard.errors import LogBusyError as LogBusyError
 from fedprivacy.guard.errors import LogDamagedError as LogDamagedError
 from fedprivacy.guard.errors import LogError as LogError
 from fedprivacy.guard.errors import LogWriteError as LogWriteError
+from fedprivacy.guard.errors import NoRoomError as NoRoomError
 from fedprivacy.guard.errors import OldGuardError as OldGuardError
 from fedprivacy.guard.errors import QuestionsExhaustedError as QuestionsExhaustedError
 from fedprivacy.guard.errors import RelationChangedError as RelationChangedError

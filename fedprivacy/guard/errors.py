@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedprivacy._support.room import size_text
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, NeighbouringRelation
 from fedprivacy.values.unit import Unit
@@ -72,6 +73,17 @@ class LogWriteError(LogError):
         super().__init__(
             f"{file} cannot be written: {reason.strerror or reason}. {charged} Make room on its disk, or give this "
             "process the right to read and write it, and try again."
+        )
+
+
+class NoRoomError(LogError):
+    """The disk has no room for a round's entries and its sealed update."""
+
+    def __init__(self, file: Path, needed: int, free: int) -> None:
+        super().__init__(
+            f"guard is '{file}', and a round needs {size_text(needed)} on its disk for its entries and the update "
+            f"that is sealed; {size_text(free)} are free. Nothing was charged. Make room on the disk of {file.parent}, "
+            "or raise this account's limit on it or on the length of a file, and run again."
         )
 
 

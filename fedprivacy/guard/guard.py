@@ -16,13 +16,15 @@ and updates together, stay within the whole budget.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
+from fedprivacy._support.durable import NO_ROOM
+from fedprivacy._support.room import Room, free_bytes
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, UNLIMITED
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import checked
@@ -34,6 +36,7 @@ from fedprivacy.guard.errors import (
     ForeignGrantError,
     InvalidGrantError,
     LogWriteError,
+    NoRoomError,
     OldGuardError,
     QuestionsExhaustedError,
     RelationChangedError,
@@ -192,11 +195,38 @@ class Guard:
                 write(ChargeEntry(attempt, event, steps, signer, before.allowance, now()))
                 return
 
-    def seal(self, attempt: Attempt, update: bytes) -> None:
+    @contextmanager
+    def room(self, size: int) -> Iterator[Room]:
+        """Hold room on the disk for a charge, its sealed update and what is entered of both; call it before `charge`.
+
+        Within, a charge can be sealed however full the disk gets, if its update has at most `size` bytes. The file
+        system must be able to allocate ahead, see `fedprivacy._support.room`.
+
+        Raises:
+            NoRoomError: there is no room. Nothing was charged.
+            LogError: the file is busy, damaged or not writable.
+        """
+        with ExitStack() as held:
+            with self._kept.transaction():
+                try:
+                    room = held.enter_context(seals.room_for(self._file, self._kept.identity, size))
+                except OSError as error:
+                    if error.errno not in NO_ROOM:
+                        raise LogWriteError(self._file, error, undone=True) from error
+                    free = free_bytes(self._file.parent)
+                    raise NoRoomError(self._file, size + seals.ENTRIES_ROOM, free) from error
+            yield room
+
+    def seal(self, attempt: Attempt, update: bytes, room: Room | None = None) -> None:
         """Store an update durably, so that it can be sent again after a crash; call it before the update leaves.
 
         Only the newest `KEPT_UPDATES` stay on the disk, and the one with the newest charge. Sealing the same update
         again has no effect.
+
+        Args:
+            attempt: attempt that was charged.
+            update: what is about to leave.
+            room: what `room` held for it; None: nothing, so that a full disk may refuse it.
 
         Raises:
             SealError: the attempt was not charged, or another update is sealed for it.
@@ -216,7 +246,7 @@ class Guard:
             name = tally.names[attempt]
             file = self._kept.folder / name
             try:
-                seals.write(file, update)
+                seals.write(file, update, room)
             except OSError as error:
                 raise LogWriteError(file, error, undone=True) from error
             write(SealedEntry(attempt, name, digest, now()))

@@ -10,7 +10,6 @@ backup cannot reveal that it is old; the updates beside it can (`fedprivacy.guar
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import stat
@@ -20,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from fedprivacy._support.durable import PRIVATE, name_once, sync_folder, unnamed_of, write_at, write_unnamed
+from fedprivacy._support.durable import NO_ROOM, PRIVATE, name_once, sync_folder, unnamed_of, write_at, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy.guard import frames
 from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError, SecondNameError
@@ -31,8 +30,6 @@ PATIENCE = 30.0
 
 _POLL = 0.02  # seconds between two attempts to lock
 _PIECE = 2**16  # bytes read at a time, so few that they stay in a processor's cache
-_NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-"""Errors after which the disk is known to be unchanged. After any other, no later success proves anything."""
 
 
 def create(file: Path) -> None:
@@ -185,7 +182,8 @@ class EntryLog:
             reach("guard.slot-written")
             write_at(fd, frames.encoded(frame), self._end)
         except OSError as error:
-            undone = self._undo(fd) and error.errno in _NO_ROOM
+            # After any other error, no later success proves anything of what is on the disk.
+            undone = self._undo(fd) and error.errno in NO_ROOM
             raise LogWriteError(self.file, error, undone=undone) from error
         reach("guard.appended")
         self._add(frame)

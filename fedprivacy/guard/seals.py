@@ -20,14 +20,21 @@ charged it. A folder that is restored, or deleted, together with its log reveals
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from fedprivacy._support.durable import PRIVATE, UNNAMED, name_durably, sync_folder, write_unnamed
+from fedprivacy._support.durable import name_durably, sync_folder
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.room import Room, allocate, delete_unnamed, room_in, write_into
 from fedprivacy.guard.errors import LogDamagedError
+from fedprivacy.guard.frames import BLOCK
+
+ENTRIES_ROOM = 16 * BLOCK
+"""Number of bytes allocated behind a log's end for a round's entries, and those of other rounds at the same time."""
 
 _SUFFIX = ".update"
 _FOLDER = ".sealed"
@@ -115,18 +122,40 @@ def name_of(log: str) -> str:
     return log + _SUFFIX
 
 
-def write(file: Path, update: bytes) -> None:
-    """Write an update durably, whole or not at all.
+@contextmanager
+def room_for(log: Path, identity: str, size: int) -> Iterator[Room]:
+    """Hold room for an update of `size` bytes, and behind the end of its log for what is entered; call it under the
+    log's lock.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written.
+    """
+    folder = _made(folder_of(log, identity))
+    with log.open("rb+") as opened:
+        allocate(opened.fileno(), ENTRIES_ROOM, opened.seek(0, os.SEEK_END))
+    with room_in(folder, size) as room:
+        reach("client.room-held")
+        yield room
+
+
+def write(file: Path, update: bytes, room: Room | None = None) -> None:
+    """Write an update durably, whole or not at all, into the room that was held for it, if any was.
 
     Raises:
         OSError: it cannot be written.
     """
-    file.parent.mkdir(mode=0o700, exist_ok=True)
-    sync_folder(file.parent.parent)
-    unnamed = write_unnamed(file, update, PRIVATE)
+    _made(file.parent)
+    unnamed = write_into(room, file, update)
     reach("client.seal-written")
     name_durably(unnamed, file)
     reach("client.seal-named")
+
+
+def _made(folder: Path) -> Path:
+    """Make the folder of sealed updates, durably, if it is not there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(folder.parent)
+    return folder
 
 
 def read(file: Path, digest: str) -> bytes | None:
@@ -139,7 +168,7 @@ def read(file: Path, digest: str) -> bytes | None:
 
 
 def keep_only(folder: Path, wanted: Collection[str], places: Mapping[str, int]) -> None:
-    """Delete updates that are not wanted, except the one with the newest charge, and unnamed files left by a crash.
+    """Delete updates that are not wanted, except the one with the newest charge, and files left by a crash.
 
     `places` maps the names of all updates here to the places of their charges in the log.
 
@@ -148,6 +177,6 @@ def keep_only(folder: Path, wanted: Collection[str], places: Mapping[str, int]) 
     """
     held = names_in(folder)
     charged_last = max(held, key=places.__getitem__)
-    unnamed = {file.name for file in folder.glob(f".*{UNNAMED}")}
-    for name in held.union(unnamed).difference(wanted, [charged_last]):
+    for name in held.difference(wanted, [charged_last]):
         (folder / name).unlink()
+    delete_unnamed(folder)

@@ -20,6 +20,7 @@ from fedprivacy._support import signing
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.persons import ROWS, of_person
+from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
 from fedprivacy.ledger.errors import LedgerError
@@ -35,7 +36,7 @@ from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampl
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.unit import RECORD, Unit
 
-_VERSION = 4  # version 1 had no questions, version 2 no unit and no persons, version 3 no earlier budgets
+_VERSION = 4  # version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
@@ -57,12 +58,15 @@ class Certificate:
         expires: day on which the budget expires, in ISO 8601; None: never.
         relation: neighbouring relation; None: nothing was charged.
         history: every event with its `steps`, as `fedprivacy.values.event_codec` writes it.
-        runs, rounds: numbers of training runs and rounds in which it was charged.
+        runs, rounds: numbers of training runs and rounds of which this ledger holds the charges.
+        claimed_steps, claimed_runs: number of steps that only the client's own book had counted, entered here without
+            their rounds, and of the runs that they belong to.
         charges: number of charges that count.
         receipts: number of charges that the client confirmed with a signed receipt.
         unanswered: number of charges without any confirmation; they count.
         last_steps: number of steps of the last run that trained on it; None: no run did.
         runs_left: number of further runs like the last that the budget allows; None: unknown.
+        shortage: the filter and the noise that allow no further run like the last, and what helps; None: one is left.
         entries, head: number of entries in the ledger's journal, all of them verified, and the hash of the last.
         signed: number of entries that signed heads cover.
         public_key: public key of the signer, Ed25519, in hexadecimal.
@@ -101,6 +105,9 @@ class Certificate:
     unit: str | None = str(RECORD)
     by_rows: tuple[Mapping[str, Any], ...] = ()
     budgets: tuple[Mapping[str, Any], ...] = ()
+    claimed_steps: int = 0
+    claimed_runs: int = 0
+    shortage: str | None = None
 
     @property
     def steps(self) -> int:
@@ -207,7 +214,8 @@ def _stated(
     for_questions = {key: charge for key, charge in charges.items() if key.of.asks}
     trained = {key: charge for key, charge in charges.items() if key not in for_questions}
     in_rounds = {key: charge for key, charge in trained.items() if key.round > 0}
-    last_steps, runs_left = _what_is_left(allowance, history, in_rounds)
+    claimed = {key: charge for key, charge in trained.items() if key.round == 0}
+    last_steps, runs_left, why = _what_is_left(allowance, history, in_rounds)
     unit = _unit(verified.replay.runs, charges)
     return Certificate(
         dataset_id=dataset_id,
@@ -219,7 +227,7 @@ def _stated(
         expires=allowance.expires.date().isoformat() if allowance.expires else None,
         relation=next((event.relation.value for event in history), None),
         history=tuple(as_list(history)),
-        runs=len({key.run_id for key in trained}),
+        runs=len({key.run_id for key in in_rounds}),
         rounds=len({(key.run_id, key.round) for key in in_rounds}),
         charges=len(charges),
         receipts=receipts,
@@ -235,6 +243,9 @@ def _stated(
         unit=unit,
         by_rows=tuple(_by_rows(history, unit, allowance.budget.delta)),
         budgets=tuple(change._asdict() for change in changes),
+        claimed_steps=sum(charge.steps for charge in claimed.values()),
+        claimed_runs=len({key.run_id for key in claimed}),
+        shortage=why,
     )
 
 
@@ -253,16 +264,20 @@ def _by_rows(history: History, unit: str | None, delta: float) -> Iterator[Mappi
 
 def _what_is_left(
     allowance: Allowance, history: History, charges: Mapping[ChargeKey, Charge]
-) -> tuple[int | None, int | None]:
-    """Return the steps of the last run, and the number of further runs like it that the budget allows."""
+) -> tuple[int | None, int | None, str | None]:
+    """Return the steps of the last run, the number of further runs like it that the budget allows, and why none."""
     if not charges:
-        return None, None
+        return None, None, None
     newest = max(charges, key=lambda key: charges[key].entry)
     event = _step(charges[newest])
     steps = sum(c.steps for key, c in charges.items() if key.run_id == newest.run_id and _step(c) == event)
     if not allowance.budget.enforced:
-        return steps, None
-    return steps, 0 if allowance.expired else more_runs(filter_of(allowance), history, event, steps)
+        return steps, None, None
+    if allowance.expired:
+        return steps, 0, "The budget has expired: nothing is granted any more."
+    kept = filter_of(allowance)
+    left = more_runs(kept, history, event, steps)
+    return steps, left, None if left else shortage(kept, history, event, steps)
 
 
 def _step(charge: Charge) -> PoissonSampledGaussian:

@@ -16,9 +16,10 @@ from functools import lru_cache
 from itertools import islice
 from typing import TypeAlias
 
-from fedprivacy.accounting import RunLimit
+from fedprivacy.accounting import RunLimit, more_runs
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import without
+from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger import NOTHING_SPENT, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.runs.odometer import Enrolled, Odometer
@@ -160,6 +161,12 @@ class CentralAccountant:
         """Each client's charges, over all runs on the ledger."""
         accounts = self._ledger.accounts([self._datasets[client_id] for client_id in client_ids])
         return {c: accounts.get(self._datasets[c], NOTHING_SPENT).history for c in client_ids}
+
+    def shortage(self, client_id: str, steps: int) -> str:
+        """Say why a client's budget allows no step of this run, and what helps; empty: its budget does allow one."""
+        dataset, history = self._datasets[client_id], self.histories([client_id])[client_id]
+        kept, event = _filter(self._ledger.allowances([dataset])[dataset]), self._events[dataset]
+        return shortage(kept, history, event, steps) if more_runs(kept, history, event, 1) == 0 else ""
 
     def spent(self) -> PopulationSpent:
         """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from fedprivacy.accounting import runs_left
+from fedprivacy.accounting import more_runs, runs_left
+from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import without
+from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.plans.advice import about_budget, about_delta, simulated_sizes
 from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
@@ -126,12 +128,19 @@ def spending(plan: RunPlan) -> list[Outlook]:
             group = outlook.group
             log.warning(
                 "Of %s, not one step with noise multiplier %.4g fits into what is left of epsilon %s; raise epsilon or "
-                "noise-multiplier.",
+                "noise-multiplier.%s",
                 count_text(len(group.client_ids), "client"),
                 group.event.noise_multiplier,
                 budget_text(group.allowance.budget.epsilon),
+                _shortage(group, plan.total_steps),
             )
     return outlooks
+
+
+def _shortage(group: ClientGroup, steps: int) -> str:
+    """Say what the filter has to do with it, after a blank; empty: its budget allows a step, and the spend does not."""
+    kept = filter_of(group.allowance)
+    return "" if more_runs(kept, group.past, group.event, 1) else f" {shortage(kept, group.past, group.event, steps)}"
 
 
 def _outlook(plan: RunPlan, group: ClientGroup) -> Outlook:

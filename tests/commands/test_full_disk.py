@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from unittest import mock
 
 import pytest
@@ -15,18 +14,6 @@ from tests.commands.running import fedprivacy
 from tests.commands.stopped import at, options, results
 
 KB = 1024
-
-
-@pytest.fixture
-def disk(tmp_path):
-    """A real file system of 1 MB."""
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", mounted], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("only root mounts a file system")
-    yield mounted
-    subprocess.run(["umount", "-l", mounted], check=True)
 
 
 def full(place, moment, free):

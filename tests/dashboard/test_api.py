@@ -148,6 +148,22 @@ def test_what_if_says_when_the_filter_would_refuse(tmp_path):
     assert other["rounds_left"] > own["rounds_left"]
 
 
+def test_what_if_says_why_more_noise_leaves_no_round(tmp_path):
+    """The filter then counts several mechanisms, and has a small part of delta for those."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    record(url, facts("mixed"), growing(["a"], 3), charged=25, filter="fixed-then-adaptive")
+    ask = asking(tmp_path)
+    own, other = (get(ask, "runs/mixed/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 3.0))
+    assert own["rounds_left"] > 0 == other["rounds_left"]
+    assert other["words"] == (
+        "With noise multiplier 3 the fixed-then-adaptive filter allows no step more: for several mechanisms it has 2% "
+        "of delta and an RDP bound, which lies above the epsilon that is read. The earlier noise multiplier, 1.5, "
+        f"allows {own['steps_left']} more steps."
+    )
+    drawn = get(ask, "runs/mixed/figures/forecast")
+    assert " ".join(drawn["title"]["subtitle"]).count("the fixed-then-adaptive filter allows no step more") == 1
+
+
 def test_what_if_leaves_nothing_of_a_budget_that_has_expired(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     record(url, facts("over"), growing(["a", "b"], 3), charged=3)

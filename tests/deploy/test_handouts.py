@@ -45,7 +45,8 @@ def here(folder, **more):
 
 def options_of(unit):
     """Options that a unit starts its program with, each with its value; "" for one that takes none."""
-    words = [*command_of(unit)[1:], "--"]
+    words = command_of(unit)
+    words = [*words[words.index("--") + 1 :], "--"]  # the program that is logged
     return {word: "" if after.startswith("--") else after for word, after in pairwise(words) if word.startswith("--")}
 
 
@@ -90,6 +91,13 @@ def test_a_client_takes_its_node_configuration_and_works_on_the_run_s_task_alone
     assert node.tasks["mine.py:Sides"].sha256 == sha256(OWN.read_bytes()).hexdigest()
     plan = plan_of(run)
     assert (plan.config.clients, plan.config.epsilon, plan.task.name) == (2, 3.0, "sides")
+
+
+def test_the_comments_name_the_filters_that_hold_if_none_is_written(own):
+    text = (own / "clients" / "hospital-1" / "node-config.toml").read_text()
+    (told,) = re.findall(r'^# filter = "([\w-]+)" .*"([\w-]+)" if questions are allowed', text, flags=re.MULTILINE)
+    holds = [NodeSettings.of(tomllib.loads(text) | more).usual_filter for more in ({}, {"questions": "count"})]
+    assert list(told) == holds and holds[0] != holds[1]
 
 
 def test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_registered_clients(own):

@@ -1,6 +1,7 @@
 """`fedprivacy deploy check`: what is wrong with a host is found before a run finds it, and no record shows."""
 
 import json
+import os
 import re
 import shutil
 import ssl
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,7 +185,7 @@ def two_guards(client):
 PARTY, NODE, RUN = "party.toml", "node-config.toml", "run.toml"
 OF_A_CLIENT = {
     "a key for all": (lambda client: (client / "hospital-1.key").chmod(0o644), {"key": "failed"}, "chmod 600"),
-    "another task": (task_changed, {"task": "failed", "records": "failed"}, "look who changed it"),
+    "another task": (task_changed, {"task": "failed", "records": "failed", "room": "failed"}, "look who changed it"),
     "no records": (
         lambda client: shutil.rmtree(client.parents[2] / "records"),
         {"records": "failed"},
@@ -194,6 +196,16 @@ OF_A_CLIENT = {
     "two guards": (two_guards, {"guard": "failed"}, "each would allow the whole budget"),
     "another server": (changed(PARTY, 'server-key = "', 'server-key = "0'), {"node-config": "failed"}, "by telephone"),
     "a typo": (changed(NODE, "\nepsilon =", "\nepsilom = 1.0\nepsilon ="), {"node-config": "failed"}, "epsilom"),
+    "no limit": (
+        changed(NODE, "epsilon = 3.0", "epsilon = inf"),
+        {"node-config": "failed"},
+        "gives epsilon as inf; give a finite number, such as 3.0",
+    ),
+    "noise without end": (
+        changed(NODE, "\nepsilon =", "\nleast-noise-multiplier = nan\nepsilon ="),
+        {"node-config": "failed"},
+        "gives least-noise-multiplier as nan; give a positive number, such as 0.3",
+    ),
     "a large budget": (changed(NODE, "epsilon = 3.0", "epsilon = 30.0"), {"budget": "warning"}, "promises little"),
     "another version": (
         changed(PARTY, 'fedprivacy = "', 'fedprivacy = "9'),
@@ -234,7 +246,7 @@ def another_signing_key(server):
 
 
 NOT_STARTED = {"connection": "warning", "superlink": "failed", "superexec": "failed", "server": "failed"}
-NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed")
+NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "room", "clients"), "failed")
 OF_THE_SERVER = {
     "nothing": (lambda server: None, {}, ""),
     "a key for all": (lambda server: (server / "server.key").chmod(0o640), {"server key": "failed"}, "mode 640"),
@@ -255,6 +267,11 @@ OF_THE_SERVER = {
         "the clients allow mine.py:Sides",
     ),
     "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 1"), {"run": "failed"}, "every client refuses"),
+    "no limit": (
+        changed(RUN, "epsilon = 3.0", "epsilon = inf\nnoise-multiplier = 1.0"),
+        NOT_PLANNED,
+        "epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one.",
+    ),
     "no ledger": (lambda server: (server / "ledger" / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
     "a key not sent": (
         lambda server: (server / "clients" / "hospital-1.pub").unlink(),
@@ -271,6 +288,31 @@ def test_what_is_wrong_with_the_server_is_named(server, wrong):
     verdicts, told = objections(server)
     assert verdicts == found | NOT_STARTED
     assert words in told
+
+
+ROOM = [  # of a disk: free bytes, free files; and how the check of a client ends
+    (0, 999, "failed", "0 MB free on the disk of"),
+    (30_000_000, 3, "failed", "can hold only 3 more files"),
+    (250_000, 999, "warning", "and in time 0.3"),
+]
+
+
+@pytest.mark.parametrize(("free", "files", "verdict", "words"), ROOM)
+def test_a_full_disk_is_named_before_a_run_is_charged(client, monkeypatch, free, files, verdict, words):
+    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=1000, f_favail=files)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    verdicts, told = objections(client)
+    assert verdicts == {"room": verdict} | NOBODY_ANSWERS
+    assert words in told and "make room there, before a run is charged" in told
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(0, "failed"), (16_000_000, "failed"), (16_000_100, "warning")])
+def test_a_server_s_disk_needs_room_for_ledger_model_and_checkpoints(server, monkeypatch, free, verdict):
+    disk = SimpleNamespace(f_bavail=free, f_frsize=1, f_files=0, f_favail=0)  # as a file system that counts no files
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+    verdicts, told = objections(server)
+    assert verdicts == {"room": verdict} | NOT_STARTED
+    assert "a run needs 16 MB" in told
 
 
 def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):

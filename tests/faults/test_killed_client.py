@@ -20,3 +20,4 @@ def test_a_client_killed_anywhere_counts_all_that_left_it_and_answers_again(tmp_
     left = released(tmp_path)["hospital-0"]
     assert left >= life.ROUNDS * steps
     assert left <= on_guard(tmp_path, "hospital-0") <= left + steps
+    assert not list((tmp_path / "hospital-0").glob("*/.*"))  # no room that it held

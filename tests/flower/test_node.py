@@ -58,6 +58,8 @@ WRONG = [
     {"server-key": "89ab..."},
     {"disclose-shard-sizes": False},
     {"epsilon": -1.0},
+    {"epsilon": float("inf")},
+    {"epsilon": float("nan")},
     {"delta": True},
     {"least-noise-multiplier": float("nan")},
     {"least-noise-multiplier": 0.0},

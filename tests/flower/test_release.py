@@ -1,11 +1,14 @@
 """What a client's signature stands for, and what its disk gives back."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedprivacy.flower.client.release import Released, digest
+from fedprivacy.flower.client.release import Released, digest, most_sealed
+from fedprivacy.flower.wire.messages import LONGEST_CLIENT_ID
+from fedprivacy.values.evaluation import MOST_SCORES
 from tests.flower.blobs import A_RECEIPT
 
 ARRAYS = {"body": np.arange(6, dtype=np.float32).reshape(2, 3), "head": np.ones(2, dtype=np.float32)}
@@ -43,3 +46,12 @@ def test_what_was_sealed_comes_back_whole_and_in_its_order():
     assert back.receipt == receipt
     assert list(back.arrays) == list(arrays)
     assert digest(back.arrays) == receipt.update
+
+
+@pytest.mark.parametrize(("name", "most"), [("body.{}.weight", 2**16 + 300 * 256), ('"ä\U0001f3e5\n{}' * 9, 2**20)])
+def test_the_room_that_is_held_for_an_update_is_enough_and_hardly_too_large(name, most):
+    arrays = {name.format(*[number] * 9): np.ones((1, 2, 1, 3, 1, 4)) for number in range(300)}
+    scores = json.dumps([-1.2345678901234567e-300] * (1 + MOST_SCORES))
+    receipt = replace(A_RECEIPT, client_id="\U0001f3e5" * LONGEST_CLIENT_ID, evaluation=scores, signature="ab" * 80)
+    sealed = len(Released(arrays, receipt).sealed())
+    assert sealed <= most_sealed(arrays) <= sealed + most

@@ -130,8 +130,11 @@ def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept_and_is_tol
     assert len(told) == whole + 1, "round 0 is the new model's"
     assert re.fullmatch(rf"Round {whole}: accuracy 0\.\d+, largest epsilon 2\.\d\d", told[-1])
     assert f"The run ended before round {whole + 1}: no client has budget left." in caplog.messages
-    with pytest.raises(BudgetSpentError, match=r"client-0 has spent .* of 3 at delta 1e-3, .* nor for 3 other clients"):
+    with pytest.raises(BudgetSpentError, match=r"client-0 has spent .* of 3 at delta 1e-3, .* nor for 3 other") as left:
         run(plan)
+    assert "With noise multiplier 1.5 the fixed-then-adaptive filter allows no step more: further ones" in str(
+        left.value
+    )
     assert history_of(ledger_url, "client-0") == {plan.event(): whole}
 
 

@@ -76,6 +76,25 @@ def test_a_certificate_states_what_the_journal_adds_up_to(filled):
     assert (second.budget, second.expires, second.epsilon) == (1.0, "2100-01-01", pld.epsilon({EVENT: 2}, 1e-5))
 
 
+def test_a_certificate_tells_its_own_rounds_from_what_only_the_client_s_book_counted(filled):
+    filled.reconcile("a", {("elsewhere", EVENT): 21, ("nowhere", EVENT): 4})
+    certificate, _ = certify(filled, (), PUBLIC)
+    assert (certificate.runs, certificate.rounds, certificate.steps) == (2, 3, 38)
+    assert (certificate.claimed_runs, certificate.claimed_steps) == (3, 29)
+    page = " ".join(certificate_html(certificate, "a.json").split())
+    assert "<p>9 steps in 3 rounds of 2 runs. 29 steps in 3 runs that the client's own book counted" in page
+
+
+def test_a_certificate_and_the_ledger_say_alike_why_no_run_is_left(filled, typed, url):
+    certificate, other = certify(filled, (), PUBLIC)
+    assert "the fixed-mechanism filter allows no step more: it keeps its promise for one mech" in certificate.shortage
+    assert "further ones would exceed the budget. No noise helps: take other records" in other.shortage
+    assert certificate.shortage in certificate_html(certificate, "a.json")
+    code, shown, _ = typed("show", "--ledger", url, "--dataset", "a")
+    assert code == 0 and certificate.shortage in " ".join(shown.split())
+    assert json.loads(typed("show", "--ledger", url, "--dataset", "a", "--json")[1])["datasets"][0]["shortage"]
+
+
 def test_what_was_signed_is_read_back_and_every_changed_field_is_found_out(filled):
     certificate, _ = certify(filled, (), PUBLIC)
     text = certificate.signed_with(KEY)

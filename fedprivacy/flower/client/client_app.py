@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.logs import about, also_about, follow_environment
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
@@ -29,6 +30,7 @@ from fedprivacy.guard import (
     ForeignGrantError,
     InvalidGrantError,
     LogError,
+    NoRoomError,
     QuestionsExhaustedError,
 )
 from fedprivacy.mechanisms.keystream import Position
@@ -79,6 +81,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     Raises:
         TaskError: the object is no task, or the configuration names another one.
     """
+    follow_environment()
     if task is not None:
         agreed(config.task if config else None, task)
     app = TaskApp(task, config)
@@ -92,12 +95,14 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     @refusing
     def ask(message: Message, context: Context) -> Message:
         grant = questions_in(message)
+        also_about(run=grant.run_id, round=grant.round)
         return release.update(message, answered(client_for(grant, context, task, config), grant))
 
     @app.train()
     @refusing
     def train(message: Message, context: Context) -> Message:
         request = training_in(message)
+        also_about(run=request.grant.run_id, round=request.grant.round)
         return release.update(message, answer(client_for(request.grant, context, task, config), request))
 
     return app
@@ -106,8 +111,8 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
 def answer(client: LocalClient, request: TrainingRequest[Grant]) -> Released:
     """Train what a grant lets this client train; if that was done and sealed before, send it again.
 
-    Whatever the server sent is checked before the charge. Charge the client's own guard, read records, seal: a crash in
-    between can only over-count.
+    Whatever the server sent is checked before the charge, and the room on the disk is held. Charge the client's own
+    guard, read records, seal: a crash in between can only over-count.
     """
     grant = request.grant
     client.check_promise(grant)
@@ -116,16 +121,17 @@ def answer(client: LocalClient, request: TrainingRequest[Grant]) -> Released:
     standardise = client.standardising(request.standardise)
     training, engine, before = prepared(client, request)
     measured = client.measured(engine, grant.local_algorithm, before) if grant.local_evaluation else None
-    client.charge(grant)
-    client = client.standardised(standardise)  # the first look at a record
-    keystream = client.keystream(grant)
-    evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
-    steps, number = grant.training_steps, grant.round
-    trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream, before=before)
-    reach("client.trained")
-    client.keep(grant, trained.kept)
-    released = Released.of(grant, trained, evaluated, client.key)
-    client.seal(grant, released)
+    with client.room_for_round(grant, engine.model) as room:
+        client.charge(grant)
+        client = client.standardised(standardise)  # the first look at a record
+        keystream = client.keystream(grant)
+        evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
+        steps, number = grant.training_steps, grant.round
+        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream, before=before)
+        reach("client.trained")
+        client.keep(grant, trained.kept, room)
+        released = Released.of(grant, trained, evaluated, client.key)
+        client.seal(grant, released, room)
     return released
 
 
@@ -145,12 +151,13 @@ def answered(client: LocalClient, grant: QuestionGrant) -> Released:
             raise MessageError(f"{grant.charged_as} was charged for other questions, and they were answered.")
         return sealed
     table = client.table(asked)
-    client.charge(grant)
-    mechanism = GaussianAnswers(grant.event, client.answerable.smallest_cohort)
-    answers = mechanism.release(asked, table, client.keystream(grant), Position(grant.round, 1))
-    reach("client.trained")
-    released = Released.of_answers(grant, mechanism.event, answers, client.key)
-    client.seal(grant, released)
+    with client.room_for_answers(asked) as room:
+        client.charge(grant)
+        mechanism = GaussianAnswers(grant.event, client.answerable.smallest_cohort)
+        answers = mechanism.release(asked, table, client.keystream(grant), Position(grant.round, 1))
+        reach("client.trained")
+        released = Released.of_answers(grant, mechanism.event, answers, client.key)
+        client.seal(grant, released, room)
     return released
 
 
@@ -206,12 +213,15 @@ def refusing(handler: Handler) -> Handler:
 
     @wraps(handler)
     def guarded(message: Message, context: Context) -> Message:
-        try:
-            return handler(message, context)
-        except Exception as error:
-            code = _code(error)
-            log.error("This client sends no update (%s).", code, exc_info=error)
-            return release.refusal(message, code)
+        with about():
+            try:
+                reply = handler(message, context)
+                log.info("This client answers (%s).", message.metadata.message_type)
+                return reply
+            except Exception as error:
+                code = _code(error)
+                log.error("This client sends no update (%s).", code, exc_info=error)
+                return release.refusal(message, code)
 
     return guarded
 
@@ -226,6 +236,7 @@ _CODES = {
     (QuestionsExhaustedError,): RefusalCode.QUESTIONS_EXHAUSTED,
     (BudgetExhaustedError,): RefusalCode.BUDGET_EXHAUSTED,
     (AlreadyChargedError,): RefusalCode.ALREADY_CHARGED,
+    (NoRoomError,): RefusalCode.NO_ROOM,
     (LogError,): RefusalCode.GUARD_UNUSABLE,
     (MessageError, ForeignGrantError, InvalidGrantError, MechanismChanged): RefusalCode.GRANT_INVALID,
 }

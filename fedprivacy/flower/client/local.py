@@ -11,22 +11,28 @@ configuration, never from the server, which of the two cases applies.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Context, Message
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.room import Room
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
-from fedprivacy.flower.client.release import Released
+from fedprivacy.flower.client.release import Released, most_sealed
 from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, KeptInState, KeptStore, kept_beside, kept_task
+from fedprivacy.flower.wire.answer_arrays import blank
 from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.histories import claims_text, history_of
 from fedprivacy.flower.wire.messages import (
@@ -38,7 +44,7 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
     SpendingMessage,
 )
-from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters
+from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters, trainable_parameters
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -84,6 +90,13 @@ WHATEVER_IS_ASKED = Answerable(frozenset(KINDS), frozenset({EVERYTHING}), None, 
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
+
+
+class Rooms(NamedTuple):
+    """Room that a round holds on the disk for what it will write; None: it writes nothing there."""
+
+    sealed: Room | None
+    own: Room | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +197,34 @@ class LocalClient:
         sealed = self.guard.sealed(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
         return None if sealed is None else Released.unsealed(sealed)
 
+    @contextmanager
+    def room_for_round(self, grant: Grant, model: nn.Module) -> Iterator[Rooms]:
+        """Hold room on the data owner's disk for all that a round writes there, from before its charge.
+
+        Raises:
+            NoRoomError, LogError: as `Guard.room` does. Nothing was charged.
+            Refused: there is no room for the vector that the client keeps. Nothing was charged.
+        """
+        parameters = trainable_parameters(model)
+        with ExitStack() as held:
+            own = None
+            if isinstance(self.kept, KeptInFolder) and grant.local_algorithm.keeps:
+                size = sum(parameter.nbytes for parameter in parameters.values())
+                try:
+                    own = held.enter_context(self.kept.room(size))
+                except (OSError, KeptError) as error:
+                    raise Refused(RefusalCode.NO_ROOM, str(error)) from error
+            yield Rooms(self._hold(held, parameters), own)
+
+    @contextmanager
+    def room_for_answers(self, asked: Questionnaire) -> Iterator[Rooms]:
+        """Hold room on the data owner's disk for answers, from before their charge. Raises what `Guard.room` does."""
+        with ExitStack() as held:
+            yield Rooms(self._hold(held, blank(asked)), None)
+
+    def _hold(self, held: ExitStack, arrays: Mapping[str, NDArray[Any] | Tensor]) -> Room | None:
+        return None if self.guard is None else held.enter_context(self.guard.room(most_sealed(arrays)))
+
     def charge(self, grant: Grant | QuestionGrant) -> None:
         """Charge a grant to the client's own guard, if it has one, durably. Raises what `Guard.charge` does."""
         if self.guard is not None:
@@ -197,12 +238,12 @@ class LocalClient:
             )
             reach("client.charged")
 
-    def seal(self, grant: Grant | QuestionGrant, released: Released) -> None:
+    def seal(self, grant: Grant | QuestionGrant, released: Released, room: Rooms) -> None:
         """Keep what is about to leave. What cannot be kept does not leave: records were read, so the charge stands."""
         if self.guard is None:
             return
         try:
-            self.guard.seal(grant.charged_as, released.sealed())
+            self.guard.seal(grant.charged_as, released.sealed(), room.sealed)
         except LogError as error:
             raise RuntimeError("The update was trained and cannot be sealed.") from error
         reach("client.sealed")
@@ -226,12 +267,12 @@ class LocalClient:
         except KeptError as error:
             raise Refused(RefusalCode.GUARD_UNUSABLE, str(error)) from error
 
-    def keep(self, grant: Grant, own: Tensor | None) -> None:
+    def keep(self, grant: Grant, own: Tensor | None, room: Rooms) -> None:
         """Keep what a round has trained. What cannot be kept stops the round: the charge stands."""
         if self.kept is None or own is None:
             return
         try:
-            self.kept.keep(self._kept_for(grant), own)
+            self.kept.keep(self._kept_for(grant), own, room.own)
         except (OSError, KeptError) as error:
             raise RuntimeError("The client's own part of the round was trained and cannot be kept.") from error
         reach("client.kept")

@@ -131,6 +131,7 @@ class NodeSettings:
     def __post_init__(self) -> None:
         cohort, least, kinds = self.answerable.smallest_cohort, self.least_noise_multiplier, self.answerable.kinds
         rules: dict[str, tuple[object, object, str]] = {  # a value, whether it is right, and the remedy
+            "epsilon": (self.budget.epsilon, self.budget.enforced, "a finite number, such as 3.0"),
             "server-key": (self.server_key, re.fullmatch(r"[0-9a-f]{64}", self.server_key), "64 hexadecimal digits"),
             "filter": (self.filter, not self.filter or self.filter in FILTERS, " or ".join(FILTERS)),
             "least-noise-multiplier": (least, 0.0 < least < math.inf, "a positive number, such as 0.3"),

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
+from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
@@ -47,6 +48,12 @@ from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.events import PoissonSampledGaussian
 
 ARRAYS = "arrays"
+
+_MOST_FACTS = 2**16
+"""Upper bound, in bytes, of a sealed receipt: of all its texts, a client's name is the longest."""
+
+_MOST_OF_AN_ARRAY = 256
+"""Upper bound, in bytes, of what the head of a safetensors file says of an array besides its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,13 @@ class Released:
         """The bytes of arrays and receipt for the disk."""
         facts = {"arrays": list(self.arrays), "receipt": dict(self.receipt.to_record())}
         return json.dumps(facts).encode() + b"\n" + safetensors.save(dict(self.arrays))
+
+
+def most_sealed(arrays: Mapping[str, NDArray[Any] | Tensor]) -> int:
+    """Return an upper bound, in bytes, of `Released.sealed` for arrays of these names, types and shapes."""
+    return _MOST_FACTS + sum(
+        array.nbytes + 2 * len(json.dumps(name)) + _MOST_OF_AN_ARRAY for name, array in arrays.items()
+    )
 
 
 def digest(arrays: Mapping[str, NDArray[Any]], questions: str = "") -> str:

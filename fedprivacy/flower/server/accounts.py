@@ -150,6 +150,7 @@ class Accounts(ABC, Generic[Granted]):
         folder: the run's folder, which receives a copy of the ledger's newest signed head; None: there is no copy.
 
     Raises:
+        ConfigError: the run is a deployment, and a budget has no limit.
         LedgerError: the ledger contradicts this run, no longer holds what was signed of it, or cannot be used.
         MechanismChanged: every client, or a simulated one, was charged for another mechanism than its filter takes.
         SigningKeyError: the signing key cannot be used.
@@ -171,6 +172,8 @@ class Accounts(ABC, Generic[Granted]):
         self._goes_on_with = resume.round + 1 if resume else None
         self._keys: dict[str, str] = {}
         self._deployed = any(client.public_key for client in clients)
+        if self._deployed:
+            plan.check_limited()
         signs = self._deployed or config.signing_key
         self._signing_key = signing.server_key(config.signing_key_file) if signs else None
         self.ledger_url = config.ledger_url(deployed=self._deployed)
@@ -216,11 +219,12 @@ class Accounts(ABC, Generic[Granted]):
         first = spent[0]
         spend = "" if self._plan.config.spend is None else f" a spend of {self._plan.config.spend}"
         others = f", nor for {count_text(len(spent) - 1, 'other client')}" if len(spent) > 1 else ""
+        why = self._accountant.shortage(first.client_id, self._plan.total_steps)
         raise BudgetSpentError(
             f"{first.client_id} has spent {epsilon_text(first.epsilon, first.budget_epsilon)} of "
             f"{budget_text(first.budget_epsilon)} at delta {delta_text(first.delta)}, and not one step with noise "
-            f"multiplier {first.noise_multiplier:.4g} fits{spend}{others}. No round was run, and nothing was "
-            "charged. Raise epsilon or noise-multiplier, or train on records that have budget left."
+            f"multiplier {first.noise_multiplier:.4g} fits{spend}{others}. No round was run, and nothing was charged. "
+            f"{why or 'Raise epsilon or noise-multiplier, or train on records that have budget left.'}"
         )
 
     @staticmethod

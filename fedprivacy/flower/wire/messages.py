@@ -57,6 +57,7 @@ class RefusalCode(enum.StrEnum):
     SEED_IN_DEPLOYMENT = "seed-in-deployment"
     NO_GUARD = "no-guard"
     GUARD_UNUSABLE = "guard-unusable"
+    NO_ROOM = "no-room"
     NO_KEY = "no-key"
     NODE_CONFIG_INVALID = "node-config-invalid"
     TASK_NOT_ALLOWED = "task-not-allowed"

@@ -203,6 +203,20 @@ class RunPlan:
         """The budget of a client's dataset over all runs: the client's own, or the run's."""
         return self.client_terms.of(client_id).budget(self.config.budget)
 
+    def check_limited(self) -> None:
+        """Refuse a budget without a limit, of the run or of a client: a deployment keeps one in both books.
+
+        Raises:
+            ConfigError: names the settings.
+        """
+        if not self.config.budget.enforced:
+            raise ConfigError(
+                ["epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one."]
+            )
+        unlimited = [client for client in self.client_terms.by_client if not self.budget(client).enforced]
+        if unlimited:
+            raise ConfigError([f"client-terms gives {unlimited[0]} epsilon inf; in a deployment give a finite one."])
+
     @property
     def common_budget(self) -> float:
         """The epsilon that the run asks for on everybody's dataset; infinite: none, or not the same for all."""
