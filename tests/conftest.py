@@ -16,6 +16,7 @@ FLOWER, RAY = "processes of Flower", "processes of Ray"
 GROUPS = {
     "tests/deploy/test_killed.py": FLOWER,
     "tests/deploy/test_deploy_demo.py": FLOWER,
+    "tests/deploy/test_sandbox.py": FLOWER,
     "tests/deploy/test_wheel.py": FLOWER,
     "tests/privacy/test_logs.py": FLOWER,
     "tests/deploy/test_flwr_run.py": RAY,

@@ -25,7 +25,6 @@ from fedprivacy.deploy.keys import KeyFileError, new_authority, new_server_certi
 NEW_KEY = "new.key"
 """Name of the second authority's key, beside the first one's."""
 
-
 ADD, SWITCH, DROP = STEPS = ("add", "switch", "drop")
 """Steps from one authority to another."""
 
@@ -151,6 +150,7 @@ def _add(folder: Path, old: Certificates) -> Certificates:
     if len(old.authorities) > 1:
         raise KeyFileError("ca.crt names two authorities already; go on with --authority switch, then drop.")
     made = new_authority()
+    (folder / "ca").mkdir(exist_ok=True, mode=0o700)  # the old authority's key may be lost
     _replace(folder / "ca" / NEW_KEY, made.key_pem, PRIVATE)
     return _trust(folder, Certificates(old.server, (made.certificate, *old.authorities)))
 

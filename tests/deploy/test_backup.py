@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import tarfile
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.export import verify_export
 from fedprivacy.ledger.verify import read_witness, verify_ledger
-from tests.deploy.test_inspection import OWN
+
+OWN = Path(__file__).with_name("blobs_task.py")
 
 
 @pytest.fixture

@@ -132,6 +132,17 @@ def test_a_switch_that_came_too_early_is_taken_back(hosts):
     assert connected() == (True, True)
 
 
+def test_a_lost_key_of_an_authority_is_overcome_in_the_same_steps(hosts, deployment):
+    take, connected = hosts
+    shutil.rmtree(deployment / "ca")
+    for step in ("add", "switch", "drop"):
+        renew(f"--authority {step}")
+        for party in ("hospital-0", "hospital-1", "server"):
+            take(party)
+        assert connected() == (True, True)
+    assert [file.name for file in (deployment / "ca").iterdir()] == ["ca.key"]
+
+
 def test_each_host_says_which_authorities_it_trusts_until_when(deployment):
     """The server's `deploy check`, and a hospital's."""
     renew("--authority add")
