@@ -1,7 +1,10 @@
 """What all tests share: their order, a real PostgreSQL, and a real browser."""
 
+import logging
 import os
 import signal
+import sys
+import threading
 
 import pytest
 
@@ -14,6 +17,7 @@ GROUPS = {
     "tests/deploy/test_killed.py": FLOWER,
     "tests/deploy/test_deploy_demo.py": FLOWER,
     "tests/deploy/test_wheel.py": FLOWER,
+    "tests/privacy/test_logs.py": FLOWER,
     "tests/deploy/test_flwr_run.py": RAY,
     "tests/flower/test_cluster.py": RAY,
     "tests/flower/test_ray.py": RAY,
@@ -113,6 +117,22 @@ def browser():
         lacking("no Chromium on PATH; install it, for example apt-get install chromium")
     with chromium() as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def logs_restored():
+    """A command that a test calls in this process configures its logs; the next test's are as before."""
+    root, *others = (logging.getLogger(name) for name in (None, "fedprivacy", "flwr", "uvicorn"))
+    before = [(logger, logger.handlers[:], logger.level, logger.propagate) for logger in (root, *others)]
+    hooks = sys.excepthook, threading.excepthook
+    yield
+    if root.handlers == before[0][1]:
+        return
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
+    logging.captureWarnings(capture=False)
+    sys.excepthook, threading.excepthook = hooks
 
 
 @pytest.fixture

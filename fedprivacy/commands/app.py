@@ -17,11 +17,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
 from fedprivacy._support.settings import kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.compare import compare
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
+from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.reproduce import reproduce
@@ -30,6 +32,8 @@ from fedprivacy.commands.terminal import (
     OUT,
     PLAIN,
     Json,
+    LogForm,
+    LogTo,
     Quiet,
     Verbose,
     as_typed,
@@ -219,11 +223,23 @@ def dashboard(
     tls_key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object once the page is open.")] = False,
     until_stdin_ends: Annotated[bool, typer.Option(hidden=True)] = False,
+    log_format: LogForm = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            envvar=LEVEL,
+            rich_help_panel=OUTPUT,
+            help="Least level that is logged; info has a line for each request. Default: info, on a terminal warning.",
+            show_default=False,
+        ),
+    ] = None,
+    log_file: LogTo = None,
 ) -> None:
     """Show runs round by round in a browser: where each client's budget goes, live and afterwards. Read-only.
 
-    On an address that other machines reach, a token is needed: one is made and shown, unless the environment variable
-    FEDPRIVACY_DASHBOARD_TOKEN holds one.
+    On an address that other machines reach, a token is needed: one is made and shown on the terminal, unless the
+    environment variable FEDPRIVACY_DASHBOARD_TOKEN holds one. /healthz needs none, for probes: 200, or 503 where the
+    ledger or the folder of runs cannot be read.
     """
     from fedprivacy.dashboard.security import TokenError
     from fedprivacy.dashboard.service import Address, Opened, ServingError, end_with_stdin, serve
@@ -233,15 +249,21 @@ def dashboard(
     def opened(page: Opened) -> None:
         if as_json:
             print_json({"url": page.url, "token": page.token})
+        elif not for_people:
+            page.log()
         else:
             OUT.print(page.words(as_typed(), sources), highlight=False, soft_wrap=True)
 
+    for_people = sys.stdout.isatty() and log_format is LogFormat.TEXT
+    logs = LogSettings(log_format, log_level or (LogLevel.WARNING if sys.stderr.isatty() else LogLevel.INFO))
+    with plain_errors(OSError, code=2):
+        logs.begin(log_file)
     with plain_errors(LedgerError, ServingError, TokenError, code=2):
         sources = store or default_sources()
         catalogue = Catalogue(sources)
         if until_stdin_ends:
             end_with_stdin()
-        serve(catalogue, Address(host, port, tls_certificate, tls_key), opened)
+        serve(catalogue, Address(host, port, tls_certificate, tls_key), opened, shown=as_json or for_people)
 
 
 @app.command()
@@ -498,7 +520,10 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
 
 @contextmanager
 def _checked(*, traceback: bool, quiet: bool) -> Iterator[None]:
-    """Show warnings on stderr, unless the user wants quiet, and a user's mistake as plain text with exit code 2."""
+    """Show warnings on stderr, unless the user wants quiet, and a user's mistake as plain text with exit code 2.
+
+    Where the environment chooses a form of the log, warnings and mistakes have that form.
+    """
     from rich.logging import RichHandler
 
     from fedprivacy._support.signing import SigningKeyError
@@ -509,8 +534,12 @@ def _checked(*, traceback: bool, quiet: bool) -> Iterator[None]:
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.runs.records.folder import RunFolderError
 
-    warnings = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
-    logging.basicConfig(level=logging.ERROR if quiet else logging.WARNING, format="%(message)s", handlers=[warnings])
+    if settings := LogSettings.of_environment():
+        (dataclasses.replace(settings, level=LogLevel.ERROR) if quiet else settings).begin()
+    else:
+        warnings = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
+        level = logging.ERROR if quiet else logging.WARNING
+        logging.basicConfig(level=level, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
     failures = (BudgetSpentError, RoundFailedError, SourceError, TooFewClientsError, WorkerError)
     with ends_in_order(), plain_errors(*mistakes, *failures, code=2, traceback=traceback):

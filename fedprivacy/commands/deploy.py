@@ -15,8 +15,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedprivacy._support.logs import FORMAT, LEVEL, LogFormat, LogLevel, LogSettings
+from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
+from fedprivacy.commands.terminal import (
+    OUT,
+    PLAIN,
+    Json,
+    LogForm,
+    LogTo,
+    as_typed,
+    ends_in_order,
+    plain_errors,
+    print_json,
+)
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 if TYPE_CHECKING:
@@ -168,6 +180,31 @@ def _answered(out: Path) -> None:
 
 
 @deploy_app.command()
+def logged(
+    command: Annotated[
+        list[str], typer.Argument(help="After --: a program of Flower's, and its arguments.", show_default=False)
+    ],
+    *,
+    log_format: LogForm = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar=LEVEL, rich_help_panel=OUTPUT, help="Least level that is logged.")
+    ] = LogLevel.INFO,
+    log_file: LogTo = None,
+) -> None:
+    """Run flower-superlink or flower-supernode, and log what they and the apps print: one event a line, with its time.
+
+    It ends with the program, and with its exit code; SIGTERM, SIGINT and SIGHUP are forwarded.
+    """
+    from fedprivacy.deploy.relay import run_logged
+
+    settings = LogSettings(log_format, log_level)
+    with plain_errors(OSError, code=2):
+        settings.begin(log_file)
+        code = run_logged(command, settings)
+    raise typer.Exit(code)
+
+
+@deploy_app.command()
 def keys(
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
     host: Annotated[
@@ -274,6 +311,9 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 3,
     epsilon: Annotated[float, typer.Option(help="Each hospital's own privacy budget.")] = 3.0,
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar=FORMAT, rich_help_panel=OUTPUT, help="Form of the log files.")
+    ] = LogFormat.TEXT,
 ) -> None:
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.commands.client_table import client_table
@@ -300,6 +340,7 @@ def demo(
             run_config={"task": task_of(folder), "rounds": rounds, **budget},
             node_config=budget,
             console=OUT,
+            form=log_format,
         )
     OUT.print(client_table(read_history(results)), highlight=False)
     PLAIN.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}")

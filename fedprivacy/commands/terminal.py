@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -22,7 +23,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedprivacy._support.logs import FORMAT, LogFormat, writes_json
 from fedprivacy.commands.help_page import OUTPUT
+
+log = logging.getLogger("fedprivacy")
 
 OUT = Console()
 PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -34,6 +38,20 @@ Verbose = Annotated[
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", rich_help_panel=OUTPUT, help="Print the result in one line, and errors.")
+]
+
+
+LogForm = Annotated[
+    LogFormat, typer.Option("--log-format", rich_help_panel=OUTPUT, envvar=FORMAT, help="Form of the log on stderr.")
+]
+LogTo = Annotated[
+    Path | None,
+    typer.Option(
+        "--log-file",
+        rich_help_panel=OUTPUT,
+        help="File for the log, instead of stderr; a new one is begun at 10 MB, and five are kept.",
+        show_default=False,
+    ),
 ]
 
 
@@ -89,7 +107,7 @@ def plain_errors(*kinds: type[Exception], code: int, traceback: bool = False) ->
     """Turn errors of these kinds into text on stderr and end the command with `code`: one clear text, no traceback.
 
     An error with several `problems` shows each as one of its own; its notes follow. With `traceback`, where it came
-    from is shown before.
+    from is shown before. Where the log is in JSON, each is an event.
     """
     try:
         yield
@@ -98,9 +116,14 @@ def plain_errors(*kinds: type[Exception], code: int, traceback: bool = False) ->
             from rich.traceback import Traceback  # it brings a syntax highlighter, which every command would wait for
 
             ERR.print(Traceback.from_exception(type(error), error, error.__traceback__))
-        for problem in getattr(error, "problems", [_told(error)]):
+        problems, notes = getattr(error, "problems", [_told(error)]), getattr(error, "__notes__", [])
+        if writes_json():
+            for each in (*problems, *notes):
+                log.error("%s", each)
+            raise typer.Exit(code) from None
+        for problem in problems:
             ERR.print(f"[red]error:[/] {escape(problem)}")
-        for note in getattr(error, "__notes__", []):
+        for note in notes:
             ERR.print(escape(note))
         raise typer.Exit(code) from None
 

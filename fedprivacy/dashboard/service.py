@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -16,10 +17,13 @@ from pathlib import Path
 import uvicorn
 from rich.console import Console
 
+from fedprivacy._support.logs import conceal
 from fedprivacy.dashboard.live import Listeners
-from fedprivacy.dashboard.security import Door, checked_token, is_loopback, new_token
+from fedprivacy.dashboard.security import SHORTEST_TOKEN, Door, TokenError, checked_token, is_loopback, new_token
 from fedprivacy.dashboard.web_app import dashboard_app
 from fedprivacy.runs.records.catalogue import Catalogue
+
+log = logging.getLogger("fedprivacy.dashboard")
 
 TOKEN = "FEDPRIVACY_DASHBOARD_TOKEN"
 """Name of the environment variable that holds the token: others on the machine could read a command line."""
@@ -94,22 +98,36 @@ class Opened:
             lines.append(f"There is no run to show here yet. Next: {program} simulate --dashboard")
         return "\n".join(lines)
 
+    def log(self) -> None:
+        """Log that the dashboard is open; the token, if one was made, is in no event."""
+        log.info("The dashboard answers at %s.", self.url)
+        if self.in_clear:
+            log.warning("The token and all figures travel in clear: there is no TLS.")
 
-def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], None]) -> None:
+
+def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], None], *, shown: bool = True) -> None:
     """Serve the dashboard until it is stopped.
 
     Args:
         catalogue: catalogue of the runs that are shown.
         address: address to listen on.
         opened: function that is called once the page can be opened.
+        shown: whether `opened` shows somebody a token that was made, other than in a log.
 
     Raises:
         ServingError: the address is taken, or does not belong to this machine.
-        TokenError: the token in the environment would protect nothing.
+        TokenError: the token in the environment would protect nothing; or there is none, and nobody would see one.
     """
     chosen = os.environ.get(TOKEN)
+    if address.public and not chosen and not shown:
+        raise TokenError(
+            f"other machines can reach --host {address.host}, so a token is needed, and no terminal shows one that is "
+            f"made here: a log must not hold it. Put one of at least {SHORTEST_TOKEN} characters into {TOKEN}."
+        )
     made = new_token() if address.public and not chosen else None
     token = checked_token(chosen) if chosen else made
+    if token:
+        conceal(token)
     app = dashboard_app(catalogue, Door(token, secure=address.certificate is not None))
     config = uvicorn.Config(
         app,
@@ -119,7 +137,7 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
         ssl_keyfile=address.key,
         log_config=None,  # uvicorn's own configuration would close every handler of the program
         log_level="warning",
-        access_log=False,
+        access_log=False,  # it would log queries
         ws="none",
         server_header=False,
         timeout_graceful_shutdown=3,
@@ -222,3 +240,4 @@ class Server(uvicorn.Server):
         """Stop listening."""
         self._listeners.stop()
         await super().shutdown(sockets)  # type: ignore[arg-type]
+        log.info("The dashboard has ended.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import subprocess
@@ -18,12 +19,13 @@ from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Resp
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
+from fedprivacy.dashboard.access_log import AccessLogMiddleware
 from fedprivacy.dashboard.api import ROOT, api
 from fedprivacy.dashboard.drawings import drawings
 from fedprivacy.dashboard.experiments import experiments
 from fedprivacy.dashboard.live import Listeners, live
 from fedprivacy.dashboard.lookup import Runs
-from fedprivacy.dashboard.security import AccessMiddleware, Door
+from fedprivacy.dashboard.security import HEALTH, AccessMiddleware, Door
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records.catalogue import Catalogue
 
@@ -61,6 +63,7 @@ def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
     _add_page(app, door)
     app.add_middleware(GZipMiddleware, minimum_size=1000)
     app.add_middleware(AccessMiddleware, door=door)
+    app.add_middleware(AccessLogMiddleware)
     return app
 
 
@@ -100,7 +103,16 @@ async def _given_token(request: Request) -> str:
 
 
 def _add_page(app: FastAPI, door: Door) -> None:
-    """Add the page, the login, and the newest state of the runs for Prometheus, behind the same access control."""
+    """Add the page, the login, and the newest state of the runs for Prometheus, behind the same access control; and
+    the probe, which needs no token.
+    """
+    probe = asyncio.Lock()
+
+    @app.api_route(HEALTH, methods=["GET", "HEAD"], include_in_schema=False)
+    async def health() -> JSONResponse:
+        async with probe:  # a store that hangs holds one thread, however many ask
+            broken = await to_thread.run_sync(app.state.catalogue.broken)
+        return JSONResponse({"status": "broken" if broken else "ok", "broken": broken}, 503 if broken else 200)
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedprivacy._support.logs import LogFormat
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy.federation import COMPLETED, DeploymentError, LoopbackFederation, Scalar
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
@@ -67,6 +68,7 @@ def run_demo(
     run_config: Mapping[str, Scalar] | None = None,
     node_config: Mapping[str, Scalar] | None = None,
     console: Console | None = None,
+    form: LogFormat = LogFormat.TEXT,
 ) -> Path:
     """Deploy on the loopback interface, run the app once, stop everything.
 
@@ -79,6 +81,7 @@ def run_demo(
         node_config: added to `folder`, `client-id`, `key`, `server-key` and, where the run names one, `task`, which the
             rehearsal sets for each client; for example each client's own budget.
         console: shows progress; None: no output.
+        form: form of the log files.
 
     Returns:
         The folder of the run's results (`rounds.jsonl`, `report.html`, ...) and of the server's ledger.
@@ -96,7 +99,7 @@ def run_demo(
             console.print(f"[dim]{time.monotonic() - started:6.1f} s[/]  {line}", highlight=False)
 
     with _told_where(directory), Supervisor(directory / "logs") as supervisor:
-        federation = LoopbackFederation(supervisor, directory, clients)
+        federation = LoopbackFederation(supervisor, directory, clients, form)
         keys = federation.keys.clients
         say(f"keys: a certificate authority, a server certificate, {len(clients)} client keys")
         federation.start_superlink()

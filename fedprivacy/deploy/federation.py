@@ -29,6 +29,7 @@ from typing import Any
 
 import tomli_w
 
+from fedprivacy._support.logs import LogFormat, LogSettings
 from fedprivacy.deploy.keys import ClientKeys, write_keys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
 
@@ -73,13 +74,17 @@ class LoopbackFederation:
         supervisor: owns the processes.
         directory: folder for keys and state; must not hold a federation yet.
         clients: names of the clients that get a key.
+        form: form of the log files of SuperLink, SuperExec, SuperNodes and run.
 
     Raises:
         KeyFileError: a name is not usable, or the folder holds keys already.
     """
 
-    def __init__(self, supervisor: Supervisor, directory: Path, clients: Sequence[str]) -> None:
+    def __init__(
+        self, supervisor: Supervisor, directory: Path, clients: Sequence[str], form: LogFormat = LogFormat.TEXT
+    ) -> None:
         self._supervisor = supervisor
+        self._events = LogSettings(form)  # from info on: Flower says so that a SuperNode is connected
         self._directory = directory.resolve()
         self._port, self._superexec_port, *ports = free_ports(2 + len(clients))
         self._runtime_ports = dict(zip(clients, ports, strict=True))
@@ -102,13 +107,13 @@ class LoopbackFederation:
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
             *("--database", self._directory / "superlink" / "state.db", "--isolation", "process"),
         ]
-        self._superlink = self._start("superlink", command, home="superlink")
+        self._superlink = self._start("superlink", command, home="superlink", events=self._events)
         superexec: list[str | Path] = [
             *(program("flower-superexec"), "--runtime-api-address", self.address),
             *("--root-certificates", self.keys.ca_certificate),
             *("--health-server-address", f"{HOST}:{self._superexec_port}"),
         ]
-        self._start("superexec", superexec, home="superlink")
+        self._start("superexec", superexec, home="superlink", events=self._events)
 
     def wait_for_superlink(self) -> None:
         """Wait until the SuperLink answers over TLS with a certificate of our CA.
@@ -156,7 +161,7 @@ class LoopbackFederation:
             *("--node-config", config),
             *("--host", HOST, "--port", str(port)),
         ]
-        return SuperNode(client.name, self._start(f"supernode-{client.name}", command, home=home))
+        return SuperNode(client.name, self._start(f"supernode-{client.name}", command, home=home, events=self._events))
 
     def wait_until_online(self, nodes: Sequence[SuperNode]) -> None:
         """Wait until every SuperNode is connected, and the SuperLink says so too.
@@ -196,7 +201,8 @@ class LoopbackFederation:
 
     def _start_flwr(self, name: str, *arguments: str | Path, as_json: bool = True) -> SupervisedProcess:
         output = ["--format", "json"] if as_json else []
-        return self._start(name, [program("flwr"), *arguments, *output], home="operator")
+        events = None if as_json else self._events
+        return self._start(name, [program("flwr"), *arguments, *output], home="operator", events=events)
 
     def _reply(self, command: SupervisedProcess) -> Any:
         """The JSON object that a `flwr` command printed."""
@@ -210,9 +216,12 @@ class LoopbackFederation:
             raise DeploymentError(f"{command.name}: {reply.get('error-message', printed)}")
         return reply
 
-    def _start(self, name: str, command: Sequence[str | Path], *, home: str) -> SupervisedProcess:
+    def _start(
+        self, name: str, command: Sequence[str | Path], *, home: str, events: LogSettings | None = None
+    ) -> SupervisedProcess:
         folder = self._home(home)
-        return self._supervisor.start(name, command, environment=flower_environment(folder), directory=folder)
+        environment = flower_environment(folder)
+        return self._supervisor.start(name, command, environment=environment, directory=folder, events=events)
 
     def _home(self, name: str) -> Path:
         folder = self._directory / name

@@ -13,12 +13,14 @@ On other systems the process groups are stopped.
     True
     >>> process.running
     False
+
+What a process prints goes to its log file as it is, or as events of one form, and then the file's size is limited.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -29,7 +31,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self
+from typing import BinaryIO, Self
+
+from fedprivacy._support.logs import LogSettings, plain
+from fedprivacy.deploy.relay import DRAIN, UNBUFFERED, Relay
 
 MARK = "FEDPRIVACY_SUPERVISOR"
 """Environment variable that every supervised process and its offspring carry."""
@@ -39,7 +44,6 @@ GRACE = 10.0
 
 _PROC = Path("/proc/self/environ")
 _POLL = 0.05
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -61,6 +65,7 @@ class SupervisedProcess:
     log: Path
     _popen: subprocess.Popen[bytes] = field(repr=False)
     _log_start: int = field(repr=False)
+    _relay: threading.Thread | None = field(repr=False)
 
     @property
     def running(self) -> bool:
@@ -74,9 +79,12 @@ class SupervisedProcess:
 
     def output(self) -> str:
         """The text that it has printed so far, without colours."""
+        if self._relay and not self.running:
+            self._relay.join(DRAIN)
         with self.log.open("rb") as log:
-            log.seek(self._log_start)
-            return _COLOUR.sub("", log.read().decode(errors="replace"))
+            end = log.seek(0, os.SEEK_END)
+            log.seek(self._log_start if self._log_start <= end else 0)  # a file that was full has begun anew
+            return plain(log.read().decode(errors="replace"))
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of its output."""
@@ -123,6 +131,7 @@ class Supervisor:
         *,
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        events: LogSettings | None = None,
     ) -> SupervisedProcess:
         """Start a process.
 
@@ -131,26 +140,30 @@ class Supervisor:
             command: program and arguments.
             environment: added to this process's own.
             directory: working directory; None: this process's own.
+            events: form of the events that its output becomes; None: its output is kept as it is, however long.
 
         Raises:
             ProcessError: the program does not exist.
         """
         log = self.logs / f"{name}.log"
-        with log.open("ab") as output:
-            log_start = output.tell()
-            try:
-                popen = subprocess.Popen(
-                    [str(part) for part in command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {}), MARK: self._mark},
-                    cwd=directory,
-                    start_new_session=True,
-                )
-            except FileNotFoundError as error:
-                raise ProcessError(f"{name} cannot be started: {error.strerror}: {error.filename}.") from error
-        process = SupervisedProcess(name, log, popen, log_start)
+        own = {**events.environment, **UNBUFFERED} if events else {}
+        with log.open("ab") as file:
+            log_start = file.tell()
+            relay, output = _relay(log, events) if events else (None, file)
+            with output:
+                try:
+                    popen = subprocess.Popen(
+                        [str(part) for part in command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, **own, **(environment or {}), MARK: self._mark},
+                        cwd=directory,
+                        start_new_session=True,
+                    )
+                except FileNotFoundError as error:
+                    raise ProcessError(f"{name} cannot be started: {error.strerror}: {error.filename}.") from error
+        process = SupervisedProcess(name, log, popen, log_start, relay)
         self._processes.append(process)
         return process
 
@@ -213,6 +226,24 @@ class Supervisor:
         if _PROC.exists():
             return started.union(_marked_processes(self._mark))  # nginx, for one, overwrites its environment
         return {process.pid for process in self._processes if _group_exists(process.pid)}
+
+
+def _relay(log: Path, events: LogSettings) -> tuple[threading.Thread, BinaryIO]:
+    """Write what comes through a pipe to a log file, in a thread that ends when nobody can print to it any more."""
+    handler, (source, target) = events.handler(log), os.pipe()
+
+    def emit(event: logging.LogRecord) -> None:
+        if event.levelno >= handler.level:
+            handler.handle(event)
+
+    def run() -> None:
+        Relay(source, emit).run()
+        os.close(source)
+        handler.close()
+
+    thread = threading.Thread(target=run, name=f"relay to {log.name}", daemon=True)
+    thread.start()
+    return thread, os.fdopen(target, "wb")
 
 
 def _send(targets: Iterable[int], number: signal.Signals) -> None:

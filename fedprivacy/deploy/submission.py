@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedprivacy._support.logs import EventFormatter, LogFormat
 from fedprivacy.deploy.app_folder import checked_plan
 from fedprivacy.deploy.federation import COMPLETED, DeploymentError, json_in, program, quiet_environment, write_toml
+from fedprivacy.deploy.relay import UNBUFFERED, Relay
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.runs.records.folder import check_unused, new_run_folder
 from fedprivacy.runs.settings.configuration import RUNS, ConfigError, Value
@@ -107,7 +110,7 @@ class Operator:
         except DeploymentError as error:  # the server may be gone
             raise DeploymentError(f"{error}\n{submission.continuation}") from error
         if status != COMPLETED:
-            errors = [found.group() for line in log if (found := _ERROR.search(line))]
+            errors = [found for event in log for found in _ERROR.findall(event)]
             raise DeploymentError(
                 f"Run {run_id} ended as {status}: {errors[-1] if errors else details}\n{submission.continuation}"
             )
@@ -145,18 +148,24 @@ class Operator:
             time.sleep(POLL)
 
     def _shown(self, run_id: str, known: Sequence[str], show: Callable[[str], None]) -> list[str]:
-        """The lines of a run's log; those that are not known yet are shown as they come."""
+        """The events of a run's log, in whatever form the server writes it, as texts without their times; those that
+        are not known yet are shown, with their times, as they come.
+        """
         command = [str(program("flwr")), "log", run_id, self.connection, "--stream"]
-        lines: list[str] = []
+        formatter, events = EventFormatter(LogFormat.TEXT), list[str]()
+
+        def take(event: logging.LogRecord) -> None:
+            time, _, text = formatter.format(event).partition(" ")
+            events.append(text)
+            if known[len(events) - 1 : len(events)] != events[-1:]:
+                show(f"{time} {text}")
+
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment() | UNBUFFERED
         ) as stream:
             assert stream.stdout is not None  # it was asked for
-            for line in stream.stdout:
-                lines.append(line.rstrip("\n"))
-                if known[len(lines) - 1 : len(lines)] != lines[-1:]:
-                    show(lines[-1])
-        return lines
+            Relay(stream.stdout.fileno(), take).run()
+        return events
 
     def _status(self, run_id: str) -> tuple[str, str]:
         """Flower's word for how a run stands, and what it says besides."""

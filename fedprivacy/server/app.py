@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedprivacy._support.logs import about, follow_environment
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
@@ -52,6 +53,7 @@ def server_app(
         callbacks: of a run; see `fedprivacy.Callback`.
         drawn: whether the run leaves its figure and its report.
     """
+    follow_environment()
     app = ServerApp()
 
     @app.main()
@@ -75,7 +77,7 @@ def server_app(
             checkpoints=start.folder,
             callbacks=callbacks,
         )
-        with recorder.recording(strategy.result, drawn=drawn):
+        with about(run=start.run_id), recorder.recording(strategy.result, drawn=drawn):
             strategy.start(grid)
 
     return app

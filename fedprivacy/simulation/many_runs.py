@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from fedprivacy._support.logs import EventFormatter, LogFormat, also_about
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.records.grid import FINISHED, SweptRun
@@ -97,4 +99,7 @@ def _pool(jobs: int, log: Path) -> ProcessPoolExecutor:
 def _begin(log: Path) -> None:
     """Prepare a process for its runs."""
     torch.set_num_threads(1)
-    logging.basicConfig(filename=log, level=logging.WARNING, format="%(asctime)s %(process)d %(message)s")
+    handler = logging.FileHandler(log)  # of all processes: none of them may rename it
+    handler.setFormatter(EventFormatter(LogFormat.TEXT))
+    also_about(process=os.getpid())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.logs import about, also_about, follow_environment
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
@@ -80,6 +81,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     Raises:
         TaskError: the object is no task, or the configuration names another one.
     """
+    follow_environment()
     if task is not None:
         agreed(config.task if config else None, task)
     app = TaskApp(task, config)
@@ -93,12 +95,14 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     @refusing
     def ask(message: Message, context: Context) -> Message:
         grant = questions_in(message)
+        also_about(run=grant.run_id, round=grant.round)
         return release.update(message, answered(client_for(grant, context, task, config), grant))
 
     @app.train()
     @refusing
     def train(message: Message, context: Context) -> Message:
         request = training_in(message)
+        also_about(run=request.grant.run_id, round=request.grant.round)
         return release.update(message, answer(client_for(request.grant, context, task, config), request))
 
     return app
@@ -209,12 +213,15 @@ def refusing(handler: Handler) -> Handler:
 
     @wraps(handler)
     def guarded(message: Message, context: Context) -> Message:
-        try:
-            return handler(message, context)
-        except Exception as error:
-            code = _code(error)
-            log.error("This client sends no update (%s).", code, exc_info=error)
-            return release.refusal(message, code)
+        with about():
+            try:
+                reply = handler(message, context)
+                log.info("This client answers (%s).", message.metadata.message_type)
+                return reply
+            except Exception as error:
+                code = _code(error)
+                log.error("This client sends no update (%s).", code, exc_info=error)
+                return release.refusal(message, code)
 
     return guarded
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -15,6 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.logs import about
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.accounts import Books, RunAccounts, check_named, check_worth_asking
@@ -58,6 +60,9 @@ from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
 log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")
+
+_NAMED = 10
+"""Number of clients that one event names."""
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -155,14 +160,14 @@ class FederatedRun:
         self.result.arrays = model.kept
         if self._resume and finished >= last:
             return self.result  # no client is needed, so none is waited for
-        with self._callbacks.during(self._plan, self._restore_callbacks):
+        with about(run=self.run_id), self._callbacks.during(self._plan, self._restore_callbacks):
             rounds = self.enlist(grid, timeout)
             self._before_rounds(rounds, model, evaluate)
             for number in range(finished + 1, last + 1):
                 if why := self._callbacks.stop_because:
                     self._end_before(number, why)
                     break
-                with span("first round" if number == finished + 1 else "later rounds", number):
+                with about(round=number), span("first round" if number == finished + 1 else "later rounds", number):
                     told = self._round(rounds, number, model, config, evaluate)
                 if told is None:
                     break
@@ -428,11 +433,15 @@ class FederatedRun:
         return standardiser(question, asked.figures() if asked.told else ())
 
     def _log_round(self, result: RoundResult) -> None:
-        """One line a round in Flower's log, which is what `flwr run --stream` shows."""
+        """One line a round in Flower's log, which is what `flwr run --stream` shows; and one of who sent no update."""
         metrics = "".join(f"{name} {value:.4g}, " for name, value in result.metrics.items())
         cost = f"largest epsilon {epsilon_text(result.max_epsilon)}" if self._plan.config.privacy else NO_PRIVACY
         cost += f"; {result.user_level.text}" if result.user_level else ""
         flower_log.info("Round %d: %s%s", result.round, metrics, cost)
+        if result.failures and not result.user_level:  # whose noise hides who took part
+            named = [f"{client_id} ({code})" for client_id, code in islice(result.failures.items(), _NAMED)]
+            more = f" and {len(result.failures) - _NAMED} more" if len(result.failures) > _NAMED else ""
+            log.info("No update in round %d from %s%s.", result.round, ", ".join(named), more)
 
     def _warn_of_forgotten_state(self) -> None:
         for keeper in (self._strategy, *self._callbacks.each) if self._parts.checkpoints else ():

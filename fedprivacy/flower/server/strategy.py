@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from fedprivacy._support.logs import follow_environment
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.by_message import ByMessage
 from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
@@ -99,6 +100,7 @@ class PrivateStrategy(Strategy):
         checkpoints: Path | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
+        follow_environment()
         checkpoint = resume if isinstance(resume, Checkpoint) else load_checkpoint(Path(resume)) if resume else None
         if not isinstance(task, TrainingPlan):
             task = TrainingPlan.of(run_config or {}, task, run_id=checkpoint.run_id if checkpoint else "")

@@ -21,6 +21,9 @@ log = logging.getLogger("fedprivacy.runs")
 _FRESH = 0.5
 """Seconds for which a listing is reused."""
 
+_PROBED = 1.0
+"""Seconds for which the result of a probe is reused."""
+
 _State = tuple[tuple[int, int], ...]
 
 
@@ -72,11 +75,13 @@ class Catalogue:
     def __init__(self, sources: Sequence[str]) -> None:
         self._folders = [Path(source) for source in sources if Path(source).is_dir()]
         urls = [url_of(source) for source in sources if not Path(source).is_dir()]
-        self._places = {url: _Place(url) for url in urls}
+        self._named, self._places = urls, {url: _Place(url) for url in urls}
         self._configs: dict[Path, _Config] = {}
         self._stores: dict[str, RunStore] = {}
         self._lock = threading.Lock()
         self._listing, self._listed_at = Listing(), -_FRESH
+        self._broken: list[str] = []
+        self._probed_at = -_PROBED
 
     def listing(self) -> Listing:
         """List every run."""
@@ -84,6 +89,18 @@ class Catalogue:
             if time.monotonic() - self._listed_at >= _FRESH:
                 self._listing, self._listed_at = self._list(), time.monotonic()
             return self._listing
+
+    def broken(self) -> list[str]:
+        """Name what cannot be read of the sources that were named: `ledger`, `runs`; empty: nothing is wrong.
+
+        It says nothing of any run: neither how many there are nor where.
+        """
+        with self._lock:
+            if time.monotonic() - self._probed_at >= _PROBED:
+                ledgers, folders = all(map(_answers, self._named)), all(map(_is_listed, self._folders))
+                self._broken = [name for name, well in (("ledger", ledgers), ("runs", folders)) if not well]
+                self._probed_at = time.monotonic()
+            return self._broken
 
     def store_of(self, run_id: str) -> RunStore | None:
         """Return the database that holds a run; None: there is no such run."""
@@ -136,6 +153,26 @@ class Catalogue:
                 and not (config.ledger or file.with_name(LEDGER)).is_file()
             ):
                 yield f"'{file.parent}' holds a run whose ledger is not here; name that ledger, too."
+
+
+def _answers(url: str) -> bool:
+    """Return whether a ledger can be read now, without much patience."""
+    if (file := database_file(url)) and not file.is_file():
+        return False  # SQLite would make a new one
+    try:
+        RunStore(url, patience=_PROBED).close()  # it reads the version of the tables, and no run
+    except LedgerError:
+        return False
+    return True
+
+
+def _is_listed(folder: Path) -> bool:
+    """Return whether a folder of runs can be read now."""
+    try:
+        next(folder.iterdir(), None)
+    except OSError:
+        return False
+    return True
 
 
 def _config_in(file: Path) -> _Config:
