@@ -84,7 +84,8 @@ def test_what_people_are_told():
 
 def test_what_cannot_be_served_is_refused_with_the_remedy(runs, taken, tmp_path):
     assert "another port" in refusal("--store", runs, "--port", taken)
-    assert "host of this machine" in refusal("--store", runs, "--host", "192.0.2.1")
+    assert "host of this machine" in refusal("--store", runs, "--host", "192.0.2.1", token=TOKEN)
+    assert f"at least 16 characters into {VARIABLE}" in refusal("--store", runs, "--host", "0.0.0.0")
     assert "at least 16" in refusal("--store", runs, token="short")
     assert "where there is none" in refusal("--store", tmp_path / "none.db")
     assert "give both, or neither" in refusal("--store", runs, "--tls-key", tmp_path / "none.pem")

@@ -45,7 +45,8 @@ def here(folder, **more):
 
 def options_of(unit):
     """Options that a unit starts its program with, each with its value; "" for one that takes none."""
-    words = [*command_of(unit)[1:], "--"]
+    words = command_of(unit)
+    words = [*words[words.index("--") + 1 :], "--"]  # the program that is logged
     return {word: "" if after.startswith("--") else after for word, after in pairwise(words) if word.startswith("--")}
 
 

@@ -139,11 +139,24 @@ def given(app, tmp_path):
     return Submission.of(app, tmp_path / "run.toml")
 
 
-def test_a_run_that_completed_was_shown_and_got_its_settings(given, tmp_path, monkeypatch):
-    flwr_that_answers(tmp_path, monkeypatch, STARTED, "finished:completed")
+@pytest.mark.parametrize(
+    "logged",
+    [
+        "2026-11-27T04:55:25.420Z INFO [flwr] Round 1: accuracy 0.275 (run=8d1f, round=1)",
+        '{"time": "2026-11-27T04:55:25.420Z", "level": "INFO", "logger": "flwr", '
+        '"message": "Round 1: accuracy 0.275", "run": "8d1f", "round": 1}',
+    ],
+    ids=["text", "json"],
+)
+def test_a_run_that_completed_was_shown_in_any_form_of_its_log_and_got_its_settings(
+    given, tmp_path, monkeypatch, logged
+):
+    log = [f"\x1b[92mINFO \x1b[0m:  Start\n{logged}"]
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, "finished:completed", log=log)
     shown = []
     Operator("deployment").run(given, shown.append)
-    assert shown == ["INFO: round 1"]
+    assert shown[0].endswith("Z INFO [flwr] Start")
+    assert shown[1:] == ["2026-11-27T04:55:25.420Z INFO [flwr] Round 1: accuracy 0.275 (run=8d1f, round=1)"]
     assert tomllib.loads((tmp_path / "given.toml").read_text()) == given.settings
 
 
@@ -170,7 +183,7 @@ def test_a_run_that_nobody_starts_says_so_and_is_waited_for(given, tmp_path, mon
     shown = []
     Operator("deployment").run(given, shown.append)
     assert "still waits for the SuperExec" in shown[0] and "systemctl status fedprivacy-superexec" in shown[0]
-    assert shown[1:] == ["INFO: round 1"]
+    assert [line.partition("Z ")[2] for line in shown[1:]] == ["INFO [uvicorn.error] round 1"]
 
 
 def test_a_log_that_breaks_off_is_taken_up_again_where_it_was(given, tmp_path, monkeypatch):
@@ -179,7 +192,9 @@ def test_a_log_that_breaks_off_is_taken_up_again_where_it_was(given, tmp_path, m
     monkeypatch.setattr(submission, "PATIENCE", 60.0)
     shown = []
     Operator("deployment").run(given, shown.append)
-    assert shown == ["INFO: round 1", "Error: HTTP 500", "INFO: round 2", "INFO: end"]
+    events = [line.partition(" [")[2] for line in shown]
+    own = [f"uvicorn.error] {words}" for words in ("round 1", "round 2", "end")]
+    assert events == [own[0], "output] Error: HTTP 500", *own[1:]]
 
 
 @pytest.mark.parametrize("listed", ["finished:failed", None], ids=["the app died", "the SuperLink died"])

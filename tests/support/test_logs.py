@@ -1,4 +1,4 @@
-"""Events of a log: one a line, in UTC, without colours or secrets, whoever logged them; and the page that lists them."""
+"""Events of a log: one a line, in UTC, without colours or secrets; and the page that lists all of them."""
 
 import ast
 import json
