@@ -34,6 +34,12 @@ def defined(module):
     return found
 
 
+@cache
+def loggers():
+    """Names of loggers, which are like those of modules."""
+    return {name for source in SOURCES for name in re.findall(r'getLogger\("([\w.]+)"\)', source.read_text())}
+
+
 def missing_path(path, test):
     """What is wrong with a path, and with the test that is named in it; empty: nothing."""
     if not any(ROOT.glob(path)):
@@ -43,6 +49,8 @@ def missing_path(path, test):
 
 def missing_name(dotted):
     """What is wrong with `package.module.name`; empty: nothing."""
+    if dotted in loggers():
+        return ""
     first, *rest = dotted.split(".")
     place = ROOT / first
     while rest and ((place / rest[0]).is_dir() or (place / f"{rest[0]}.py").exists()):

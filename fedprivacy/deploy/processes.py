@@ -81,10 +81,13 @@ class SupervisedProcess:
         """The text that it has printed so far, without colours."""
         if self._relay and not self.running:
             self._relay.join(DRAIN)
-        with self.log.open("rb") as log:
-            end = log.seek(0, os.SEEK_END)
-            log.seek(self._log_start if self._log_start <= end else 0)  # a file that was full has begun anew
-            return plain(log.read().decode(errors="replace"))
+        try:
+            with self.log.open("rb") as log:
+                end = log.seek(0, os.SEEK_END)
+                log.seek(self._log_start if self._log_start <= end else 0)  # a file that was full has begun anew
+                return plain(log.read().decode(errors="replace"))
+        except FileNotFoundError:  # it was full, and the new one is not there yet
+            return ""
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of its output."""
