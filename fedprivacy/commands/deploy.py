@@ -191,9 +191,9 @@ def logged(
     ] = LogLevel.INFO,
     log_file: LogTo = None,
 ) -> None:
-    """Run flower-superlink or flower-supernode, and log what they and the apps print: one event a line, with its time.
+    """Run a program of Flower's, and log what it and the apps print: one event a line, with its time.
 
-    It ends with the program, and with its exit code; SIGTERM, SIGINT and SIGHUP are forwarded.
+    It ends with the program, and as it did; SIGTERM, SIGINT and SIGHUP are forwarded.
     """
     from fedprivacy.deploy.relay import run_logged
 

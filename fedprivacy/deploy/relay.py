@@ -154,10 +154,11 @@ def _record(logger: str, level: str, message: str, *, at: str | None = None) -> 
 def run_logged(command: Sequence[str], settings: LogSettings) -> int:
     """Run a program until it ends, and log what it and its children print; `settings` have begun in this process.
 
-    SIGTERM, SIGINT and SIGHUP are forwarded to it.
+    SIGTERM, SIGINT and SIGHUP are forwarded to it. A signal that ends it ends this process, too: so a service manager
+    takes a stop for a stop, and not for a failure.
 
     Returns:
-        Its exit code; 128 + the number of the signal that ended it.
+        Its exit code.
 
     Raises:
         OSError: it cannot be started.
@@ -187,4 +188,8 @@ def run_logged(command: Sequence[str], settings: LogSettings) -> int:
     thread.start()
     code = child.wait()
     thread.join(DRAIN)
-    return 128 - code if code < 0 else code
+    if code < 0:
+        if -code not in {signal.SIGKILL, signal.SIGSTOP}:  # nobody can handle these
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code

@@ -85,6 +85,13 @@ def test_a_signal_is_forwarded_once_and_the_level_leaves_out_what_is_below():
     assert process.stderr.read().endswith("ERROR [uvicorn.error] ended in order\n") and process.wait() == 3
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_that_ends_the_program_ends_what_logs_it_so_that_a_stop_is_no_failure(number):
+    dies = f"import os; print('INFO: last words', flush=True); os.kill(os.getpid(), {number:d})"
+    process = logged(sys.executable, "-c", dies)
+    assert process.communicate()[1].endswith("INFO [uvicorn.error] last words\n") and process.returncode == -number
+
+
 def test_a_program_that_is_not_there_is_told_of():
     process = logged("/no/such/program", options=("--log-format", "json"))
     (line,) = process.communicate()[1].splitlines()
