@@ -145,11 +145,7 @@ class Risk:
             rate: share of the others that it accuses wrongly, in [0, 1].
             unit: name of the unit of privacy.
         """
-        found = at_most_text(float(self.found(rate)))
-        return (
-            f"An attacker who wrongly accuses {share_text(rate)} of the {plural(unit)} that were not used finds at "
-            f"most {found} of those that were."
-        )
+        return sentence_of(rate, float(self.found(rate)), unit)
 
     @property
     def basis(self) -> str:
@@ -160,3 +156,11 @@ class Risk:
         """Return the direction's profile, with the pair that is stated."""
         epsilons, deltas = self.profiles.get(direction, (np.zeros(0), np.zeros(0)))
         return np.append(epsilons, self.epsilon), np.append(deltas, self.delta)
+
+
+def sentence_of(rate: float, found: float, unit: str) -> str:
+    """Say for people what a test finds at most that wrongly accuses a share of the units that were not used."""
+    return (
+        f"An attacker who wrongly accuses {share_text(rate)} of the {plural(unit)} that were not used finds at most "
+        f"{at_most_text(found)} of those that were."
+    )

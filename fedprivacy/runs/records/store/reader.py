@@ -103,6 +103,15 @@ class RunStore:
         wanted = select(recorded_runs.c.run_id, recorded_runs.c.changes)
         return self.database.read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)})
 
+    def audits(self) -> dict[str, list[AuditResult]]:
+        """Results of every run's audits, in their order, by run_id."""
+        found: dict[str, list[AuditResult]] = {}
+        for row in self.database.read(
+            lambda connection: connection.execute(select(audits).order_by(audits.c.audit_id)).mappings().all()
+        ):
+            found.setdefault(str(row["run_id"]), []).append(audit_of(row))
+        return found
+
     def close(self) -> None:
         """Give back every connection."""
         self.database.close()
