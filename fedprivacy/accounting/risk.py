@@ -149,7 +149,7 @@ class Risk:
 
     @property
     def basis(self) -> str:
-        """What the risk was computed from, in a sentence for people."""
+        """The source of the risk, in a sentence for people: the whole curve, or one point of it."""
         return _WHOLE if self.whole else _ONE_POINT
 
     def _pairs(self, direction: Direction) -> tuple[FloatArray, FloatArray]:

@@ -87,9 +87,9 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
 
 
 def _risks(certificate: Certificate) -> tuple[str, dict[int, str]]:
-    """What an attacker finds at most, in a sentence, and by number of records what is found of a person with several.
+    """Say what an attacker finds at most, in a sentence; and of persons with several records, by their number.
 
-    Both are of the same rate of false accusations; empty: nothing is stated.
+    All are of the same rate of false accusations; empty: nothing is stated.
     """
     found = {int(stated["rows"]): stated["found"] for stated in certificate.risks if stated["accused"] == _ACCUSED}
     if 1 not in found:
@@ -99,7 +99,7 @@ def _risks(certificate: Certificate) -> tuple[str, dict[int, str]]:
 
 
 def _audited(certificate: Certificate) -> str:
-    """When and with what result its runs were audited last, in words."""
+    """Say when its runs were audited last, and what attacks proved."""
     if not certificate.audits:
         return "no audit of its runs is in the server's records"
     last = max(str(result["at"])[:10] for result in certificate.audits)

@@ -52,7 +52,7 @@ _ONE = Person(1, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class StatedRisk:
     """One answer.
 
     Attributes:
@@ -76,16 +76,16 @@ class Subject:
     persons: Mapping[int, Risk] = field(default_factory=dict)
 
 
-def of_budget(epsilon: float, delta: float) -> Subject:
+def of_budget(epsilon: float, delta: float) -> StatedRisk:
     """The risk of any mechanism that keeps epsilon and delta.
 
     Raises:
         ValueError: a number is out of range.
     """
-    return Subject(risk=Risk.of_budget(epsilon, delta))
+    return StatedRisk(risk=Risk.of_budget(epsilon, delta))
 
 
-def of_trainings(trainings: Sequence[TrainingSteps], delta: float, person: Person) -> Subject:
+def of_trainings(trainings: Sequence[TrainingSteps], delta: float, person: Person) -> StatedRisk:
     """The risk after trainings on the same records.
 
     Raises:
@@ -94,7 +94,7 @@ def of_trainings(trainings: Sequence[TrainingSteps], delta: float, person: Perso
     return _after(asked.composed(trainings), delta, person)
 
 
-def of_run(folder: Path, person: Person) -> list[Subject]:
+def of_run(folder: Path, person: Person) -> list[StatedRisk]:
     """The risk of a unit at the client of a run that has spent most; and of each client as a whole, if it is protected.
 
     Raises:
@@ -108,19 +108,19 @@ def of_run(folder: Path, person: Person) -> list[Subject]:
         if last.most_charged:
             unit = Unit.of(history.unit)
             _refuse_rows(person, unit)
-            told = {"name": name, "unit": unit, "budget": worst.budget_epsilon}
-            subjects.append(_after(last.most_charged, worst.delta, person, **told))
+            facts = {"name": name, "unit": unit, "budget": worst.budget_epsilon}
+            subjects.append(_after(last.most_charged, worst.delta, person, **facts))
         else:  # written by an earlier version
-            subjects.append(Subject(risk=Risk.of_budget(worst.epsilon, worst.delta), name=name))
+            subjects.append(StatedRisk(risk=Risk.of_budget(worst.epsilon, worst.delta), name=name))
     if last.user_level:
         risk = Risk.of_budget(last.user_level.epsilon, last.user_level.delta)
-        subjects.append(Subject(risk=risk, name=f"Each client as a whole, {FOR_WHOM}", unit=Unit("client")))
+        subjects.append(StatedRisk(risk=risk, name=f"Each client as a whole, {FOR_WHOM}", unit=Unit("client")))
     if not subjects:
         raise AskingError(f"run is '{folder}', which has no privacy: nothing bounds what an attacker finds.")
     return subjects
 
 
-def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[Subject]:
+def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
     """The risk of every dataset of a ledger, by what it was charged over all runs; of one, that of persons, too.
 
     Raises:
@@ -139,11 +139,11 @@ def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[Subject]:
         history, budget = accounts.get(each, NOTHING_SPENT).history, allowances[each].budget
         unit = Unit.of(units.get(each, str(RECORD)))
         _refuse_rows(person, unit)
-        told = {"name": each, "unit": unit, "budget": budget.epsilon}
+        facts = {"name": each, "unit": unit, "budget": budget.epsilon}
         try:
-            found.append(_after(history, budget.delta, person, **told, told_apart=len(ids) == 1))
+            found.append(_after(history, budget.delta, person, **facts, told_apart=len(ids) == 1))
         except ValueError:  # mechanisms that no theorem composes: one such dataset must not hide all others
-            found.append(Subject(risk=Risk.of_budget(math.inf, budget.delta), **told))
+            found.append(StatedRisk(risk=Risk.of_budget(math.inf, budget.delta), **facts))
     return found
 
 
@@ -152,16 +152,16 @@ def _refuse_rows(person: Person, unit: Unit) -> None:
         raise AskingError(f"rows-per-person is {person.rows}, and one {unit} is protected as it is; leave it out.")
 
 
-def _after(history: History, delta: float, person: Person, *, told_apart: bool = True, **told: Any) -> Subject:
+def _after(history: History, delta: float, person: Person, *, told_apart: bool = True, **facts: Any) -> StatedRisk:
     """The risk after `history`; if they are told apart, with that of persons with several records."""
-    several = told_apart and person == _ONE and told.get("unit", RECORD).rows == 1 and bool(history)
-    return Subject(
+    several = told_apart and person == _ONE and facts.get("unit", RECORD).rows == 1 and bool(history)
+    return StatedRisk(
         risk=_risk(history, delta, person),
         person=person,
         history=history,
         relation=next((event.relation for event in history), None),
         persons={rows: _risk(history, delta, Person(rows, 1)) for rows in ROWS} if several else {},
-        **told,
+        **facts,
     )
 
 
@@ -169,7 +169,7 @@ def _risk(history: History, delta: float, person: Person) -> Risk:
     return Risk.of_history(of_person(history, *person), delta)
 
 
-def as_fields(subject: Subject) -> dict[str, Any]:
+def as_fields(subject: StatedRisk) -> dict[str, Any]:
     """An answer as JSON types; an epsilon without a bound is null."""
     risk = subject.risk
     return {
@@ -201,7 +201,7 @@ def _tests(risk: Risk) -> list[dict[str, Any]]:
     ]
 
 
-def page(subjects: Sequence[Subject], *, listed: bool) -> Group:
+def page(subjects: Sequence[StatedRisk], *, listed: bool) -> Group:
     """Everything for a terminal: each answer on its own, or all in one table."""
     if listed:
         return Group(_dataset_table(subjects), Text(f"\n{subjects[0].risk.basis}"))
@@ -211,7 +211,7 @@ def page(subjects: Sequence[Subject], *, listed: bool) -> Group:
     return Group(*parts)
 
 
-def _parts(subject: Subject) -> list[RenderableType]:
+def _parts(subject: StatedRisk) -> list[RenderableType]:
     risk = subject.risk
     parts: list[RenderableType] = [Text(subject.name, style="bold", overflow="fold")] if subject.name else []
     parts.append(Text(f"epsilon {epsilon_text(risk.epsilon)} at delta {delta_text(risk.delta)}", style="bold"))
@@ -223,7 +223,7 @@ def _parts(subject: Subject) -> list[RenderableType]:
     return [*parts, *([_person_table(subject)] if subject.persons else [])]
 
 
-def _sentences(subject: Subject) -> list[str]:
+def _sentences(subject: StatedRisk) -> list[str]:
     risk, unit = subject.risk, subject.unit.name if subject.person == _ONE else "person"
     right = at_most_text((1.0 + risk.advantage) / 2.0)
     sentences = [
@@ -258,14 +258,14 @@ def _test_table(risk: Risk) -> Table:
     return table
 
 
-def _person_table(subject: Subject) -> Table:
+def _person_table(subject: StatedRisk) -> Table:
     table = _table("Found at most, of persons with several records", "records", "epsilon", *_found_headings())
     for rows, risk in subject.persons.items():
         table.add_row(str(rows), epsilon_text(risk.epsilon), *map(at_most_text, risk.found(RATES).tolist()))
     return table
 
 
-def _dataset_table(subjects: Sequence[Subject]) -> Table:
+def _dataset_table(subjects: Sequence[StatedRisk]) -> Table:
     more = len(subjects) - _MOST_ROWS
     table = _table("Found at most, of each dataset, over all runs", "dataset", "epsilon", *_found_headings())
     table.columns[0].justify, table.columns[0].overflow = "left", "fold"
@@ -287,7 +287,7 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def after(subjects: Sequence[Subject], run: Path | None, where: Sequence[str], program: str, *, listed: bool) -> str:
+def after(subjects: Sequence[StatedRisk], run: Path | None, where: Sequence[str], program: str, *, listed: bool) -> str:
     """The next step, and the command for it; `where` are the options that name the ledger."""
     name = subjects[0].name
     if listed:
@@ -301,7 +301,7 @@ def after(subjects: Sequence[Subject], run: Path | None, where: Sequence[str], p
     return f"see what a run has really given away:\n  {program} risk --run FOLDER"
 
 
-def draw(subjects: Sequence[Subject], path: Path, *, listed: bool) -> None:
+def draw(subjects: Sequence[StatedRisk], path: Path, *, listed: bool) -> None:
     """Draw the trade-off curve of the first answer into a file.
 
     Raises:

@@ -157,7 +157,7 @@ def _headline(first: Cost, delta: float) -> Text:
 def meaning(
     relation: NeighbouringRelation, rows: int = 1, clients: int = 1, unit: str = str(RECORD)
 ) -> list[tuple[str, str]]:
-    """What is protected from whom, a name and words each."""
+    """The protected fact and the observer, a name and words each."""
     one = f"one {unit}" if rows == clients == 1 else f"a person with {count_text(rows, unit)}"
     if clients > 1:
         one += f" at each of {clients} clients"
