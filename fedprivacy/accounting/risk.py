@@ -118,7 +118,7 @@ class Risk:
             sparing[direction] = 1.0 - spared.max(axis=-1)
         of_used = np.minimum(raising[Direction.REMOVE], sparing[Direction.ADD])
         of_others = np.minimum(raising[Direction.ADD], sparing[Direction.REMOVE])
-        return np.clip(np.maximum(of_used, of_others) * _ROUND_UP + _TINY, wrong, 1.0)
+        return np.asarray(np.clip(np.maximum(of_used, of_others) * _ROUND_UP + _TINY, wrong, 1.0))
 
     @property
     def advantage(self) -> float:
