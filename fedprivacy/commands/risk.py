@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,7 +41,7 @@ def risk(
     from fedprivacy.commands.calculator.trainings import AskingError, given, missing
     from fedprivacy.ledger import LedgerError
 
-    training = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
+    training: dict[str, Any] = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
     person = showing.Person(rows_per_person, clients_per_person)
     of_ledger, charged = bool(ledger or dataset), run is not None or bool(ledger or dataset)
     typed = bool(history) or any(value is not None for value in training.values())

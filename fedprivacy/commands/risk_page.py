@@ -108,7 +108,7 @@ def of_run(folder: Path, person: Person) -> list[StatedRisk]:
         if last.most_charged:
             unit = Unit.of(history.unit)
             _refuse_rows(person, unit)
-            facts = {"name": name, "unit": unit, "budget": worst.budget_epsilon}
+            facts: dict[str, Any] = {"name": name, "unit": unit, "budget": worst.budget_epsilon}
             subjects.append(_after(last.most_charged, worst.delta, person, **facts))
         else:  # written by an earlier version
             subjects.append(StatedRisk(risk=Risk.of_budget(worst.epsilon, worst.delta), name=name))
@@ -139,7 +139,7 @@ def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
         history, budget = accounts.get(each, NOTHING_SPENT).history, allowances[each].budget
         unit = Unit.of(units.get(each, str(RECORD)))
         _refuse_rows(person, unit)
-        facts = {"name": each, "unit": unit, "budget": budget.epsilon}
+        facts: dict[str, Any] = {"name": each, "unit": unit, "budget": budget.epsilon}
         try:
             found.append(_after(history, budget.delta, person, **facts, told_apart=len(ids) == 1))
         except ValueError:  # mechanisms that no theorem composes: one such dataset must not hide all others

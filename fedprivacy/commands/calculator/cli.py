@@ -60,7 +60,7 @@ def epsilon(
     from fedprivacy.commands.calculator.costs import Spent, costs
     from fedprivacy.commands.calculator.pages import after_spent, spent_json, spent_page
 
-    typed = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
+    typed: dict[str, Any] = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
     with plain_errors(ValueError, code=2):
         trainings = asked.given(**typed, history=history, relation=relation, delta=delta)
         assert delta is not None
