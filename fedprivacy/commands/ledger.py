@@ -178,7 +178,7 @@ def certify(
     from fedprivacy.commands.certificate_page import write_certificate
     from fedprivacy.ledger.certificate import certify as certified
     from fedprivacy.ledger.replay import BrokenJournalError
-    from fedprivacy.runs.records.store import RunStore
+    from fedprivacy.runs.records.store.reader import audits_in
 
     file = key or Path.home() / ".fedprivacy" / "signing.key"
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
@@ -189,12 +189,8 @@ def certify(
             )
         signing_key = server_key(file)
         with opened_ledger(ledger) as opened:
-            store = RunStore(opened.name)
-            try:
-                public_key = server_public_key(signing_key)
-                certificates = certified(opened, datasets or (), public_key, signers or (), store.audits())
-            finally:
-                store.close()
+            audits, public_key = audits_in(opened.database), server_public_key(signing_key)
+            certificates = certified(opened, datasets or (), public_key, signers or (), audits)
         out.mkdir(parents=True, exist_ok=True)
         pages = [write_certificate(certificate, signing_key, out) for certificate in certificates]
     ERR.print(f"{len(pages)} certificates in {out}. Next: fedprivacy ledger verify-certificate {pages[0]}.json")

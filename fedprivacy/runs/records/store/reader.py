@@ -58,6 +58,15 @@ FEW_CLIENTS = 200
 _FEW_NAMES = 8
 
 
+def audits_in(database: Database) -> dict[str, list[AuditResult]]:
+    """Read the results of every run's audits, in their order, by run_id."""
+    every = select(audits).order_by(audits.c.audit_id)
+    found: dict[str, list[AuditResult]] = {}
+    for row in database.read(lambda connection: connection.execute(every).mappings().all()):
+        found.setdefault(str(row["run_id"]), []).append(audit_of(row))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ClientQuery:
     """A selection of clients: a part of their name and their `ClientState` (empty: any), the page, and the order.
@@ -102,15 +111,6 @@ class RunStore:
         """Number of changes of each run, by run_id: cheap enough to ask for many times a second."""
         wanted = select(recorded_runs.c.run_id, recorded_runs.c.changes)
         return self.database.read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)})
-
-    def audits(self) -> dict[str, list[AuditResult]]:
-        """Results of every run's audits, in their order, by run_id."""
-        found: dict[str, list[AuditResult]] = {}
-        for row in self.database.read(
-            lambda connection: connection.execute(select(audits).order_by(audits.c.audit_id)).mappings().all()
-        ):
-            found.setdefault(str(row["run_id"]), []).append(audit_of(row))
-        return found
 
     def close(self) -> None:
         """Give back every connection."""
