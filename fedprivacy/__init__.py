@@ -14,7 +14,7 @@ built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number`,
 `read_table` as a `Table`, which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet`
 and `Evenly`;
 `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation, and
-`PrivateGradients` is for a loop of one's own; `epsilon` and `noise_multiplier` calculate.
+`PrivateGradients` is for a loop of one's own; `epsilon`, `noise_multiplier` and `risk` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets two
 environment variables unless they are set: `MKL_CBWR` (`fedprivacy._support.blas` says why) and `GOMP_SPINCOUNT`
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedprivacy import tasks as tasks
     from fedprivacy.accounting.calculator import epsilon as epsilon
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
+    from fedprivacy.accounting.calculator import risk as risk
     from fedprivacy.audit.training_audit import audit_training as audit_training
     from fedprivacy.flower.client.client_app import private_client as private_client
     from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
@@ -88,6 +89,7 @@ _HOMES = {
     "audit_training": "audit.training_audit",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",
+    "risk": "accounting.calculator",
     "BudgetExhaustedError": "guard.errors",
     "PrivateGradients": "single.private_gradients",
     "train": "single.loop",

@@ -28,18 +28,18 @@ from scipy.integrate import trapezoid
 from benchmarks.attacks.archives import Archive, Locations, inversion
 from benchmarks.attacks.exposure import LEARNED_NOTHING, exposed
 from benchmarks.attacks.inversion import Inverted
-from benchmarks.attacks.limits import breaches, limit_of
+from benchmarks.attacks.limits import DELTA, breaches
 from benchmarks.attacks.membership import attacked
 from benchmarks.attacks.roc import Roc
 from benchmarks.attacks.shadows import train_shadows
 from benchmarks.attacks.trainers import Trainer, Training, WithoutPrivacy, WithPrivacy
+from fedprivacy.accounting.risk import Risk
 from fedprivacy.figures import AttackCurve, Picture, picture_figure, roc_figure, save_png, to_svg
 from fedprivacy.tasks import Shard
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History
 
 EPSILONS = (1.0, 3.0, 8.0)
-DELTA = 1e-5
 CLIPPING_NORM = 0.5
 WITHOUT = "no privacy"
 RATES = (0.001, 0.01, 0.1)
@@ -74,7 +74,7 @@ class Attacked:
 
     def limit(self, rates: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64] | None:
         """The largest true positive rates that the training allows; None: it promises nothing."""
-        return None if self.history is None else limit_of(self.history, rates)
+        return None if self.history is None else Risk.of_history(self.history, DELTA).found(rates)
 
 
 def measured(task: Archive, name: str, trainer: Trainer, history: History | None, scale: float) -> Attacked:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fedprivacy.accounting import calibration, pld
 from fedprivacy.accounting.histories import check_delta, extended
 from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.risk import Risk
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 
 def epsilon(
@@ -53,11 +54,47 @@ def epsilon(
         ValueError: an argument is out of range, the past is under another relation, or several rows are asked for and
             the past holds a mechanism without a known guarantee for them.
     """
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; choose at least 1.")
-    event = PoissonSampledGaussian(sampling_rate, noise_multiplier, NeighbouringRelation(relation))
-    history = of_person(extended(past, event, steps), rows_per_person, clients_per_person)
-    return pld.epsilon(history, check_delta(delta))
+    training = _training(sampling_rate, noise_multiplier, steps, relation, past)
+    return pld.epsilon(of_person(training, rows_per_person, clients_per_person), check_delta(delta))
+
+
+def risk(
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    relation: NeighbouringRelation | str = NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    past: History | None = None,
+    rows_per_person: int = 1,
+    clients_per_person: int = 1,
+) -> Risk:
+    """Return the most that an attacker who sees the noisy result of every step of DP-SGD finds out about one record.
+
+    Formal guarantee: upper bounds from the whole privacy profile; see `fedprivacy.accounting.risk`.
+
+    >>> import fedprivacy as fp
+    >>> risk = fp.risk(sampling_rate=0.01, noise_multiplier=1.0, steps=1000, delta=1e-5)
+    >>> risk.sentence()[:73]
+    'An attacker who wrongly accuses 1\xa0% of the records that were not used fin'
+    >>> round(float(risk.found(0.01)), 3), round(risk.advantage, 2), round(risk.right(0.01, prior=0.01), 3)
+    (0.029, 0.16, 0.029)
+
+    Args:
+        sampling_rate: q, probability with which each record joins a step, in (0, 1].
+        noise_multiplier: sigma, standard deviation of the noise in clipping norms, > 0.
+        steps: number of noisy steps, over all rounds, at least 1.
+        delta: delta of the epsilon that the risk states beside it, in (0, 1).
+        relation: protected fact: the presence of a record ("add-or-remove-one"), or its content ("zero-out").
+        past: numbers of earlier executions on the same records, by event; None: none.
+        rows_per_person: the most records that one person has at a client; 1: a person is a record.
+        clients_per_person: the clients at which one person has records; each trains, and has trained, as given here.
+
+    Raises:
+        ValueError: as `epsilon`.
+    """
+    training = _training(sampling_rate, noise_multiplier, steps, relation, past)
+    return Risk.of_history(of_person(training, rows_per_person, clients_per_person), delta)
 
 
 def noise_multiplier(
@@ -95,3 +132,16 @@ def noise_multiplier(
     """
     budget, relation = PrivacyBudget(epsilon, delta), NeighbouringRelation(relation)
     return calibration.noise_multiplier(budget, sampling_rate, steps, relation, past)
+
+
+def _training(
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    relation: NeighbouringRelation | str,
+    past: History | None,
+) -> dict[Event, int]:
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; choose at least 1.")
+    event = PoissonSampledGaussian(sampling_rate, noise_multiplier, NeighbouringRelation(relation))
+    return extended(past, event, steps)

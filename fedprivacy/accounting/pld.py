@@ -28,7 +28,7 @@ interpolating linearly in e^eps between two upper bounds is an upper bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +64,8 @@ _GUESS_AHEAD = 1.001
 _LARGEST_EXPONENT = 700.0
 _CHERNOFF_GAP = 5.0  # over the tilt: usual excess of a Chernoff bound on epsilon over epsilon, at most
 _LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
+_PROFILED = (1e-9, 1e-6, 1e-4, 1e-2, 0.2, 0.7, 0.99)  # deltas around which a profile is composed
+_MOST_PROFILED = 2048  # maximum number of points of a profile around each of them
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
 _DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
 
@@ -105,6 +107,39 @@ def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | N
     distinct, inverse = np.unique(np.asarray(steps, dtype=np.int64), return_inverse=True)
     falling = _upper_bounds([extended(past, event, n) for n in distinct[::-1].tolist()], delta)
     return np.asarray(falling[::-1][inverse.reshape(-1)])
+
+
+def profiles(history: History) -> dict[Direction, tuple[FloatArray, FloatArray]]:
+    """Return the whole privacy profile in each direction: epsilons >= 0 and an upper bound on delta at each.
+
+    Formal guarantee: let P be the release with a record and Q the one without, for `Direction.REMOVE`, or the reverse,
+    for `Direction.ADD`. At every pair, P(S) <= e^epsilon Q(S) + delta for every event S.
+
+    Args:
+        history: number of executions of each event, under one neighbouring relation.
+
+    Returns:
+        For each direction, epsilons in nats, maybe infinite, and deltas, both shape [points], in no order.
+
+    Raises:
+        ValueError: the history mixes neighbouring relations.
+    """
+    whole, cut = untruncated(history)
+    found = {}
+    for direction in Direction:
+        parts = [(np.zeros(1), np.zeros(1))] if not whole else []
+        for delta in _PROFILED if whole else ():
+            epsilon = rdp.epsilon(whole, delta)
+            for curve, proved in _compositions(whole, direction, delta, epsilon):
+                epsilon = min(epsilon, proved)
+                parts.append(curve.points(_MOST_PROFILED))
+            parts.append((np.array([epsilon]), np.array([delta])))
+        epsilons, deltas = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if cut > 0.0:  # see `histories.untruncated`
+            with np.errstate(over="ignore"):
+                deltas = np.minimum(deltas + (1.0 + np.exp(epsilons)) * cut * (1.0 + ROUNDING), 1.0)
+        found[direction] = epsilons, deltas
+    return found
 
 
 def _upper_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
@@ -157,8 +192,15 @@ def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta:
     """Return an upper bound on epsilon in one direction: `known`, which is one, or a smaller one."""
     if not history:
         return 0.0
+    return min([known, *(epsilon for _, epsilon in _compositions(history, direction, delta, known))])
+
+
+def _compositions(
+    history: Mapping[Event, int], direction: Direction, delta: float, known: float
+) -> Iterator[tuple[_Curve, float]]:
+    """Yield deltas by epsilon, each time from a better plan, with the epsilon that they prove at `delta`."""
     if min(pair(event).noise for event in history) < _LEAST_NOISE:
-        return known
+        return
     reach = _reach(history, delta)
     supports = [support(event, direction, reach) for event in history]
     log2_step = _log2_step(history, supports)
@@ -168,12 +210,13 @@ def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta:
         if plan.points > _MOST_POINTS:
             log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
             continue
-        epsilon = _composed_epsilon(terms, plan, delta)
+        curve = _Curve.of(terms, plan)
+        epsilon = curve.epsilon(delta)
+        yield curve, epsilon
         # Chernoff bounds are far off where a rare execution may cost much: then plan again, around the result.
         if epsilon >= min(plan.lowest, known):
-            return min(epsilon, known)
+            return
         known = epsilon
-    return known
 
 
 def _reach(history: Mapping[Event, int], delta: float) -> float:
@@ -251,24 +294,44 @@ def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, fu
     return np.asarray(np.maximum(0.0, np.maximum(np.minimum(to_the_right, furthest), to_the_left)))
 
 
-def _composed_epsilon(terms: _Terms, plan: _Plan, delta: float) -> float:
-    """Return the smallest epsilon that the composed distribution proves on the planned grid."""
-    infinity = -math.expm1(sum(count * math.log1p(-loss.infinity) for loss, count in terms))
-    if infinity >= delta:
-        return math.inf
-    slack = sum(count * loss.slack for loss, count in terms)
-    first = max(-1, plan.last - plan.points + 1)
-    grid = np.arange(first, plan.last + 1)
-    log_excess = _log_delta(terms, plan, grid) - math.log(delta - infinity)
-    enough = np.flatnonzero(log_excess <= 0.0)
-    if enough.size == 0:
-        return math.inf
-    at = int(enough[0])
-    epsilon = float(grid[at]) * plan.step
-    if at > 0:  # linear in e^eps between the last grid point with too large a delta and the first with a small enough
-        before, after = np.exp(np.minimum(log_excess[at - 1 : at + 1], 700.0))
-        epsilon += math.log1p(math.expm1(-plan.step) * float((1.0 - after) / (before - after)))
-    return max(0.0, epsilon + slack)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Curve:
+    """Upper bounds on delta at the epsilons of a grid, in one direction."""
+
+    grid: IntArray  # indices of consecutive grid points, shape [points]
+    step: float  # grid step h, in nats
+    slack: float  # nats to add to every epsilon of the grid
+    log_delta: FloatArray  # log of delta at each, infinite losses excepted, shape [points]
+    infinity: float  # probability of an infinite loss, part of every delta
+
+    @classmethod
+    def of(cls, terms: _Terms, plan: _Plan) -> _Curve:
+        """Compose losses on the planned grid."""
+        grid = np.arange(max(-1, plan.last - plan.points + 1), plan.last + 1)
+        slack = sum(count * loss.slack for loss, count in terms)
+        infinity = -math.expm1(sum(count * math.log1p(-loss.infinity) for loss, count in terms))
+        return cls(grid, plan.step, slack, _log_delta(terms, plan, grid), infinity)
+
+    def epsilon(self, delta: float) -> float:
+        """Return the smallest epsilon that the curve proves at `delta`; infinite if it proves none."""
+        if self.infinity >= delta:
+            return math.inf
+        log_excess = self.log_delta - math.log(delta - self.infinity)
+        enough = np.flatnonzero(log_excess <= 0.0)
+        if enough.size == 0:
+            return math.inf
+        at = int(enough[0])
+        epsilon = float(self.grid[at]) * self.step
+        if at > 0:  # linear in e^eps between the last grid point with too large a delta and the first with a small one
+            before, after = np.exp(np.minimum(log_excess[at - 1 : at + 1], 700.0))
+            epsilon += math.log1p(math.expm1(-self.step) * float((1.0 - after) / (before - after)))
+        return max(0.0, epsilon + self.slack)
+
+    def points(self, most: int) -> tuple[FloatArray, FloatArray]:
+        """Return at most so many epsilons >= 0 and the delta at each, rounded up, both shape [points]."""
+        held = np.flatnonzero(self.grid >= 0)[:: -(-self.grid.size // most)]
+        deltas = np.exp(np.minimum(self.log_delta[held], 0.0)) * (1.0 + ROUNDING) + self.infinity
+        return np.nextafter(self.grid[held] * self.step + self.slack, np.inf), np.minimum(deltas, 1.0)
 
 
 def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:

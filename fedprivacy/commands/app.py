@@ -27,6 +27,7 @@ from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.reproduce import reproduce
+from fedprivacy.commands.risk import risk
 from fedprivacy.commands.runs import runs_app
 from fedprivacy.commands.terminal import (
     OUT,
@@ -425,6 +426,7 @@ def recommend(
 app.command()(compare)
 app.command()(epsilon)
 app.command()(sigma)
+app.command()(risk)
 app.command()(reproduce)
 
 

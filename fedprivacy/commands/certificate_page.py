@@ -12,14 +12,20 @@ import jinja2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy._support.durable import write_durably
+from fedprivacy.accounting.risk import RATES, sentence_of
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.questions.codec import words_of
 from fedprivacy.values import wording
 from fedprivacy.values.nulls import or_infinite
+from fedprivacy.values.runs import Verdict
+from fedprivacy.values.unit import Unit
 
 _TEMPLATE = "certificate.html.jinja"
 _MOST_EVENTS, _MOST_QUESTIONS = 5, 4
 """Rows that fit on the sheet; the JSON holds all."""
+
+_ACCUSED = RATES[1]
+"""Share of false accusations on the sheet; the JSON has others."""
 
 _PROTECTS = {
     "add-or-remove-one": "whether a record is there at all (add-or-remove-one relation)",
@@ -72,9 +78,40 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
         protects=_PROTECTS[certificate.relation],
         fingerprint=hashlib.sha256(bytes.fromhex(certificate.public_key)).hexdigest(),
         infinite_without=or_infinite,
+        risks=_risks(certificate),
+        audited=_audited(certificate),
         json_file=json_file,
         wording=wording,
         words_of=words_of,
+    )
+
+
+def _risks(certificate: Certificate) -> tuple[str, dict[int, str]]:
+    """Say what an attacker finds at most, in a sentence; and of persons with several records, by their number.
+
+    All are of the same rate of false accusations; empty: nothing is stated.
+    """
+    found = {int(stated["rows"]): stated["found"] for stated in certificate.risks if stated["accused"] == _ACCUSED}
+    if 1 not in found:
+        return "", {}
+    sentence = sentence_of(_ACCUSED, found.pop(1), Unit.of(str(certificate.unit)).name)
+    return sentence, {rows: wording.at_most_text(share) for rows, share in found.items()}
+
+
+def _audited(certificate: Certificate) -> str:
+    """Say when its runs were audited last, and what attacks proved."""
+    if not certificate.audits:
+        return "no audit of its runs is in the server's records"
+    last = max(str(result["at"])[:10] for result in certificate.audits)
+    strongest = max(certificate.audits, key=lambda result: float(result["lower"]))
+    broken = [result for result in certificate.audits if result["verdict"] == Verdict.VIOLATED]
+    shown = max(broken, key=lambda result: float(result["lower"])) if broken else strongest
+    verdict = "more than is stated: the code or the statement is wrong" if broken else "consistent with what is stated"
+    lower, upper = float(shown["lower"]), or_infinite(shown["upper"])
+    return (
+        f"{wording.count_text(len(certificate.audits), 'attack')} on its runs, the last on {last}, proved at least ε "
+        f"{wording.proved_text(lower)}, where at most {wording.epsilon_text(upper)} "
+        f"is stated: {verdict} (by the server's records, which the journal does not prove)"
     )
 
 

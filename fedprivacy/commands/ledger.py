@@ -29,7 +29,7 @@ budget_app = Commands(no_args_is_help=True, help="Budgets, changed by an explici
 ledger_app.add_typer(budget_app, name="budget")
 
 
-_LEDGER = Annotated[
+LEDGER = Annotated[
     str,
     typer.Option(
         help="URL of the ledger, or its SQLite file. Default: the one of deployments, ~/.fedprivacy/ledger.db.",
@@ -49,14 +49,14 @@ _WITNESSES = Annotated[
 def show(
     *,
     dataset: Annotated[str, typer.Option(help="Only this dataset, with its charges and budgets.")] = "",
-    ledger: _LEDGER = "",
+    ledger: LEDGER = "",
     as_json: Json = False,
 ) -> None:
     """Show what every dataset was charged, over all runs, what its budget is, and what was asked."""
     from fedprivacy.commands import ledger_tables as showing
     from fedprivacy.ledger.budget_changes import budget_changes
 
-    with _opened(ledger) as opened:
+    with opened_ledger(ledger) as opened:
         datasets = showing.datasets(opened, dataset)
         charges = showing.charges(opened, dataset) if dataset else []
         questions = opened.asked(dataset)
@@ -71,7 +71,7 @@ def show(
 def verify(
     export: Annotated[Path | None, typer.Argument(help="An exported ledger, instead of a ledger.")] = None,
     *,
-    ledger: _LEDGER = "",
+    ledger: LEDGER = "",
     signers: _SIGNERS = None,
     witnesses: _WITNESSES = None,
     as_json: Json = False,
@@ -88,7 +88,7 @@ def verify(
             check_export(export)
             verified = verify_export(export, signers=signers or (), witnesses=kept)
         else:
-            with _opened(ledger) as opened:
+            with opened_ledger(ledger) as opened:
                 verified = verify_ledger(opened, signers=signers or (), witnesses=kept)
     if as_json:
         entries, signed = verified.head.number, verified.signed
@@ -102,12 +102,12 @@ def verify(
 
 @ledger_app.command()
 def export(
-    out: Annotated[Path | None, typer.Argument(help="File to write; none: stdout.")] = None, *, ledger: _LEDGER = ""
+    out: Annotated[Path | None, typer.Argument(help="File to write; none: stdout.")] = None, *, ledger: LEDGER = ""
 ) -> None:
     """Write a ledger's journal, signed heads and answers as JSON lines, which `verify` and `import` read."""
     from fedprivacy.ledger.export import write_export
 
-    with _opened(ledger) as opened, opened.database.reading() as connection:
+    with opened_ledger(ledger) as opened, opened.database.reading() as connection:
         if out is None:
             write_export(connection, sys.stdout)
             return
@@ -117,7 +117,7 @@ def export(
 
 
 @ledger_app.command(name="import")
-def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: _LEDGER = "") -> None:
+def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: LEDGER = "") -> None:
     """Bring an exported ledger, once it is verified, into an empty one: another database, or tables made anew."""
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.export import check_export, import_ledger
@@ -125,7 +125,11 @@ def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")],
 
     with plain_errors(LedgerError, OSError, code=2):
         check_export(export)  # before there is a ledger
-    with _opened(ledger, new=True) as opened, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
+    with (
+        opened_ledger(ledger, new=True) as opened,
+        plain_errors(BrokenJournalError, code=1),
+        plain_errors(OSError, code=2),
+    ):
         verified = import_ledger(export, opened)
     ERR.print(f"{verified.head.number} entries are in {opened.name}.")
 
@@ -135,7 +139,7 @@ def sign(
     key: Annotated[Path, typer.Argument(help="Ed25519 private key, in PEM; made if there is none.")],
     *,
     out: Annotated[Path | None, typer.Option(help="Also write it to this file, to be kept elsewhere.")] = None,
-    ledger: _LEDGER = "",
+    ledger: LEDGER = "",
 ) -> None:
     """Sign where a ledger's journal ends: what it covers can no longer be rewritten unseen."""
     from fedprivacy._support.settings import without_folder
@@ -143,7 +147,7 @@ def sign(
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.journal import sign_head
 
-    with _opened(ledger) as opened, plain_errors(SigningKeyError, OSError, code=2):
+    with opened_ledger(ledger) as opened, plain_errors(SigningKeyError, OSError, code=2):
         if problem := without_folder("key", key):
             raise SigningKeyError(problem)
         signed = sign_head(opened.database, server_key(key))
@@ -164,7 +168,7 @@ def certify(
         typer.Option(help="Ed25519 private key that signs. Default: ~/.fedprivacy/signing.key.", show_default=False),
     ] = None,
     signers: _SIGNERS = None,
-    ledger: _LEDGER = "",
+    ledger: LEDGER = "",
 ) -> None:
     """Verify a ledger, and write a signed certificate of what each dataset has spent: a page to print, and its JSON.
 
@@ -174,6 +178,7 @@ def certify(
     from fedprivacy.commands.certificate_page import write_certificate
     from fedprivacy.ledger.certificate import certify as certified
     from fedprivacy.ledger.replay import BrokenJournalError
+    from fedprivacy.runs.records.store.reader import audits_in
 
     file = key or Path.home() / ".fedprivacy" / "signing.key"
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
@@ -183,8 +188,9 @@ def certify(
                 f"none: run it with --signing-key {file.name}, which makes one."
             )
         signing_key = server_key(file)
-        with _opened(ledger) as opened:
-            certificates = certified(opened, datasets or (), server_public_key(signing_key), signers or ())
+        with opened_ledger(ledger) as opened:
+            audits, public_key = audits_in(opened.database), server_public_key(signing_key)
+            certificates = certified(opened, datasets or (), public_key, signers or (), audits)
         out.mkdir(parents=True, exist_ok=True)
         pages = [write_certificate(certificate, signing_key, out) for certificate in certificates]
     ERR.print(f"{len(pages)} certificates in {out}. Next: fedprivacy ledger verify-certificate {pages[0]}.json")
@@ -221,14 +227,14 @@ def reconcile(
     dataset: Annotated[str, typer.Argument(help="The client's dataset, as 'show' lists it.")],
     guard: Annotated[Path, typer.Argument(help="What 'fedprivacy guard export' wrote on the client's host.")],
     *,
-    ledger: _LEDGER = "",
+    ledger: LEDGER = "",
 ) -> None:
     """Compare a client's own guard with the ledger, and charge what the client has more: the larger counts."""
     from fedprivacy.ledger import reconciliation
 
     with plain_errors(ValueError, OSError, code=2):
         claims = reconciliation.read_claims(guard)
-    with _opened(ledger) as opened:
+    with opened_ledger(ledger) as opened:
         compared = reconciliation.compared(opened, dataset, claims)
         added = opened.reconcile(dataset, claims)
     OUT.print(compared)
@@ -240,10 +246,10 @@ def rebind(
     client: Annotated[str, typer.Argument(help="The client's registered name.")],
     public_key: Annotated[Path, typer.Argument(help="Its new public key, in OpenSSH's format.")],
     *,
-    ledger: _LEDGER = "",
+    ledger: LEDGER = "",
 ) -> None:
     """Let a client that renewed its key go on with the account that it has."""
-    with _opened(ledger) as opened, plain_errors(OSError, ValueError, code=2):
+    with opened_ledger(ledger) as opened, plain_errors(OSError, ValueError, code=2):
         opened.rebind_key(client, key_hash(_pem(public_key)))
     ERR.print(f"The account of {client} goes on under the new key.")
 
@@ -261,7 +267,7 @@ def set_budget(
     ] = None,
     by: Annotated[str, typer.Option(help="Who changes it; left open: your account here.", show_default=False)] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether an epsilon of inf is meant.")] = False,
-    ledger: _LEDGER = "",
+    ledger: LEDGER = "",
 ) -> None:
     """Give datasets another budget, or renew one that expired. What was charged stays charged."""
     from fedprivacy.ledger import LedgerError
@@ -271,7 +277,7 @@ def set_budget(
         ERR.print("With an epsilon of inf nothing is ever refused: what is lost is measured, and never limited.")
         typer.confirm(f"Take the limit away from {', '.join(datasets)}?", err=True, abort=True)
     until = expires and expires.replace(tzinfo=datetime.UTC)
-    with _opened(ledger) as opened, plain_errors(LedgerError, ValueError, code=2):
+    with opened_ledger(ledger) as opened, plain_errors(LedgerError, ValueError, code=2):
         known = opened.allowances(datasets)
         if unknown := [dataset for dataset in datasets if dataset not in known]:
             raise LedgerError(
@@ -286,9 +292,9 @@ def set_budget(
 
 
 @ledger_app.command()
-def upgrade(*, ledger: _LEDGER = "") -> None:
+def upgrade(*, ledger: LEDGER = "") -> None:
     """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
-    with _opened(ledger, upgrade=True) as opened:
+    with opened_ledger(ledger, upgrade=True) as opened:
         ERR.print(f"ledger {opened.name} is up to date.")
 
 
@@ -300,7 +306,7 @@ def _account() -> str:
 
 
 @contextmanager
-def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
+def opened_ledger(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
     """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
     from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
     from fedprivacy.ledger.database import check_folder

@@ -5,18 +5,23 @@ from __future__ import annotations
 import datetime
 import statistics
 import time
+from contextlib import suppress
 from dataclasses import astuple
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from fedprivacy.accounting.risk import Risk
 from fedprivacy.dashboard import models
 from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.runs.records.store import StoredRun
+from fedprivacy.values.events import Event
 from fedprivacy.values.metrics import shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import ClientSpent, ClientStanding, reason_of
+from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import budget_text, delta_text, epsilon_text, metric_text, proved_text, reading_text
 
 SILENCE = 60.0
@@ -41,7 +46,7 @@ def detail(run: StoredRun) -> models.RunBody:
         worst=models.Worst(**_account(run.facts, worst)) if worst else None,
         states=run.state_counts(),
         failures=run.failed_updates(),
-        guarantee=_guarantee(run.facts, worst.budget_epsilon if worst else run.facts.budget),
+        guarantee=_guarantee(run, worst),
         figures=[
             models.FigureBody(name=name, title=figure.title, about=figure.about)
             for name, figure in NAMED_FIGURES.items()
@@ -164,7 +169,8 @@ def _seconds_left(run: StoredRun) -> float | None:
     return statistics.median(durations) * (run.facts.rounds - last) if durations else None
 
 
-def _guarantee(facts: RunFacts, budget: float) -> str:
+def _guarantee(run: StoredRun, worst: ClientSpent | None) -> str:
+    facts = run.facts
     if not facts.private:
         return (
             "A baseline: no privacy. Nothing was clipped, no noise was added and nothing was charged, so that nothing "
@@ -177,5 +183,24 @@ def _guarantee(facts: RunFacts, budget: float) -> str:
     )
     return (
         f"ε bounds what the server can learn about {protected}, from every update of every round and run charged to "
-        f"its shard, at δ = {delta_text(facts.delta)}, by the PLD accountant. {reading_text(budget)}"
+        f"its shard, at δ = {delta_text(facts.delta)}, by the PLD accountant. "
+        f"{reading_text(worst.budget_epsilon if worst else facts.budget)}{_in_words(run, worst)}"
     )
+
+
+def _in_words(run: StoredRun, worst: ClientSpent | None) -> str:
+    """Say what an attacker finds at the client that has spent most, by all that its dataset was charged."""
+    if worst is None:
+        return ""
+    history, _ = run.account(worst.client_id)
+    risk = _risk(frozenset(history.items()), worst.epsilon, worst.delta)
+    return f" At the client that has spent most: {risk.sentence(unit=Unit.of(run.facts.unit).name)} {risk.basis}"
+
+
+@lru_cache(maxsize=256)
+def _risk(executed: frozenset[tuple[Event, int]], epsilon: float, delta: float) -> Risk:
+    """Return the risk after what was executed; where nothing is known of it or composes it, that of the epsilon."""
+    with suppress(ValueError):
+        if executed:
+            return Risk.of_history(dict(executed), delta)
+    return Risk.of_budget(epsilon, delta)

@@ -7,7 +7,7 @@ Figures are drawn from a `RunSeries`, whose size is bounded, and load neither to
 The rows behind them are in `fedprivacy.figures.observations`.
 """
 
-from fedprivacy.figures.attacks import AttackCurve, Picture, picture_figure, roc_figure
+from fedprivacy.figures.attacks import AttackCurve, Picture, limit_figure, picture_figure, roc_figure
 from fedprivacy.figures.audit import audit_figure
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.cost import cost_figure
@@ -30,6 +30,7 @@ __all__ = [
     "dark",
     "epsilon_figure",
     "forecast_figure",
+    "limit_figure",
     "metric_figure",
     "picture_figure",
     "roc_figure",

@@ -1,4 +1,4 @@
-"""Figures of attacks: the members that an attack finds, and what one update reveals about one record.
+"""Figures of attacks: the members that an attack finds, or may find at most, and what an update reveals about a record.
 
 A curve is identified by its colour, its dashes and its name; the limit that privacy sets is a thin line of the same
 colour. A picture is drawn in shades of one ink, so that everybody can read it on any page.
@@ -20,8 +20,10 @@ from fedprivacy.figures.style import (
     INK,
     MUTED,
     RUNS,
+    SPENDING,
     chart_of,
     layered,
+    outlined,
     styled,
     titled,
 )
@@ -36,6 +38,13 @@ _POINTS = 400
 
 _ROW, _SWATCH, _KEY_ROOM = 36, 30, 210
 """Height of an entry of the key, length of its line, and room of the key beside the plot, in px."""
+
+_AXIS_ROOM = 60
+"""Room of the axis beside a plot without a key, in px."""
+
+_TAKEN = "others taken for members", "members found"
+_ACCUSED = "accused wrongly", "found, at most"
+"""Titles of the two axes."""
 
 _WORDS = 44
 """Height of a picture's name and note below it, in px."""
@@ -109,9 +118,12 @@ def _explained(curves: Sequence[AttackCurve]) -> list[str]:
     return [*limits, "grey: guessing"]
 
 
-def _line(grid: NDArray[np.float64], rates: NDArray[np.float64], least: float) -> alt.Chart:
+def _line(
+    grid: NDArray[np.float64], rates: NDArray[np.float64], least: float, titles: tuple[str, str] = _TAKEN
+) -> alt.Chart:
     rows = [{"fpr": x, "tpr": y} for x, y in zip(grid.tolist(), rates.tolist(), strict=True) if y >= least]
-    return chart_of(rows).encode(_axis(alt.X, "fpr", least), _axis(alt.Y, "tpr", least), order="fpr:Q")
+    across, up = _axis(alt.X, "fpr", least, titles), _axis(alt.Y, "tpr", least, titles)
+    return chart_of(rows).encode(across, up, order="fpr:Q")
 
 
 def _step(curve: AttackCurve, grid: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -121,18 +133,17 @@ def _step(curve: AttackCurve, grid: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(places >= 0, found[np.maximum(places, 0)], 0.0)
 
 
-def _axis(channel: Any, field: str, least: float) -> Any:
+def _axis(channel: Any, field: str, least: float, titles: tuple[str, str]) -> Any:
     """Make a logarithmic axis from the smallest rate to 1, labelled in percent at the powers of ten."""
-    title = "others taken for members" if field == "fpr" else "members found"
     ticks = [tick for tick in _TICKS if tick >= least * (1.0 - 1e-9)]
     scale = alt.Scale(type="log", domain=[least, 1.0], nice=False, clamp=True)
     axis = alt.Axis(values=ticks, labelExpr=_PERCENT, grid=True, labelFlush=False)
-    return channel(f"{field}:Q").title(title).scale(scale).axis(axis)
+    return channel(f"{field}:Q").title(titles[field == "tpr"]).scale(scale).axis(axis)
 
 
-def _diagonal(least: float) -> alt.Chart:
+def _diagonal(least: float, titles: tuple[str, str] = _TAKEN) -> alt.Chart:
     ends = np.array([least, 1.0])
-    line: alt.Chart = _line(ends, ends, least).mark_line(color=MUTED, strokeWidth=1, strokeDash=[2, 3])
+    line: alt.Chart = _line(ends, ends, least, titles).mark_line(color=MUTED, strokeWidth=1, strokeDash=[2, 3])
     return line
 
 
@@ -150,6 +161,40 @@ def _key(curves: Sequence[AttackCurve], width: int) -> list[alt.Chart]:
         note = base.mark_text(color=MUTED, fontSize=12)
         layers.append(note.encode(x=alt.value(texts), y=alt.value(height + 15), text="note:N"))
     return layers
+
+
+def limit_figure(
+    rates: ArrayLike,
+    found: ArrayLike,
+    title: str,
+    about: Sequence[str],
+    *,
+    alone: ArrayLike | None = None,
+    marked: Sequence[tuple[float, float, str]] = (),
+    width: int = SIDE,
+) -> alt.LayerChart:
+    """Draw the most that any attack finds against its false accusations, on logarithmic axes from 0.1 % to 100 %.
+
+    Args:
+        rates: shares accused wrongly, ascending, shape [points].
+        found: largest share found at each, the same shape.
+        title: sentence that states what the figure shows.
+        about: phrases that name what was released.
+        alone: share that epsilon and delta alone allow at each, the same shape; None: nothing else is known.
+        marked: points of the curve with a label, each (share accused wrongly, share found, label).
+        width: width of the plot between its axes, in px.
+    """
+    least, wrong = 1e-3, np.asarray(rates, dtype=np.float64)
+    layers, key = [_diagonal(least, _ACCUSED)], ["dotted: guessing"]
+    if alone is not None:
+        layers.append(_line(wrong, np.asarray(alone), least, _ACCUSED).mark_line(color=MUTED, strokeWidth=1.2))
+        key.insert(0, "thin: what ε and δ alone would allow")
+    layers.append(_line(wrong, np.asarray(found), least, _ACCUSED).mark_line(color=SPENDING))
+    if marked:
+        base = chart_of([{"fpr": x, "tpr": y, "label": label} for x, y, label in marked])
+        base = base.encode(_axis(alt.X, "fpr", least, _ACCUSED), _axis(alt.Y, "tpr", least, _ACCUSED))
+        layers += [base.mark_point(color=SPENDING), *outlined(base.encode(text="label:N"), dx=9, dy=9)]
+    return styled(layered(layers, titled(title, [about, key], width + _AXIS_ROOM), width, width))
 
 
 def picture_figure(pictures: Sequence[Picture], title: str, about: Sequence[str], *, side: int = 168) -> alt.LayerChart:

@@ -12,14 +12,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedprivacy import __version__
 from fedprivacy._support import signing
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.persons import ROWS, of_person
+from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
@@ -32,11 +35,14 @@ from fedprivacy.ledger.verify import Verified, verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import as_list, from_fields, from_list
-from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite
+from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD, Unit
 
-_VERSION = 4  # version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage
+# Version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage, 4 no risks, no audits
+# and no software.
+_VERSION = 5
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
@@ -77,6 +83,13 @@ class Certificate:
         unit: unit of privacy of all runs, such as "patient (at most 8 rows)"; None: nothing was charged.
         by_rows: `epsilon` at `delta` of a person with so many `rows`; empty if a row is no unit of privacy here.
         budgets: every budget that the dataset was given, in order, as `BudgetChange` has it; the last is in force.
+        risks: for one unit (`rows` 1) and for persons as in `by_rows`: shares of used ones `found` at most if so many
+            others are `accused` wrongly, from the whole trade-off curve of `history`; empty: nothing was charged, or
+            nothing is known.
+        audits: what attacks on the runs that trained on it proved, by the server's records beside the ledger, which the
+            journal does not hold: `run`, time (`at`), `attack`, epsilon that is lost at least (`lower`) and that is
+            stated at most (`upper`; None: no bound), and `verdict`.
+        software: name and version of the program that verified the ledger and issued the certificate; empty: unknown.
     """
 
     dataset_id: str
@@ -108,6 +121,9 @@ class Certificate:
     claimed_steps: int = 0
     claimed_runs: int = 0
     shortage: str | None = None
+    risks: tuple[Mapping[str, Any], ...] = ()
+    audits: tuple[Mapping[str, Any], ...] = ()
+    software: str = ""
 
     @property
     def steps(self) -> int:
@@ -133,13 +149,17 @@ class Certificate:
         try:
             fields = json.loads(text)
             signature = fields.pop("signature")
-            listed = {name: tuple(fields.get(name, ())) for name in ("history", "questions", "by_rows", "budgets")}
+            lists = "history", "questions", "by_rows", "budgets", "risks", "audits"
+            listed = {name: tuple(fields.get(name, ())) for name in lists}
             certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
             history = from_list(certificate.history)
             answered = [asked for asked in certificate.questions if asked["event"] is not None]
             alone = [(from_fields(asked["event"]), or_infinite(asked["epsilon"])) for asked in answered]
             of_persons = {int(stated["rows"]): or_infinite(stated["epsilon"]) for stated in certificate.by_rows}
+            tests = [
+                (int(stated["rows"]), float(stated["accused"]), float(stated["found"])) for stated in certificate.risks
+            ]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
             raise CertificateError("this is no certificate of fedprivacy.") from problem
         if not genuine:
@@ -156,11 +176,21 @@ class Certificate:
                 raise CertificateError(
                     f"{rows} rows of a person cost more than the epsilon of {stated} that it states."
                 )
+        for rows, accused, found in tests:
+            risk = _risk(frozenset(history.items()), certificate.delta, rows)
+            if risk is None or not 0.0 <= accused <= 1.0 or float(risk.found(accused)) > found * (1.0 + _TOLERANCE):
+                raise CertificateError(
+                    f"an attacker finds more than the share of {found} that it states for {rows} rows of a person."
+                )
         return certificate
 
 
 def certify(
-    ledger: Ledger, dataset_ids: Collection[str], public_key: str, signers: Collection[str] = ()
+    ledger: Ledger,
+    dataset_ids: Collection[str],
+    public_key: str,
+    signers: Collection[str] = (),
+    audits: Mapping[str, Sequence[AuditResult]] | None = None,
 ) -> list[Certificate]:
     """Verify a whole ledger, and state what datasets have spent.
 
@@ -169,6 +199,7 @@ def certify(
         dataset_ids: datasets to certify; empty: all that have a budget.
         public_key: public key of the future signer.
         signers: public keys of accepted signers of the ledger's heads; empty: any.
+        audits: results of audits by run_id; None: none are known.
 
     Raises:
         BrokenJournalError: a part of the ledger was changed since it was written; nothing is certified.
@@ -189,6 +220,7 @@ def certify(
             questions=questions,
             receipts=receipts[dataset_id],
             changes=changes[dataset_id],
+            audits=audits or {},
             public_key=public_key,
         )
         for dataset_id in sorted(dataset_ids or budgets)
@@ -203,6 +235,7 @@ def _stated(
     questions: Mapping[Attempt, Sequence[QuestionKey]],
     receipts: int,
     changes: Sequence[BudgetChange],
+    audits: Mapping[str, Sequence[AuditResult]],
     public_key: str,
 ) -> Certificate:
     """State what the verified journal holds of a dataset, ignoring anything later."""
@@ -246,6 +279,9 @@ def _stated(
         claimed_steps=sum(charge.steps for charge in claimed.values()),
         claimed_runs=len({key.run_id for key in claimed}),
         shortage=why,
+        risks=tuple(_risks(history, unit, allowance.budget.delta)),
+        audits=tuple(_audits(sorted({key.run_id for key in trained}), audits)),
+        software=f"fedprivacy {__version__}",
     )
 
 
@@ -260,6 +296,34 @@ def _by_rows(history: History, unit: str | None, delta: float) -> Iterator[Mappi
     if unit is not None and Unit.of(unit).rows == 1:
         for rows in ROWS:
             yield {"rows": rows, "epsilon": finite_or_none(_cost(history, delta, rows))}
+
+
+def _audits(run_ids: Iterable[str], audits: Mapping[str, Sequence[AuditResult]]) -> Iterator[Mapping[str, Any]]:
+    """Yield what attacks on these runs proved."""
+    for run_id in run_ids:
+        for result in audits.get(run_id, ()):
+            at = datetime.datetime.fromtimestamp(result.at, datetime.UTC).isoformat(timespec="seconds")
+            bounds = {"lower": result.lower, "upper": finite_or_none(result.upper), "verdict": str(result.verdict)}
+            yield {"run": run_id, "at": at, "attack": result.attack, **bounds}
+
+
+def _risks(history: History, unit: str | None, delta: float) -> Iterator[Mapping[str, Any]]:
+    """Yield what an attacker finds at most: of units and, where a person is no unit, of persons with several rows."""
+    if unit is None or not history:
+        return
+    for rows in (1, *(ROWS if Unit.of(unit).rows == 1 else ())):
+        if risk := _risk(frozenset(history.items()), delta, rows):
+            for accused, found in zip(RATES, risk.found(RATES).tolist(), strict=True):
+                yield {"rows": rows, "accused": accused, "found": found}
+
+
+@lru_cache(maxsize=1024)
+def _risk(executed: frozenset[tuple[Event, int]], delta: float, rows: int) -> Risk | None:
+    """Return the risk of a person with so many rows; None: no theorem composes what was executed."""
+    try:
+        return Risk.of_history(of_person(dict(executed), rows), delta)
+    except ValueError:
+        return None
 
 
 def _what_is_left(

@@ -18,7 +18,7 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.database import among, insert_rows, put_rows
 from fedprivacy.ledger.replay import SETTLES, Evidence
-from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges
+from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, runs
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import ROW, as_row
@@ -52,6 +52,13 @@ def accounts_of(connection: Connection, dataset_ids: Collection[str]) -> dict[st
     """Read each dataset's account; datasets that were charged nothing are missing."""
     mine = among(connection.dialect, balances.c.dataset_id, dataset_ids)
     return _accounts(connection.execute(select(balances).where(mine, balances.c.charges > 0)).all())
+
+
+def units_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, str]:
+    """Read each dataset's unit of privacy, the same in all runs; datasets that no run has charged are missing."""
+    mine = among(connection.dialect, charges.c.dataset_id, dataset_ids), charges.c.state != ChargeState.VOID
+    of_runs = select(charges.c.dataset_id, runs.c.unit).where(charges.c.run_id == runs.c.run_id, *mine).distinct()
+    return {row.dataset_id: row.unit for row in connection.execute(of_runs)}
 
 
 def accounts_in_run(connection: Connection, run_id: str, dataset_ids: Collection[str]) -> dict[str, Account]:

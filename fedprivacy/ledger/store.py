@@ -258,6 +258,10 @@ class Ledger:
         """Read the budgets in force."""
         return self.database.read(lambda connection: charges.allowances_of(connection, dataset_ids))
 
+    def units(self, dataset_ids: Collection[str]) -> dict[str, str]:
+        """Read each dataset's unit of privacy; datasets that no run of this ledger has charged are missing."""
+        return self.database.read(lambda connection: charges.units_of(connection, dataset_ids))
+
     def read_changed(self, known: Set[str], since: journal.Head, unread: Set[str]) -> changes.ChangedAccounts:
         """Read the accounts and budgets of those datasets that were written about since another reading.
 

@@ -106,6 +106,25 @@ def words_of_what_is_left(epsilon: float, runs: int | None, steps: int, *, charg
     return f"left: epsilon {proved_text(epsilon)}, which allows {count_text(runs, 'more run')} {like}"
 
 
+def at_most_text(share: float) -> str:
+    """Format a share that is an upper bound in percent, never rounded down: to one decimal, or to two digits.
+
+    >>> at_most_text(0.02914), at_most_text(0.0005475), at_most_text(1.0)
+    ('3.0\xa0%', '0.055\xa0%', '100\xa0%')
+    """
+    rounded = _rounded(100.0 * share, ROUND_CEILING, 1)
+    return f"{rounded:f}\N{NO-BREAK SPACE}%" if rounded < 100 else "100\N{NO-BREAK SPACE}%"
+
+
+def share_text(share: float) -> str:
+    """Format a share that was chosen, in percent.
+
+    >>> share_text(0.001), share_text(0.5)
+    ('0.1\xa0%', '50\xa0%')
+    """
+    return f"{100.0 * share:.6g}\N{NO-BREAK SPACE}%"
+
+
 def delta_text(delta: float) -> str:
     """Format a delta for people, with all its digits: 1e-5."""
     return f"{Decimal(repr(float(delta))).normalize():e}"

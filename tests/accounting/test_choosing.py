@@ -22,7 +22,7 @@ def test_the_page_says_what_its_program_computes(epsilon):
     e, delta = math.exp(epsilon), 1e-5
     most = min(1.0, e * 0.01 + delta, 1 - (0.99 - delta) / e)
     of_definition = (e + delta) / (1 + e), most, 0.01 * most / (0.01 * most + 0.99 * 0.01)
-    here = computed["right"], computed["found"](0.01), computed["alarms"]
+    here = computed["right"], float(computed["found"]), computed["alarms"]
     pairs = [(percent(bound), percent(found)) for bound, found in zip(of_definition, here, strict=True)]
     assert ROWS[epsilon] == [figure for pair in pairs for figure in pair]
     assert all(found <= bound for bound, found in zip(of_definition, here, strict=True))

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 import pytest
 
+from fedprivacy.accounting.risk import Risk
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.runs import AuditResult
-from tests.dashboard.shown import asking, record
+from tests.dashboard.shown import EVENT, asking, record
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
 
 API = "/api/v1"
@@ -46,10 +47,19 @@ def test_a_run_says_where_it_stands_and_what_its_epsilon_means(ask):
     assert run["worst"]["epsilon_text"] == "0.80" and run["worst"]["budget_text"] == "3"
     for part in ("server", "1e-5", "PLD", "odometer", "what one record of a client says"):
         assert part in run["guarantee"]
+    assert "finds at most" in run["guarantee"] and "Computed from epsilon and delta alone" in run["guarantee"]
     assert run["seconds_left"] is not None and not run["seeded"]
     assert get(ask, "runs/done")["seeded"] and get(ask, "runs/done")["phase"] is None
     begun = get(ask, "runs/begun")
     assert (begun["last"], begun["worst"], begun["phase"]["name"]) == (None, None, "starting")
+
+
+def test_what_an_attacker_finds_is_read_from_all_that_the_worst_client_s_dataset_was_charged(tmp_path):
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("charged"), growing(["a", "b"], 3), charged=3)
+    said = get(asking(tmp_path), "runs/charged")["guarantee"]
+    risk = Risk.of_history({EVENT: 6}, DELTA)
+    assert said.endswith(f"At the client that has spent most: {risk.sentence()} {risk.basis}")
+    assert "whole trade-off curve" in risk.basis and "odometer" in said
 
 
 def test_what_clients_measured_some_rounds_ago_is_still_offered(tmp_path):

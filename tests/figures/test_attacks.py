@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedprivacy.figures.attacks import AttackCurve, Picture, picture_figure, roc_figure
-from fedprivacy.figures.style import INK, MUTED, RUNS
+from fedprivacy.figures.attacks import AttackCurve, Picture, limit_figure, picture_figure, roc_figure
+from fedprivacy.figures.style import INK, MUTED, RUNS, SPENDING
 from tests.figures.reading import coloured, drawn, marks, place, rows, text_called, texts, written
 
 pytestmark = pytest.mark.exhaustive
@@ -48,6 +48,23 @@ def test_a_curve_is_as_high_as_the_best_threshold_and_never_higher():
     assert heights == {0.2, 0.5}
     first = min(row["fpr"] for row in rows(figure, "tpr") if row["tpr"] == 0.5)
     assert 0.0999 < first < 0.102
+
+
+def test_a_limit_is_a_curve_with_marked_points_beside_a_thinner_one_and_guessing():
+    rates = np.geomspace(1e-3, 1.0, 31)
+    marked = [(0.01, 0.1, "10 %"), (0.1, 0.316, "31.6 %")]
+    root = drawn(limit_figure(rates, np.sqrt(rates), "title", ["about"], alone=rates**0.25, marked=marked, width=300))
+    guess, alone, limit = marks(root, "line")
+    assert path(limit)[0] == pytest.approx([0.0, 150.0], abs=0.01) and path(alone)[0][1] == pytest.approx(
+        75.0, abs=0.01
+    )
+    assert path(guess) == pytest.approx(np.array([[0.0, 300.0], [300.0, 0.0]]), abs=0.01)
+    assert float(alone.get("stroke-width")) < float(limit.get("stroke-width")) and limit.get("stroke") == SPENDING
+    assert {"10 %", "31.6 %", "accused wrongly", "found, at most"} <= set(texts(root)) and len(
+        marks(root, "symbol")
+    ) == 2
+    assert "thin: what ε and δ alone would allow, dotted: guessing" in written(root)
+    assert "alone" not in written(drawn(limit_figure(rates, np.sqrt(rates), "title", ["about"])))
 
 
 def test_a_picture_is_drawn_in_ink_on_paper_upright_and_in_its_place():

@@ -17,6 +17,7 @@ from fedprivacy.figures import (
     cost_figure,
     epsilon_figure,
     forecast_figure,
+    limit_figure,
     picture_figure,
     roc_figure,
     run_figure,
@@ -52,6 +53,9 @@ FIGURES = {
     "forecast": lambda: forecast_figure(FORECAST, SERIES.facts, "a"),
     "audits": lambda: audit_figure(AUDITS, "run digits"),
     "attacks": lambda: roc_figure(CURVES, "title", ["about"]),
+    "limits": lambda: limit_figure(
+        RATES, np.sqrt(RATES), "title", ["about"], alone=RATES**0.25, marked=[(0.1, 0.32, "32 %")]
+    ),
     "points of runs": lambda: experiment_figure(RUNS, "learning-rate", "accuracy", "algorithm"),
     "parallel coordinates": lambda: parallel_figure(RUNS, ["learning-rate", "algorithm"], "accuracy"),
     "pictures": lambda: picture_figure([Picture("one", [[0.5]])], "title", ["about"]),

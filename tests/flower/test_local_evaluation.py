@@ -100,7 +100,7 @@ def test_it_is_in_the_folder_and_comes_back(tmp_path):
     assert not first.evaluations and set(second.evaluations) == {"client-0", "client-1"}
     assert pld.epsilon(second.most_charged, 1e-3) == pytest.approx(second.max_epsilon, rel=1e-4)
     assert sum(second.most_charged.values()) == second.spent["client-0"].steps
-    assert "A person with 10 records at the client that has spent most" in report
+    assert "A person there with 10 records" in report
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[1])
     assert line["evaluations"]["client-1"]["means"] == second.evaluations["client-1"].means
     assert "On the clients" in report and f"{second.evaluations['client-1'].means['loss']:.3g} ±" in report

@@ -9,17 +9,22 @@ from dataclasses import asdict, replace
 import pytest
 from typer.testing import CliRunner
 
+import fedprivacy as fp
 from fedprivacy._support.signing import CERTIFICATE, server_key, server_public_key, sign
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
 from fedprivacy.ledger.journal import canonical
+from fedprivacy.runs.records.store import RunRecording
+from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import epsilon_text
 from tests.conftest import lacking
@@ -40,6 +45,7 @@ from tests.ledger.acts import (
     tamper,
     unlimited,
 )
+from tests.runs.store.made_up import facts
 
 PUBLIC = server_public_key(KEY)
 NOISE = answers_of("a")[0].noise_multiplier
@@ -135,6 +141,49 @@ def test_a_certificate_that_states_one_percent_less_than_its_history_or_a_questi
             Certificate.read(replace(certificate, **changed).signed_with(KEY))
 
 
+def test_a_certificate_states_what_an_attacker_finds_from_the_whole_curve_and_no_less_can_be_signed(filled):
+    first, second = certify(filled, (), PUBLIC)
+    for rows in (1, 2, 5, 10):
+        risk = Risk.of_history(of_person({EVENT: 10, OTHER: 3}, rows), 1e-5)
+        stated = {test["accused"]: test["found"] for test in first.risks if test["rows"] == rows}
+        assert stated == dict(zip(RATES, risk.found(RATES).tolist(), strict=True))
+    page = certificate_html(first, "x.json")
+    assert Risk.of_history({EVENT: 10, OTHER: 3}, 1e-5).sentence() in page and "Of persons with 2 records" in page
+    assert first.software == f"fedprivacy {fp.__version__}" and first.software in page
+    for at, stated in enumerate(first.risks):
+        less = list(first.risks)
+        less[at] = stated | {"found": 0.999 * stated["found"]}
+        with pytest.raises(CertificateError, match="an attacker finds more than the share of"):
+            Certificate.read(replace(first, risks=tuple(less)).signed_with(KEY))
+    none = replace(first, risks=({"rows": 1, "accused": 1.5, "found": 2.0},))
+    with pytest.raises(CertificateError, match="an attacker finds more"):
+        Certificate.read(none.signed_with(KEY))
+    assert len(second.risks) == 12
+
+
+def test_a_certificate_states_what_audits_of_its_runs_proved_and_when(filled, typed, url, tmp_path):
+    sound = AuditResult(1.7e9, "canaries", "", 0.417, 0.95, 3.0, 1e-5, "PLD", "server")
+    first, _ = certify(filled, (), PUBLIC)
+    assert first.audits == () and "no audit of its runs is in the server&#39;s records" in certificate_html(first, "x")
+    server_key(tmp_path / "key.pem")
+    for run_id in ("two", "another"):
+        RunRecording(url, facts(run_id)).close()
+    record_audits(url, "two", [sound, replace(sound, attack="weaker", lower=0.2)])
+    record_audits(url, "another", [replace(sound, lower=9.0)])
+    assert typed("certify", "a", "--key", "key.pem", "--out", "out", "--ledger", url)[0] == 0
+    (machine,) = (tmp_path / "out").glob("*.json")
+    read = Certificate.read(machine.read_text())
+    assert [(each["run"], each["at"], each["lower"]) for each in read.audits] == [
+        ("two", "2023-11-14T22:13:20+00:00", 0.417),
+        ("two", "2023-11-14T22:13:20+00:00", 0.2),
+    ]
+    said = "2 attacks on its runs, the last on 2023-11-14, proved at least ε 0.41, where at most 3.00 is stated: "
+    assert f"{said}consistent with what is stated" in machine.with_suffix(".html").read_text()
+    broken = replace(sound, lower=3.5)
+    (violated,) = certify(filled, ["a"], PUBLIC, audits={"two": [sound, broken]})
+    assert "at least ε 3.50, where at most 3.00 is stated: more than is stated" in certificate_html(violated, "x.json")
+
+
 def test_a_person_with_several_records_is_told_what_it_has_lost_unless_persons_are_records(filled, url):
     certificate, _ = certify(filled, ["a", "b"], PUBLIC)
     expected = {k: pld.epsilon(of_person({EVENT: 10, OTHER: 3}, k), 1e-5) for k in (2, 5, 10)}
@@ -147,6 +196,10 @@ def test_a_person_with_several_records_is_told_what_it_has_lost_unless_persons_a
     persons.reserve(Attempt("run", 1), EVENT, {"p": 3}, unlimited)
     for certificate in certify(persons, (), PUBLIC):  # q was charged nothing
         assert certificate.by_rows == () and "with several records" not in certificate_html(certificate, "x.json")
+        assert {stated["rows"] for stated in certificate.risks} == ({1} if certificate.dataset_id == "p" else set())
+        shown = certificate_html(certificate, "x.json")
+        assert ("of the patients that were not used" in shown) == (certificate.dataset_id == "p")
+        assert "Of persons" not in shown
 
 
 @pytest.fixture
@@ -171,14 +224,24 @@ def test_a_certificate_states_every_question_and_what_it_costs_alone_beside_what
     assert Certificate.read(first.signed_with(KEY), [PUBLIC]) == first
 
 
-def test_a_certificate_of_the_version_before_is_still_read(filled):
-    """It was signed without the fields of questions."""
+SINCE = {
+    2: ("questions", "question_steps"),
+    3: ("unit", "by_rows"),
+    4: ("budgets", "claimed_steps", "claimed_runs", "shortage"),
+    5: ("risks", "audits", "software"),
+}
+"""Fields that each version added."""
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_certificate_of_an_earlier_version_is_still_read(filled, version):
     certificate, _ = certify(filled, (), PUBLIC)
-    fields = asdict(certificate) | {"version": 1}
-    del fields["questions"], fields["question_steps"]
-    signature = sign(KEY, CERTIFICATE, canonical(fields).encode())
-    read = Certificate.read(json.dumps(fields | {"signature": signature}), [PUBLIC])
-    assert (read.version, read.questions, read.epsilon) == (1, (), certificate.epsilon)
+    later = {name for since, names in SINCE.items() if since > version for name in names}
+    fields = {name: value for name, value in asdict(certificate).items() if name not in later}
+    signature = sign(KEY, CERTIFICATE, canonical(fields | {"version": version}).encode())
+    read = Certificate.read(json.dumps(fields | {"version": version, "signature": signature}), [PUBLIC])
+    assert (read.version, read.risks, read.software, read.epsilon) == (version, (), "", certificate.epsilon)
+    assert "what an attacker finds" not in certificate_html(read, "x.json")
 
 
 def test_the_commands_write_a_page_and_its_json_and_verify_it(typed, filled, url, tmp_path):

@@ -7,16 +7,15 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 
-from fedprivacy.accounting import pld
 from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.flower.server.replies import NO_REPLY
 from fedprivacy.flower.wire.messages import RefusalCode
-from fedprivacy.runs.records.report import report_html, true_positive_bound, write_report
+from fedprivacy.runs.records.report import report_html, write_report
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.wording import epsilon_text
+from fedprivacy.values.wording import at_most_text, epsilon_text
 from tests.runs.histories import alike, run_history, unlike
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "rect", "path", "line"}
@@ -171,36 +170,35 @@ def test_every_refusal_is_explained_and_what_became_of_its_charge_and_another_re
 def test_the_bound_on_membership_tests_is_shown_for_what_was_spent_and_for_the_budget():
     rows = page(alike(rounds=30)).table("")
     assert [list(row.values())[1:] for row in rows] == [
-        ["2.12", "8.28", "8.3 %", "41.4 %"],
-        ["3", "20.1", "20.1 %", "95.3 %"],
-        ["0", "1", "1.0 %", "5.0 %"],
+        ["2.12", "8.28", "0.84 %", "8.3 %", "41.4 %"],
+        ["3", "20.1", "2.1 %", "20.1 %", "95.3 %"],
+        ["0", "1", "0.1 %", "1 %", "5 %"],
     ]
 
 
-def test_a_person_with_several_records_has_a_row_each_unless_persons_are_records():
+def test_a_person_with_several_records_has_a_row_each_unless_persons_are_records(drawn):
     charged = {PoissonSampledGaussian(0.2, 2.0, NeighbouringRelation.ZERO_OUT): 30}
     history = alike(rounds=30)
     *earlier, last = history.rounds
     history = replace(history, rounds=(*earlier, replace(last, most_charged=charged)))
-    rows = {row[""]: row["ε"] for row in page(history).table("")}
+    rows = {name: cells for name, *cells in (list(row.values()) for row in page(history).table(""))}
+
+    def shown(risk):
+        return [at_most_text(float(risk.found(rate))).replace("\xa0", " ") for rate in RATES]
+
+    delta = last.spent["client-1"].delta
+    spent = Risk.of_history(charged, delta)
+    assert rows["The client that has spent most"][2:] == shown(spent) != shown(Risk.of_budget(spent.epsilon, delta))
     for k in (2, 5, 10):
-        epsilon = epsilon_text(pld.epsilon(of_person(charged, k), last.spent["client-1"].delta))
-        assert rows[f"A person with {k} records at the client that has spent most"] == epsilon
+        risk = Risk.of_history(of_person(charged, k), delta)
+        epsilon, _, *found = rows[f"A person there with {k} records"]
+        assert epsilon == epsilon_text(risk.epsilon) and found == shown(risk)
+    text = page(history).text
+    assert spent.sentence().replace("\xa0", " ") in text and "the whole trade-off curve of everything" in text
+    assert "found, at most" in text and "thin: what ε and δ alone would allow" in text
     assert "A person with several records is protected less." in page(history).text
     of_patients = page(replace(history, unit="patient (at most 8 rows)"))
-    assert len(of_patients.table("")) == 3 and "A person with" not in of_patients.text
-
-
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (3.0, 0.2), (30.0, 1e-6)])
-def test_the_bound_is_reached_by_the_least_private_mechanism_that_is_epsilon_delta_private(epsilon, delta):
-    """The best test of the mechanism that tells the truth with probability delta, else answers at random."""
-    honest = (1 - delta) / (1 + math.exp(-epsilon))
-    used = np.array([delta, honest, 1 - delta - honest, 0.0])
-    rates = np.linspace(0, 1, 41)
-    best = np.interp(rates, np.cumsum(used[::-1]), np.cumsum(used))
-    best[0] = delta
-    assert [true_positive_bound(epsilon, delta, rate) for rate in rates] == pytest.approx(best, abs=1e-12)
-    assert true_positive_bound(math.inf, delta, 0.01) == true_positive_bound(800.0, delta, 0.01) == 1.0
+    assert len(of_patients.table("")) == 3 and "A person there with" not in of_patients.text
 
 
 @pytest.mark.parametrize(

@@ -10,40 +10,41 @@ from rich.console import Console, RenderableType
 
 from fedprivacy.commands.terminal import PLAIN, Json, as_typed, plain_errors, print_json
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation
 
-_SAMPLING_RATE = Annotated[
+SAMPLING_RATE = Annotated[
     float | None, typer.Option(help="Probability with which each record joins a step.", show_default=False)
 ]
-_NOISE = Annotated[
+NOISE = Annotated[
     float | None, typer.Option(help="Standard deviation of the noise over the clipping norm.", show_default=False)
 ]
 _ACCOUNTANT = Annotated[
     str, typer.Option(help="Who computes it; pld gives the guarantee.", metavar="pld|rdp|gdp|advanced|basic|all")
 ]
-_STEPS = Annotated[int | None, typer.Option(help="Number of noisy steps, over all rounds.", show_default=False)]
-_DELTA = Annotated[
+STEPS = Annotated[int | None, typer.Option(help="Number of noisy steps, over all rounds.", show_default=False)]
+DELTA = Annotated[
     float | None, typer.Option(help="Delta of the epsilon, well below 1 / number of records.", show_default=False)
 ]
-_RELATION = Annotated[
+RELATION = Annotated[
     NeighbouringRelation | None,
     typer.Option(help="What is protected: whether a record is there, or what it says. Default: add-or-remove-one."),
 ]
-_ROWS = Annotated[int, typer.Option(help="The most records that one person has at a client.")]
-_CLIENTS = Annotated[int, typer.Option(help="Clients at which one person has records, all with these trainings.")]
+ROWS = Annotated[int, typer.Option(help="The most records that one person has at a client.")]
+CLIENTS = Annotated[int, typer.Option(help="Clients at which one person has records, all with these trainings.")]
+HISTORY = Annotated[str, typer.Option(metavar="FILE", help="Instead of rate, noise, steps; - is stdin.")]
 
 
 def epsilon(
     *,
-    sampling_rate: _SAMPLING_RATE = None,
-    noise_multiplier: _NOISE = None,
-    steps: _STEPS = None,
-    delta: _DELTA = None,
+    sampling_rate: SAMPLING_RATE = None,
+    noise_multiplier: NOISE = None,
+    steps: STEPS = None,
+    delta: DELTA = None,
     accountant: _ACCOUNTANT = "pld",
-    relation: _RELATION = None,
-    rows_per_person: _ROWS = 1,
-    clients_per_person: _CLIENTS = 1,
-    history: Annotated[str, typer.Option(metavar="FILE", help="Instead of rate, noise, steps; - is stdin.")] = "",
+    relation: RELATION = None,
+    rows_per_person: ROWS = 1,
+    clients_per_person: CLIENTS = 1,
+    history: HISTORY = "",
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw epsilon by step: .svg, .png, .html, .json.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -59,21 +60,10 @@ def epsilon(
     from fedprivacy.commands.calculator.costs import Spent, costs
     from fedprivacy.commands.calculator.pages import after_spent, spent_json, spent_page
 
-    typed = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
+    typed: dict[str, Any] = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
     with plain_errors(ValueError, code=2):
-        if history:
-            if beside := ", ".join(name.replace("_", "-") for name, value in typed.items() if value is not None):
-                raise asked.AskingError(
-                    f"history is '{history}', and {beside} beside it; leave out the one or the other."
-                )
-            trainings = asked.read(history, relation)
-        elif sampling_rate is None or noise_multiplier is None or steps is None:
-            raise asked.missing(**typed, delta=delta)
-        else:
-            event = PoissonSampledGaussian(sampling_rate, noise_multiplier, relation or asked.relation_of([]))
-            trainings = [asked.TrainingSteps(event, steps)]
-        if delta is None:
-            raise asked.missing(delta=delta)
+        trainings = asked.given(**typed, history=history, relation=relation, delta=delta)
+        assert delta is not None
         executed = of_person(asked.composed(trainings), rows_per_person, clients_per_person)
         answers = costs(accountant, executed, check_delta(delta))
         if plot:
@@ -95,10 +85,10 @@ def epsilon(
 def sigma(
     *,
     epsilon: Annotated[float | None, typer.Option(help="Most that may be spent, past included.")] = None,
-    delta: _DELTA = None,
-    sampling_rate: _SAMPLING_RATE = None,
-    steps: _STEPS = None,
-    relation: _RELATION = None,
+    delta: DELTA = None,
+    sampling_rate: SAMPLING_RATE = None,
+    steps: STEPS = None,
+    relation: RELATION = None,
     past: Annotated[str, typer.Option(metavar="FILE", help="What was spent already, like epsilon's --history.")] = "",
     as_json: Json = False,
 ) -> None:

@@ -41,15 +41,34 @@ def draw(trainings: Sequence[TrainingSteps], delta: float, path: Path) -> None:
     Raises:
         AskingError: there is nothing to draw, or the file cannot be written.
     """
-    if path.suffix not in FORMATS:
-        raise AskingError(f"plot is '{path}'; choose a name that ends in one of {', '.join(FORMATS)}.")
+    check_format("plot", path)
     if not trainings:
         raise AskingError("the history is empty, and there is nothing to draw; leave out --plot.")
-    chart = figure(trainings, delta)
+    save("plot", path, figure(trainings, delta))
+
+
+def check_format(option: str, path: Path) -> None:
+    """Refuse a file's name that tells no kind of figure.
+
+    Raises:
+        AskingError: it does not end in one of `FORMATS`.
+    """
+    if path.suffix not in FORMATS:
+        raise AskingError(f"{option} is '{path}'; choose a name that ends in one of {', '.join(FORMATS)}.")
+
+
+def save(option: str, path: Path, chart: alt.LayerChart) -> None:
+    """Write a figure into a file of the kind that its name tells.
+
+    Raises:
+        AskingError: it cannot be written.
+    """
     try:
         _save(chart, path)
     except OSError as error:
-        raise AskingError(f"plot is '{path}', which cannot be written ({error.strerror}); choose another.") from error
+        raise AskingError(
+            f"{option} is '{path}', which cannot be written ({error.strerror}); choose another."
+        ) from error
 
 
 def figure(trainings: Sequence[TrainingSteps], delta: float) -> alt.LayerChart:

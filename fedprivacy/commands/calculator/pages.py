@@ -22,6 +22,7 @@ from rich.text import Text
 from fedprivacy.commands.calculator.costs import PLD, Accountant, Cost, Noise, Spent, Worth
 from fedprivacy.commands.calculator.trainings import TrainingSteps, described, steps_text
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
 
 _PROTECTS = {
@@ -67,10 +68,10 @@ def noise_json(noise: Noise) -> dict[str, Any]:
 def spent_page(spent: Spent) -> Group:
     """Everything for a terminal."""
     first = spent.costs[0]
-    facts = [("training", line) for line in _training_lines(spent.trainings)]
-    facts += _meaning(spent.relation, spent.rows, spent.clients)
+    facts = [("training", line) for line in training_lines(spent.trainings)]
+    facts += meaning(spent.relation, spent.rows, spent.clients)
     facts.append(_accountant_fact(first.accountant))
-    parts: list[RenderableType] = [_headline(first, spent.delta), _facts(facts)]
+    parts: list[RenderableType] = [_headline(first, spent.delta), facts_table(facts)]
     if len(spent.costs) > 1:
         parts.append(_table(spent.costs))
     if spent.figure:
@@ -87,9 +88,9 @@ def noise_page(noise: Noise) -> Group:
         past = epsilon_text(noise.past_epsilon)
         facts.append(("past", f"{noise.past}, which alone spent epsilon {past}"))
     facts.append(("training", f"{steps_text(noise.steps)} at sampling rate {budget_text(event.sampling_rate)}"))
-    facts += [*_meaning(event.relation), _accountant_fact(PLD)]
+    facts += [*meaning(event.relation), _accountant_fact(PLD)]
     headline = Text(f"noise multiplier {noise_text(event.noise_multiplier)}", style="bold")
-    return Group(headline, _facts(facts))
+    return Group(headline, facts_table(facts))
 
 
 def noise_text(noise_multiplier: float) -> str:
@@ -153,8 +154,11 @@ def _headline(first: Cost, delta: float) -> Text:
     return Text(f"epsilon {about}{epsilon_text(first.epsilon)} {at}", style="bold")
 
 
-def _meaning(relation: NeighbouringRelation, rows: int = 1, clients: int = 1) -> list[tuple[str, str]]:
-    one = "one record" if rows == clients == 1 else f"a person with {count_text(rows, 'record')}"
+def meaning(
+    relation: NeighbouringRelation, rows: int = 1, clients: int = 1, unit: str = str(RECORD)
+) -> list[tuple[str, str]]:
+    """The protected fact and the observer, a name and words each."""
+    one = f"one {unit}" if rows == clients == 1 else f"a person with {count_text(rows, unit)}"
     if clients > 1:
         one += f" at each of {clients} clients"
     return [
@@ -167,7 +171,8 @@ def _accountant_fact(accountant: Accountant) -> tuple[str, str]:
     return "accountant", f"{accountant.title}, {_WORTH[accountant.worth]}"
 
 
-def _training_lines(trainings: Sequence[TrainingSteps]) -> Iterator[str]:
+def training_lines(trainings: Sequence[TrainingSteps]) -> Iterator[str]:
+    """The trainings, a line each; of many the first."""
     for training in trainings[:_SHOWN_TRAININGS]:
         yield described(training)
     if len(trainings) > _SHOWN_TRAININGS:
@@ -176,7 +181,7 @@ def _training_lines(trainings: Sequence[TrainingSteps]) -> Iterator[str]:
         yield "none"
 
 
-def _facts(facts: Sequence[tuple[str, str]]) -> Table:
+def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     """Two columns; a name is not repeated below itself."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)

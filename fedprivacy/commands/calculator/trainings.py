@@ -114,6 +114,35 @@ def relation_of(trainings: Sequence[TrainingSteps]) -> NeighbouringRelation:
     return trainings[0].event.relation if trainings else NeighbouringRelation.ADD_OR_REMOVE_ONE
 
 
+def given(
+    *,
+    sampling_rate: float | None,
+    noise_multiplier: float | None,
+    steps: int | None,
+    history: str,
+    relation: NeighbouringRelation | None,
+    delta: float | None,
+) -> list[TrainingSteps]:
+    """The trainings that a command's options name: one by its rate, noise and steps, or those of a history file.
+
+    Raises:
+        AskingError: an option is missing, `delta` among them, or both ways are used, or the file cannot be read.
+        ValueError: a number is out of range.
+    """
+    typed = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
+    if history:
+        if beside := ", ".join(name.replace("_", "-") for name, value in typed.items() if value is not None):
+            raise AskingError(f"history is '{history}', and {beside} beside it; leave out the one or the other.")
+        trainings = read(history, relation)
+        if delta is None:
+            raise missing(delta=delta)
+        return trainings
+    if sampling_rate is None or noise_multiplier is None or steps is None or delta is None:
+        raise missing(**typed, delta=delta)
+    event = PoissonSampledGaussian(sampling_rate, noise_multiplier, relation or relation_of([]))
+    return [TrainingSteps(event, steps)]
+
+
 def read(path: str, relation: NeighbouringRelation | None = None) -> list[TrainingSteps]:
     """The trainings in a file, in its order.
 

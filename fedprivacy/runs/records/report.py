@@ -13,23 +13,25 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import altair as alt
+
 from fedprivacy import figures
 from fedprivacy._support.durable import write_durably
-from fedprivacy.accounting import pld
 from fedprivacy.accounting.persons import ROWS, of_person
+from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import for_every_screen, page
+from fedprivacy.runs.records.risk_figure import risk_figure
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
-from fedprivacy.values.spent import reason_of
+from fedprivacy.values.spent import ClientSpent, reason_of
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import plural, written_out
 
 TEMPLATE = "report.html.jinja"
-FALSE_POSITIVE_RATES = (0.01, 0.05)
 FIGURE_WIDTH = 335
 """Width of each plot in px: two with their labels are as wide as the page."""
 
@@ -69,6 +71,9 @@ def report_html(history: RunHistory) -> str:
     if series.facts.private:
         drawings.append(for_every_screen(partial(figures.epsilon_figure, series), FIGURE_WIDTH))
     worst = max(spent.values(), key=lambda client: client.epsilon)
+    risk = _risk(history, worst) if series.facts.private else None
+    if risk:
+        drawings.append(for_every_screen(partial(_risk_figure, risk, Unit.of(history.unit).name), FIGURE_WIDTH))
     budgets = {client.budget_epsilon for client in spent.values()}
     budget, unit = max(budgets), Unit.of(history.unit)
     return page(
@@ -88,19 +93,29 @@ def report_html(history: RunHistory) -> str:
         user_level_view=View.USER_LEVEL,
         several_budgets=len(budgets) > 1,
         by_rows=_by_rows(history, worst.delta),
-        levels=[(worst.epsilon, False)] + [(budget, True)] * math.isfinite(budget),
+        risk=risk,
+        risk_of_budget=Risk.of_budget(budget, worst.delta) if math.isfinite(budget) else None,
         odds=_factor_text,
-        found_at_most=lambda *test: _percent_up(true_positive_bound(*test)),
-        false_positive_rates=FALSE_POSITIVE_RATES,
+        rates=RATES,
     )
 
 
-def _by_rows(history: RunHistory, delta: float) -> dict[int, float]:
-    """Epsilons of a person with several records at the client that has spent most; empty if a record is a person."""
+def _risk_figure(risk: Risk, unit: str, width: int, below: bool) -> alt.LayerChart:
+    return risk_figure(risk, unit, width)  # its labels stand in the plot, however narrow it is
+
+
+def _risk(history: RunHistory, worst: ClientSpent) -> Risk:
+    """The risk at the client that has spent most; a run of an earlier version tells its epsilon alone."""
+    charged = history.last.most_charged
+    return Risk.of_history(charged, worst.delta) if charged else Risk.of_budget(worst.epsilon, worst.delta)
+
+
+def _by_rows(history: RunHistory, delta: float) -> dict[int, Risk]:
+    """Risks of a person with several records at the client that has spent most; empty if a record is a person."""
     charged = history.last.most_charged
     if Unit.of(history.unit).rows > 1 or not charged:
         return {}
-    return {rows: pld.epsilon(of_person(charged, rows), delta) for rows in ROWS}
+    return {rows: Risk.of_history(of_person(charged, rows), delta) for rows in ROWS}
 
 
 class Evaluated(NamedTuple):
@@ -146,26 +161,6 @@ def failures(history: RunHistory) -> list[Failures]:
     return sorted(found, key=lambda failure: (-failure.times, failure.reason))
 
 
-def true_positive_bound(epsilon: float, delta: float, false_positive_rate: float) -> float:
-    """The largest true-positive rate of any test for the use of one record that (epsilon, delta)-DP allows.
-
-    Formal guarantee (Wasserman, Zhou 2010; Kairouz, Oh, Viswanath 2015): a test that fires with probability a on the
-    neighbouring shard fires with probability at most min{1, delta + e^epsilon a, 1 - e^-epsilon (1 - delta - a)} on
-    the shard, whatever it computes and whatever else it knows. No smaller number holds for every (epsilon, delta)-DP
-    mechanism.
-
-    Args:
-        epsilon: privacy loss, >= 0, maybe infinite.
-        delta: in [0, 1].
-        false_positive_rate: a, in [0, 1].
-    """
-    if false_positive_rate == 0.0:
-        return delta
-    by_raising = delta + math.exp(min(epsilon, 700.0)) * false_positive_rate
-    by_sparing = 1.0 - math.exp(-epsilon) * (1.0 - delta - false_positive_rate)
-    return min(1.0, by_raising, by_sparing)
-
-
 def _as_counted(client_id: str) -> tuple[tuple[int, str], ...]:
     """Sorts digits by their value: every run of them is padded to the same length."""
     return tuple((len(part), part) if part.isdigit() else (0, part) for part in re.split(r"(\d+)", client_id))
@@ -178,9 +173,3 @@ def _factor_text(epsilon: float) -> str:
     factor = Decimal(repr(math.exp(epsilon)))
     rounded = factor.quantize(Decimal(1).scaleb(factor.adjusted() - 2), ROUND_CEILING)
     return written_out(rounded)
-
-
-def _percent_up(rate: float) -> str:
-    """A rate in percent, rounded up to one decimal."""
-    percent = (100 * Decimal(repr(rate))).quantize(Decimal("0.1"), ROUND_CEILING)
-    return f"{percent}\N{NO-BREAK SPACE}%"

@@ -58,6 +58,15 @@ FEW_CLIENTS = 200
 _FEW_NAMES = 8
 
 
+def audits_in(database: Database) -> dict[str, list[AuditResult]]:
+    """Read the results of every run's audits, in their order, by run_id."""
+    every = select(audits).order_by(audits.c.audit_id)
+    found: dict[str, list[AuditResult]] = {}
+    for row in database.read(lambda connection: connection.execute(every).mappings().all()):
+        found.setdefault(str(row["run_id"]), []).append(audit_of(row))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ClientQuery:
     """A selection of clients: a part of their name and their `ClientState` (empty: any), the page, and the order.

@@ -1,0 +1,165 @@
+"""The most that an attacker finds: never less than the best test there is, hardly more, and never above (ε, δ)."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import ndtr, ndtri
+
+from fedprivacy.accounting import pld
+from fedprivacy.accounting.pairs import Direction
+from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.risk import Risk
+from fedprivacy.values.events import (
+    FixedSizeSampledGaussian,
+    NeighbouringRelation,
+    PoissonSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+    TruncatedPoissonSampledGaussian,
+)
+from tests.accounting.marked import exhaustive
+from tests.accounting.oracles import best_tests
+
+RATES = np.array([1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5, 0.9])
+TRAINING = {PoissonSampledGaussian(0.01, 1.0): 1000}
+
+
+@pytest.mark.parametrize("mu", [0.02, 0.3, 1.0, 2.5, 6.0])
+def test_one_gaussian_mechanism_has_the_trade_off_function_of_gaussian_differential_privacy(mu):
+    """Dong, Roth, Su 2022: Phi(Phi^-1(a) + mu). Two of them that add up to the same mu are the same mechanism."""
+    best = ndtr(ndtri(RATES) + mu)
+    for history in (
+        {PoissonSampledGaussian(1.0, 1.0 / mu): 1},
+        {PoissonSampledGaussian(1.0, 5.0 / mu): 16, PoissonSampledGaussian(1.0, 5.0 / mu / 3.0): 1},
+        {PoissonSampledGaussian(1.0, 2.0 / mu, NeighbouringRelation.REPLACE_ONE): 1},
+    ):
+        risk = Risk.of_history(history, 1e-5)
+        assert (risk.found(RATES) >= best).all()
+        assert risk.found(RATES) == pytest.approx(best, rel=3e-3)
+        assert risk.advantage == pytest.approx(2 * ndtr(mu / 2) - 1, rel=1e-3)
+        assert risk.advantage >= 2 * ndtr(mu / 2) - 1
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps"), [(0.01, 1.0, 1000), (0.3, 4.0, 60), *exhaustive((0.05, 0.7, 40), (0.002, 0.6, 3000))]
+)
+def test_composed_sampled_gaussians_have_the_best_test_of_a_composition_by_another_method(q, sigma, steps):
+    """A record that was used, and one that was not, are found differently well: the better of the two is stated."""
+    rates = RATES[1:]
+    of_used, of_others, difference = best_tests(q, sigma, steps, rates)
+    risk = Risk.of_history({PoissonSampledGaussian(q, sigma): steps}, 1e-5)
+    best = np.maximum(of_used, of_others)
+    assert (risk.found(rates) > best * (1 - 5e-4)).all()
+    assert risk.found(rates) == pytest.approx(best, rel=5e-3)
+    assert risk.advantage == pytest.approx(difference, rel=2e-3)
+    assert np.abs(of_used / of_others - 1.0).max() > 0.01
+
+
+def test_a_simulated_attacker_with_the_best_test_finds_as_many_and_no_more():
+    """40,000 trainings with the record and 40,000 without; the limits fail by chance once in 10,000 times."""
+    q, sigma, steps, runs = 0.3, 4.0, 60, 40_000
+    rng = np.random.default_rng(7)
+
+    def losses(used):
+        outcomes = rng.normal(0.0, sigma, (runs, steps)) + (rng.random((runs, steps)) < q) * used
+        return np.log1p(q * np.expm1((2 * outcomes - 1) / (2 * sigma**2))).sum(axis=1)
+
+    without, used = losses(0.0), losses(1.0)
+    risk = Risk.of_history({PoissonSampledGaussian(q, sigma): steps}, 1e-5)
+    for rate in (0.01, 0.05, 0.2):
+        threshold = np.quantile(without, 1 - rate)
+        found, limit = (used > threshold).mean(), float(risk.found(rate))
+        # Deviations of the share found, and of the threshold, by which the false accusations differ from `rate`.
+        chance = 3.9 * math.sqrt(limit * (1 - limit) / runs) + 3.9 * math.sqrt(rate / runs) * limit / rate
+        assert limit - chance < found < limit + chance
+
+
+HISTORIES = {
+    "training": TRAINING,
+    "several": {PoissonSampledGaussian(0.1, 1.0): 100, PoissonSampledGaussian(1.0, 20.0): 5},
+    "a person": of_person(TRAINING, 5),
+    "laplace": {PoissonSampledLaplace(0.2, 1.5): 7},
+    "responses": {RandomizedResponse(4, 0.6): 2},
+    "fixed size": {FixedSizeSampledGaussian(20, 400, 1.5): 30},
+    "cut down": {TruncatedPoissonSampledGaussian(0.1, 1.2, 500, 90): 30},
+    "hardly any noise": {PoissonSampledGaussian(0.5, 1e-5): 1},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+def test_the_whole_curve_never_says_more_than_epsilon_at_one_delta(history, delta):
+    whole = Risk.of_history(history, delta)
+    one_point = Risk.of_budget(pld.epsilon(history, delta), delta)
+    rates = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 50)])
+    assert (whole.found(rates) <= one_point.found(rates) * (1 + 1e-9)).all()
+    assert whole.advantage <= one_point.advantage * (1 + 1e-9)
+    assert (whole.found(rates) >= rates).all() and (np.diff(whole.found(rates)) >= 0).all()
+    assert whole.advantage >= (whole.found(rates) - rates).max() - 1e-3
+
+
+def test_a_randomised_response_is_found_out_as_often_as_it_tells_the_truth():
+    """Three answers, the true one e times as likely as each other: the best test believes the answer."""
+    response, lie = RandomizedResponse(3, 3 / (2 + math.e)), 1 / (2 + math.e)
+    risk = Risk.of_history({response: 1}, 1e-5)
+    assert float(risk.found(lie)) == pytest.approx(math.e * lie, rel=1e-4)
+    assert float(risk.found(lie / 10)) == pytest.approx(math.e * lie / 10, rel=1e-4)
+    assert risk.advantage == pytest.approx((math.e - 1) * lie, rel=1e-4)
+
+
+def test_samples_that_may_be_cut_down_cost_the_probability_of_that():
+    """Chua et al. 2024: at most psi in total variation under either of the two."""
+    cut = TruncatedPoissonSampledGaussian(0.1, 2.0, 500, 62)
+    whole = Risk.of_history({cut.untruncated: 4}, 1e-5)
+    assert (Risk.of_history({cut: 4}, 1e-5).found(RATES) > whole.found(RATES) + 0.01).any()
+    roomy = TruncatedPoissonSampledGaussian(0.1, 2.0, 500, 500)
+    assert Risk.of_history({roomy: 4}, 1e-5).found(RATES) == pytest.approx(whole.found(RATES), rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-9), (0.5, 1e-5), (3.0, 0.2), (30.0, 1e-6)])
+def test_epsilon_and_delta_alone_allow_their_least_private_mechanism_and_no_more(epsilon, delta):
+    """The best test of the mechanism that tells the truth with probability delta, else answers at random."""
+    honest = (1 - delta) / (1 + math.exp(-epsilon))
+    used = np.array([delta, honest, 1 - delta - honest, 0.0])
+    rates = np.linspace(0, 1, 41)
+    best = np.interp(rates, np.cumsum(used[::-1]), np.cumsum(used))
+    best[0] = delta
+    risk = Risk.of_budget(epsilon, delta)
+    assert risk.found(rates) == pytest.approx(best, abs=1e-12) and (risk.found(rates) >= best - 1e-15).all()
+    assert risk.advantage == pytest.approx(delta + (1 - delta) * math.tanh(epsilon / 2), abs=1e-12)
+
+
+def test_without_a_bound_everybody_may_be_found():
+    for epsilon in (math.inf, 800.0):
+        risk = Risk.of_budget(epsilon, 1e-5)
+        assert risk.found([1e-3, 0.01]).tolist() == [1.0, 1.0] and risk.advantage == 1.0
+        assert float(risk.found(0.0)) == pytest.approx(1e-5)
+
+
+def test_an_accusation_is_right_as_often_as_bayes_says():
+    risk = Risk.of_history(TRAINING, 1e-5)
+    found = float(risk.found(0.01))
+    assert risk.right(0.01, prior=0.5) == pytest.approx(found / (found + 0.01))
+    assert risk.right(0.01, prior=0.01) == pytest.approx(0.01 * found / (0.01 * found + 0.99 * 0.01))
+    assert risk.right(0.01, prior=0.0) == 0.0 and risk.right(0.01, prior=1.0) == 1.0
+
+
+def test_every_profile_is_one_of_its_direction_and_holds_the_epsilon_that_is_stated():
+    profiles = pld.profiles(TRAINING)
+    assert profiles.keys() == set(Direction)
+    for epsilons, deltas in profiles.values():
+        assert epsilons.shape == deltas.shape and (epsilons >= 0.0).all() and (deltas > 0.0).all()
+        for delta in (1e-2, 1e-6):
+            assert epsilons[deltas <= delta].min() <= pld.epsilon(TRAINING, delta) * 1.01
+
+
+def test_what_is_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="epsilon is -1"):
+        Risk.of_budget(-1.0, 1e-5)
+    with pytest.raises(ValueError, match=r"delta is 1\.0"):
+        Risk.of_budget(1.0, 1.0)
+    mixed = TRAINING | {PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT): 1}
+    with pytest.raises(ValueError, match="mixes the neighbouring relations"):
+        Risk.of_history(mixed, 1e-5)
