@@ -6,8 +6,10 @@ import shlex
 import shutil
 import signal
 import ssl
+import subprocess
 import time
 import tomllib
+from contextlib import suppress
 
 from fedprivacy.deploy.federation import flower_environment, healthy
 
@@ -48,6 +50,16 @@ def sandboxed(unit, seen):
         *("--unshare-user", "--uid", "65534", "--gid", "65534", "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"),
         *command_of(unit),
     ]
+
+
+def _offspring(pid):
+    """Every process that a process has started, directly or not."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
+    children = {}
+    for child, parent in (map(int, line.split()) for line in listed.splitlines()):
+        children.setdefault(parent, []).append(child)
+    found = children.get(pid, [])
+    return [*found, *(grandchild for child in found for grandchild in _offspring(child))]
 
 
 class WrittenHosts:
@@ -119,6 +131,8 @@ class WrittenHosts:
     def kill(self, folder, service):
         """SIGKILL to a service and all that it started: no handler runs, no buffer is written."""
         process = self._running[folder, service]
-        os.killpg(process.pid, signal.SIGKILL)
+        for pid in (process.pid, *_offspring(process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         while process.running:
             time.sleep(0.05)
