@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all soak test-times test-processors mutants mutation lint bench gpu deploy-demo clean
+.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint bench gpu deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -43,6 +43,10 @@ SEED ?= 0
 soak: $(VENV)/.installed-test
 	$(PYTEST) --numprocesses 3 --lane soak --slice $(SLICE) --hypothesis-seed $(SEED)
 	@echo "Slice $(SLICE) of the soak passed. 'make test-processors' repeats on other kinds of processors what they decide."
+
+# Faults of a deployment, done to real processes on this host; ends with what was lost, how long it took, what was said.
+drill: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --quiet --lane soak tests/deploy/test_drill.py
 
 # Where the time of a lane goes, into docs/explanation/testing.md: make test-times LANE=quick
 LANE ?= full

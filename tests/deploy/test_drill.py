@@ -31,8 +31,7 @@ from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.folder import ROUNDS, read_history
 from fedprivacy.values.budget import PrivacyBudget
 from tests.conftest import lacking
-from tests.deploy.test_sandbox import HOSPITALS, deployment
-from tests.deploy.written_hosts import NGINX, WrittenHosts
+from tests.deploy.written_hosts import HOSPITALS, NGINX, WrittenHosts, deployment
 from tests.ledger.acts import tamper
 
 pytestmark = pytest.mark.soak

@@ -10,43 +10,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.federation import free_ports, program, write_toml
+from fedprivacy.deploy.federation import free_ports, program
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.records.folder import read_history
 from tests.conftest import lacking
-from tests.deploy.written_hosts import BWRAP, NGINX, WrittenHosts, command_of, sandboxed, setting
+from tests.deploy.written_hosts import (
+    BWRAP,
+    HOSPITALS,
+    NGINX,
+    WrittenHosts,
+    command_of,
+    deployment,
+    sandboxed,
+    setting,
+)
 
 REPOSITORY = Path(__file__).parents[2]
-OWN = Path(__file__).with_name("blobs_task.py")
-HOSPITALS = ("hospital-1", "hospital-2")
 SERVER = ("dashboard", "proxy", "superexec", "superlink")
 SERVICES = {f"server/systemd/fedprivacy-{name}.service" for name in SERVER} | {
     f"clients/hospital-1/systemd/fedprivacy-{name}.service" for name in ("client", "client-superexec")
 }
 MOST_EXPOSED = 2.0
 """Greatest exposure of a service, as systemd rates it from 0 to 10; without a sandbox it is 9.2."""
-
-
-def deployment(folder, environment, **more):
-    """A deployment of the blobs, in this folder; `more` settings of its description."""
-    port, superlink_port, superexec_port, runtime_port = free_ports(4)
-    shutil.copy(OWN, folder / "mine.py")
-    settings = {
-        **{"host": "localhost", "port": port, "clients": list(HOSPITALS), "task": "mine.py:Sides", "rounds": 2},
-        **{"epsilon": 3.0, "delta": 1e-3, "client-keys": "operator", "environment": str(environment)},
-        **{"superlink-port": superlink_port, "superexec-port": superexec_port, "supernode-port": runtime_port},
-        "server-folder": f"{folder}/out/server",
-        "client-folder": f"{folder}/out/clients/{{client}}",
-        "records": f"{folder}/records",
-    }
-    write_toml(folder / "deployment.toml", {"": settings | more})
-    out = folder / "out"
-    done = CliRunner().invoke(deploy_app, ["init", str(folder / "deployment.toml"), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    return out
 
 
 @pytest.fixture(scope="module")

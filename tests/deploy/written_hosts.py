@@ -10,11 +10,36 @@ import subprocess
 import time
 import tomllib
 from contextlib import suppress
+from pathlib import Path
 
-from fedprivacy.deploy.federation import flower_environment, healthy
+from typer.testing import CliRunner
+
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy.federation import flower_environment, free_ports, healthy, write_toml
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
 BWRAP = shutil.which("bwrap")
+OWN = Path(__file__).with_name("blobs_task.py")
+HOSPITALS = ("hospital-1", "hospital-2")
+
+
+def deployment(folder, environment, **more):
+    """A deployment of the blobs, in this folder; `more` settings of its description."""
+    port, superlink_port, superexec_port, runtime_port = free_ports(4)
+    shutil.copy(OWN, folder / "mine.py")
+    settings = {
+        **{"host": "localhost", "port": port, "clients": list(HOSPITALS), "task": "mine.py:Sides", "rounds": 2},
+        **{"epsilon": 3.0, "delta": 1e-3, "client-keys": "operator", "environment": str(environment)},
+        **{"superlink-port": superlink_port, "superexec-port": superexec_port, "supernode-port": runtime_port},
+        "server-folder": f"{folder}/out/server",
+        "client-folder": f"{folder}/out/clients/{{client}}",
+        "records": f"{folder}/records",
+    }
+    write_toml(folder / "deployment.toml", {"": settings | more})
+    out = folder / "out"
+    done = CliRunner().invoke(deploy_app, ["init", str(folder / "deployment.toml"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
 
 
 def command_of(unit):
