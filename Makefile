@@ -46,7 +46,7 @@ soak: $(VENV)/.installed-test
 
 # Faults of a deployment, done to real processes on this host; ends with what was lost, how long it took, what was said.
 drill: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --quiet --lane soak tests/deploy/test_drill.py
+	$(BIN)/python -m pytest --quiet tests/deploy/drill.py
 
 # Where the time of a lane goes, into docs/explanation/testing.md: make test-times LANE=quick
 LANE ?= full

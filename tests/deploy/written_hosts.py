@@ -145,7 +145,9 @@ class WrittenHosts:
         return environment_of(self.server / "systemd" / "fedprivacy-superlink.service")
 
     def start(self, folder, service):
-        """A service of the party in a folder."""
+        """A service of the party in a folder, unless it is running."""
+        if (running := self._running.get((folder, service))) and running.running:
+            return running
         unit = folder / "systemd" / f"fedprivacy-{service}.service"
         process = self._supervisor.start(
             f"{folder.name}-{service}", self._command(unit), environment=environment_of(unit), directory=folder

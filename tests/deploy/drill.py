@@ -34,8 +34,6 @@ from tests.conftest import lacking
 from tests.deploy.written_hosts import HOSPITALS, NGINX, WrittenHosts, deployment
 from tests.ledger.acts import tamper
 
-pytestmark = pytest.mark.soak
-
 BUDGET = PrivacyBudget(100.0, 1e-3)
 PATIENCE = 900.0
 DAY = timedelta(days=1)
@@ -152,7 +150,7 @@ def test_killed_superlink(drill, tells):
     tells(drill.run.tail(1))
     assert str(out) in drill.run.tail(4)  # how it goes on
     drill.hosts.start_server()
-    drill.start_run(resume=out)
+    drill.start_run(rounds=4, resume=out)
     drill.completed()
     assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
 
@@ -212,7 +210,7 @@ def test_lost_server_restored_from_a_backup_of_its_run(drill, tells, tmp_path):
     witness = read_witness(out / WITNESS)
     verify_ledger(Ledger(f"sqlite:///{drill.ledger}"), witnesses=[witness])
     drill.hosts.start_server()
-    drill.start_run(resume=out)
+    drill.start_run(rounds=4, resume=out)
     drill.completed()
     assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
     tells(f"verified up to entry {witness.number}, resumed")
