@@ -142,7 +142,8 @@ class Forgetful(DeployedGrid):
 
 
 def test_a_server_takes_no_answer_to_another_question(tmp_path):
-    settings = {"clients": 2, "noise-multiplier": 4.0, "delta": 1e-3, "ledger": str(tmp_path / "ledger.db")}
+    settings = {"clients": 2, "epsilon": 9.0, "noise-multiplier": 4.0, "delta": 1e-3}
+    settings |= {"ledger": str(tmp_path / "ledger.db")}
     plan = question_plan(settings | {"signing-key": str(tmp_path / "server.key")}, TABLED)
     grid = Forgetful(plan, tmp_path)
     for context in grid._contexts.values():

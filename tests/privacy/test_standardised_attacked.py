@@ -175,7 +175,7 @@ def test_what_a_record_becomes_is_the_same_bits_in_any_company(name, dtype):
 def test_whatever_numbers_a_server_sends_a_record_s_gradient_does_not_depend_on_others(node, name, seen):
     """A record adds to a deployed client's nearly silent releases alone what it adds among others."""
     sent = {key: np.array(values, dtype=np.float64) for key, values in EXTREMES[name].items()}
-    own = node | {"epsilon": math.inf, "least-noise-multiplier": 1e-7}
+    own = node | {"epsilon": 1e18, "least-noise-multiplier": 1e-7}
     crowd = torch.tensor([[value, other, 1.0] for value in HOSTILE for other in (0.3, math.nan, 1e30)])
     for number, record in enumerate(([30.0, 0.2, 1.0], [99.9, 1.0, -1e9], [math.nan, 0.0, 0.0]), start=1):
         alone, joined = torch.tensor([record]), torch.cat([crowd, torch.tensor([record])])

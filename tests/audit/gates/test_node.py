@@ -85,7 +85,7 @@ def hidden(tmp_path_factory):
 DECIDED = (
     {"task": "Hidden", "disclose_shard_size": False, "least_noise_multiplier": 2.5},
     {"epsilon": 0.2, "delta": 1e-6, "filter": "adaptive", "most_steps": 10},
-    {"epsilon": float("inf"), "records": 0},
+    {"epsilon": 1e6, "records": 0},
     {"most_steps": 1, "epsilon": 50.0, "filter": "fixed-mechanism", "records": 1},
     {"task": "Counted", "questions": "count,mean", "question_columns": "x", "question_epsilon": 1.0},
     {"task": "Standardised", "questions": "count", "question_columns": "*"},
