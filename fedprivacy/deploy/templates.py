@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Mapping
 
 import jinja2
@@ -9,8 +10,9 @@ import jinja2
 
 def rendered(folder: str, template: str, facts: Mapping[str, object]) -> str:
     """The text that a template becomes. A fact that it asks for and that is not given is an error."""
+    beside = importlib.resources.files("fedprivacy.deploy").joinpath(folder)
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fedprivacy.deploy", folder),
+        loader=jinja2.FunctionLoader(lambda name: beside.joinpath(name).read_text("utf-8")),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         trim_blocks=True,

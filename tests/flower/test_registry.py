@@ -3,8 +3,9 @@
 import time
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedprivacy._support import signing
@@ -102,6 +103,26 @@ def test_a_silent_node_is_asked_again_before_a_run_and_once_during_it(key):
     grid.answers = True
     registry.wait_for(grid, 1)
     assert len(registry.online(grid)) == 1
+
+
+class Lost(InProcessGrid):
+    """A node that is back, and that Flower takes for lost twice more, such as behind a proxy that was started again."""
+
+    asked = 0
+
+    def _deliver(self, message):
+        self.asked += 1
+        gone = Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+        return gone if self.asked <= 4 else super()._deliver(message)
+
+
+def test_a_node_that_flower_takes_for_lost_is_asked_again_while_there_is_time(key):
+    app = ClientApp()
+    app.query("enrol")(lambda message, _: release.enrolment(message, Enrolment("a", 1, 1, "")))
+    grid, registry = Lost(app, 1, {}), ClientRegistry(60.0, key)
+    registry.wait_for(grid, 1)
+    assert [client.client_id for client in registry.online(grid).values()] == ["a"]
+    assert grid.asked == 5  # each time twice at once
 
 
 class Nodes:

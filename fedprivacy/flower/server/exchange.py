@@ -49,8 +49,7 @@ class Correspondence:
         """
         deadline = time.monotonic() + timeout
         replies = self._exchange(messages, deadline)
-        unreached = {n for n, reply in replies.items() if reply.has_error() and reply.error.code in _UNREACHED}
-        back = unreached & set(self.grid.get_node_ids())
+        back = {n for n, reply in replies.items() if is_unreached(reply)} & set(self.grid.get_node_ids())
         again = [with_content(m, m.content) for m in messages if m.metadata.dst_node_id in back]
         if again:
             replies |= self._exchange(again, deadline)
@@ -92,6 +91,11 @@ class Correspondence:
             if message_id in wanted and (asked := self._unanswered.pop(message_id, None)) is not None:
                 pairs.append((asked, reply))
         return pairs
+
+
+def is_unreached(reply: Message) -> bool:
+    """True of a reply by which Flower says that the node disappeared with its message."""
+    return reply.has_error() and reply.error.code in _UNREACHED
 
 
 def with_content(message: Message, content: RecordDict) -> Message:

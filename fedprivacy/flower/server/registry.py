@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from fedprivacy._support import signing
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.eligible import Eligible
-from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.server.exchange import Correspondence, is_unreached
 from fedprivacy.flower.wire.histories import claims_of
 from fedprivacy.flower.wire.messages import ENROL, Enrolment, EnrolmentRequest, MessageError, Refusal
 from fedprivacy.tasks.identity import key_hash
@@ -177,7 +177,8 @@ class ClientRegistry:
         if not keys:
             return
         messages = [Message(self._request(key, grid), node_id, ENROL) for node_id, key in keys.items()]
-        replies = Correspondence(grid).ask(messages, self._timeout).first
+        told = Correspondence(grid).ask(messages, self._timeout).first
+        replies = {node_id: reply for node_id, reply in told.items() if not is_unreached(reply)}  # it may be back soon
         self._silent = (self._silent | keys.keys()) - replies.keys()
         taken = {client.client_id for client in self.online(grid).values()}
         self._online = _Online()
