@@ -130,15 +130,23 @@ class Operator:
     def _follow(self, run_id: str, show: Callable[[str], None]) -> tuple[str, str, list[str]]:
         """Show a run's log to its end; return Flower's word for how the run ended, what it says besides, and the log.
 
-        A log that breaks off while the run goes on is taken up again: Flower tells it from its first line.
+        A log that breaks off while the run goes on is taken up again: Flower tells it from its first line. A SuperLink
+        that does not answer may be starting again: the run waits for it, as this does.
         """
         log: list[str] = []
-        news = time.monotonic()
+        news = answered = time.monotonic()
         while True:
             told = self._shown(run_id, log, show)
             news = time.monotonic() if len(told) > len(log) else news
             log = max(log, told, key=len)
-            status, details = self._status(run_id)
+            try:
+                status, details = self._status(run_id)
+                answered = time.monotonic()
+            except DeploymentError:
+                if time.monotonic() - max(answered, news) > PATIENCE:
+                    raise
+                time.sleep(POLL)
+                continue
             if status.startswith(_FINISHED):
                 return status, details, log
             if time.monotonic() - news > PATIENCE:

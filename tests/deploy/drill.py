@@ -146,13 +146,11 @@ def test_killed_superlink(drill, tells):
     out = drill.start_run(rounds=4)
     drill.wait_for_round(out, 1)
     drill.hosts.kill(drill.server, "superlink")
-    assert drill.ended() == 1
-    tells(drill.run.tail(1))
-    assert str(out) in drill.run.tail(4)  # how it goes on
+    time.sleep(10)  # as its unit does
     drill.hosts.start_server()
-    drill.start_run(rounds=4, resume=out)
     drill.completed()
     assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
+    tells("the run waited for it and went on")
 
 
 def test_killed_superexec(drill, tells):
