@@ -1,4 +1,4 @@
-"""What a platform asks the page for and reads of it: `/healthz`, and the log."""
+"""The page's probe and log, which a platform reads: `/healthz`, and one line for each request."""
 
 import json
 import os

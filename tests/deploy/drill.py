@@ -256,7 +256,7 @@ def copy(database, to):
 
 
 def failure(history, name):
-    """What was last said of a client that did not take part."""
+    """The last reason for which a client did not take part."""
     return next(record.failures[name] for record in reversed(history.rounds) if name in record.failures)
 
 
