@@ -12,24 +12,26 @@ os.environ.pop("COLUMNS", None)  # xdist sets it for its processes, and a consol
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background so, and they inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-FLOWER, RAY = "processes of Flower", "processes of Ray"
-GROUPS = {
-    "tests/deploy/test_killed.py": FLOWER,
-    "tests/deploy/test_deploy_demo.py": FLOWER,
-    "tests/deploy/test_sandbox.py": FLOWER,
-    "tests/deploy/test_wheel.py": FLOWER,
-    "tests/privacy/test_logs.py": FLOWER,
-    "tests/deploy/test_flwr_run.py": RAY,
-    "tests/flower/test_cluster.py": RAY,
-    "tests/flower/test_ray.py": RAY,
-    "tests/commands/test_stopped.py": RAY,
-    "tests/test_front_door.py": RAY,
-}
-"""Each starts a dozen processes. Two of one kind at a time, and clients come so late that runs give up waiting."""
+PROCESSES = "many processes"
+GROUPS = dict.fromkeys(
+    (
+        "tests/deploy/test_killed.py",
+        "tests/deploy/test_deploy_demo.py",
+        "tests/deploy/test_sandbox.py",
+        "tests/deploy/test_wheel.py",
+        "tests/privacy/test_logs.py",
+        "tests/deploy/test_flwr_run.py",
+        "tests/flower/test_cluster.py",
+        "tests/flower/test_ray.py",
+        "tests/commands/test_stopped.py",
+        "tests/test_front_door.py",
+    ),
+    PROCESSES,
+)
+"""Each starts a dozen of Flower's or Ray's. Two at a time, and clients come so late that runs give up waiting."""
 
 LONGEST = (
-    FLOWER,
-    RAY,
+    PROCESSES,
     "tests/privacy/test_gates_quiet.py",
     "tests/dashboard/test_page.py",
     "tests/commands/test_audit_node.py",

@@ -7,9 +7,8 @@ import subprocess
 import sys
 from unittest import mock
 
-from typer.testing import CliRunner
-
 from fedprivacy.commands.app import app
+from tests.terminal import CliRunner
 
 ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
 

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy._support.settings import fields_of
 from fedprivacy.commands.app import app
 from fedprivacy.runs.settings.configuration import BASIC, GROUPS
 from tests.commands.running import ENVIRONMENT, fedprivacy, unwrapped
+from tests.terminal import CliRunner
 
 
 def test_the_version_is_shown(tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy import PoissonSampledGaussian
 from fedprivacy.accounting import composition, gdp, pld, rdp
@@ -24,6 +23,7 @@ from fedprivacy.values.events import (
     RowSampledGaussian,
     TruncatedPoissonSampledGaussian,
 )
+from tests.terminal import CliRunner
 from tests.written import ROOT, alike
 
 HOW_TO = ROOT / "docs" / "how-to" / "epsilon.md"

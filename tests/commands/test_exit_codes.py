@@ -4,11 +4,11 @@ import re
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
 from tests.commands.running import fedprivacy
 from tests.house import ROOT
+from tests.terminal import CliRunner
 
 PAGE = (ROOT / "docs/reference/exit-codes.md").read_text()
 ROWS = dict(re.findall(r"^\| `fedprivacy ([a-z -]+)` \| (.+) \|$", PAGE, re.MULTILINE))

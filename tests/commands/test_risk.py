@@ -7,7 +7,6 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.persons import of_person
@@ -21,6 +20,7 @@ from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import at_most_text
 from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, unlimited
+from tests.terminal import CliRunner
 from tests.written import ROOT, alike
 
 HOW_TO = ROOT / "docs" / "how-to" / "risk.md"

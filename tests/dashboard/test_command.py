@@ -10,13 +10,13 @@ import sys
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
 from fedprivacy.dashboard.service import TOKEN as VARIABLE
 from fedprivacy.dashboard.service import Address, Opened, dashboard_beside
 from fedprivacy.deploy.keys import write_keys
 from tests.dashboard.shown import TOKEN
+from tests.terminal import CliRunner
 
 get = functools.partial(httpx.get, timeout=60.0)
 

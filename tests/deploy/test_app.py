@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from flwr.cli.config_utils import load_and_validate
-from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import AppFolderError, task_of, write_app
@@ -12,6 +11,7 @@ from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.deploy.federation import DeploymentError
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.tasks import TaskError
+from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")
 

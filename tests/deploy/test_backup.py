@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy.commands.deploy import deploy_app
@@ -19,6 +18,7 @@ from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.export import verify_export
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import keys
 from fedprivacy.deploy.federation import write_toml
+from tests.terminal import CliRunner
 
 HOST = "fl.example.org"
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "certificates.md"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import write_app
@@ -26,6 +25,7 @@ from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.folder import REPORT, read_history
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import processes_of
+from tests.terminal import CliRunner
 
 REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")

@@ -17,6 +17,11 @@ from tests.deploy.survivors import end, processes_of
 
 REPOSITORY = Path(__file__).parents[2]
 
+SLOW_START = "Failed to start local SuperLink within"
+"""`flwr run` says it and ends the SuperLink where that needs more than 15 seconds; a user types it again."""
+
+TYPED = 3
+
 
 @pytest.mark.exhaustive
 @pytest.mark.skipif(
@@ -36,8 +41,12 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
         with Supervisor(tmp_path / "logs") as supervisor:
             command = [program("flwr"), "run", ".", "--stream", "--run-config", tmp_path / "run.toml"]
             # Ray's workers import the app from the folder that the local SuperLink was started in.
-            run = supervisor.start("run", command, environment=environment, directory=REPOSITORY)
-            assert supervisor.wait(run, timeout=600) == 0, run.tail(60)
+            for attempt in range(TYPED):
+                run = supervisor.start(f"run-{attempt}", command, environment=environment, directory=REPOSITORY)
+                ended = supervisor.wait(run, timeout=600)
+                if SLOW_START not in run.tail(60):
+                    break
+            assert ended == 0, run.tail(60)
             ls = [program("flwr"), "ls", "--format", "json"]
             listed = subprocess.run(ls, env=environment, capture_output=True, check=True, timeout=600, text=True)
             (status,) = [entry["status"] for entry in json.loads(listed.stdout)["runs"]]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.runs.records.folder import plan_of
 from tests.deploy.written_hosts import command_of
+from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")
 MINIMAL = {"host": "fl.example.org", "clients": ["hospital-0", "hospital-1"], "epsilon": 3.0, "delta": 1e-4}

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy._support.signing import server_key
 from fedprivacy.commands.deploy import deploy_app
@@ -23,6 +22,7 @@ from fedprivacy.deploy.inspection import CheckResult, Finding
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
 from tests.deploy.written_hosts import deployment
+from tests.terminal import CliRunner
 
 NOBODY_ANSWERS = {"server": "failed"}
 

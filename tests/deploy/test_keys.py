@@ -14,11 +14,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from typer.testing import CliRunner
 
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.keys import AUTHORITY_DAYS, KeyFileError, write_client_key, write_keys
+from tests.terminal import CliRunner
 
 
 def files_under(folder: Path) -> set[str]:

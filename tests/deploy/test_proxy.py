@@ -8,12 +8,12 @@ import time
 from contextlib import ExitStack, suppress
 
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.federation import free_ports, write_toml
 from tests.conftest import lacking
 from tests.deploy.written_hosts import NGINX
+from tests.terminal import CliRunner
 
 SILENT = 300
 PATIENCE = 10.0

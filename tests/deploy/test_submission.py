@@ -5,7 +5,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy.commands.deploy import deploy_app
@@ -14,6 +13,7 @@ from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.federation import DeploymentError, write_toml
 from fedprivacy.deploy.submission import Operator, Submission
 from fedprivacy.runs.records.folder import ROUNDS
+from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")
 UNLIMITED = '{"a": {"epsilon": Infinity}}'

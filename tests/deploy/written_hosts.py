@@ -12,10 +12,9 @@ import tomllib
 from contextlib import suppress
 from pathlib import Path
 
-from typer.testing import CliRunner
-
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.federation import flower_environment, free_ports, healthy, write_toml
+from tests.terminal import CliRunner
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
 BWRAP = shutil.which("bwrap")

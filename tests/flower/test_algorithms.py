@@ -12,7 +12,6 @@ import torch
 from flwr.serverapp.strategy import FedAvg
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy.commands.guard import guard_app
@@ -28,6 +27,7 @@ from tests.flower import asked, runs
 from tests.flower.asked import HOSPITALS, code, named, node_of, spent
 from tests.flower.blobs import Blobs, DeepBlobs, plan_of
 from tests.flower.runs import SAMPLING, run_together
+from tests.terminal import CliRunner
 
 SOME = {"fedper", "local"}
 EVERY = [pytest.param(n, marks=[] if n in SOME else pytest.mark.exhaustive) for n in sorted(ALGORITHMS)]

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 from flwr.app import Context, RecordDict
-from typer.testing import CliRunner
 
 import server.app
 from fedprivacy.commands.app import app
@@ -14,6 +13,7 @@ from fedprivacy.runs.records.folder import read_config
 from fedprivacy.runs.settings.configuration import RunConfig
 from tests.commands.running import unwrapped
 from tests.flower.runs import stop_once_in_round_two
+from tests.terminal import CliRunner
 
 RESULTS = ("rounds.jsonl", "start.json", "model.safetensors")
 OPTIONS = ["--rounds", "4", "--clients", "4", "--strategy", "fedadam", "--ema-decay", "0.5", "--clipping", "adaptive"]

@@ -6,7 +6,6 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy.commands.app import app
@@ -21,6 +20,7 @@ from fedprivacy.trackers.tracker import guarantee
 from tests.dashboard.shown import asking
 from tests.flower.visits import Visits
 from tests.house import ROOT
+from tests.terminal import CliRunner
 
 BY_PERSON, BY_ROW = Visits(), Visits(unit=fp.Unit(), most_rows=None)
 WORDS = "patient (at most 4 rows)"

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
 from fedprivacy.gradients import FlatClipping, GradientEngine
 from fedprivacy.tasks import ShardSource, load_task
 from tests.gradients.oracle import expected_sum, records_gradients, some_clipping_norm
+from tests.terminal import CliRunner
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -1,13 +1,13 @@
 """A filter keeps one account from its first step to its last; another one begins another account."""
 
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import FilterChangedError, GuardError, RelationChangedError
 from fedprivacy.values.events import NeighbouringRelation
 from tests.guard.account import BUDGET, EVENT, key, sealed_folder
+from tests.terminal import CliRunner
 
 ADAPTIVE = "adaptive"
 

@@ -7,7 +7,6 @@ import subprocess
 from dataclasses import asdict, replace
 
 import pytest
-from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy._support.signing import CERTIFICATE, server_key, server_public_key, sign
@@ -46,6 +45,7 @@ from tests.ledger.acts import (
     unlimited,
 )
 from tests.runs.store.made_up import facts
+from tests.terminal import CliRunner
 
 PUBLIC = server_public_key(KEY)
 NOISE = answers_of("a")[0].noise_multiplier

@@ -7,7 +7,6 @@ import re
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from typer.testing import CliRunner
 
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.accounting import FILTERS, pld
@@ -34,6 +33,7 @@ from tests.ledger.acts import (
     tamper,
     unlimited,
 )
+from tests.terminal import CliRunner
 
 GENTLE = PoissonSampledGaussian(0.1, 5.0)
 COLUMNS = ["60", "200"]

@@ -6,7 +6,6 @@ import time
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app as command_line
 from fedprivacy.flower import private_client
@@ -24,6 +23,7 @@ from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import EpsilonSpread
 from tests.runs.store.made_up import facts, growing
+from tests.terminal import CliRunner
 
 SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
 
