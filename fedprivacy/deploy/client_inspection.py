@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flwr.app.user_config import UserConfig
+from torch import Tensor
 
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.deploy.inspection import (
@@ -21,6 +22,7 @@ from fedprivacy.deploy.inspection import (
     door_findings,
     findings,
     free_port,
+    memory_for,
     readable_by_owner_alone,
     room_on,
     warning,
@@ -30,6 +32,7 @@ from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import GUARD, NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.flower.client.release import most_sealed
 from fedprivacy.gradients import trainable_parameters
+from fedprivacy.gradients.memory import PARAMETERS_IN_TRAINING
 from fedprivacy.guard import KEPT_UPDATES, Guard
 from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside
@@ -109,6 +112,7 @@ def _own_checks(settings: NodeSettings, key: Path, party: Party) -> list[Check]:
         ("records", lambda: _records(settings, party)),
         ("guard", lambda: _guard(settings, party)),
         ("room", lambda: _room(settings, party)),
+        ("memory", lambda: _memory(settings, party)),
     ]
 
 
@@ -200,7 +204,16 @@ def _guard(settings: NodeSettings, party: Party) -> str:
 
 def _room(settings: NodeSettings, party: Party) -> str:
     """Compare the guard's disk with one round, and with all updates and vectors of one run that are kept there."""
-    with hushed():
-        parameters = trainable_parameters(_task(settings, party).model())
+    parameters = _trained(settings, party)
     update, own = most_sealed(parameters), 2 * sum(parameter.nbytes for parameter in parameters.values())
     return room_on(settings.guard.parent, update + ENTRIES_ROOM, (KEPT_UPDATES + 1) * update + own, "a round")
+
+
+def _memory(settings: NodeSettings, party: Party) -> str:
+    trained = sum(parameter.nbytes for parameter in _trained(settings, party).values())
+    return memory_for(PARAMETERS_IN_TRAINING * trained, "a round")
+
+
+def _trained(settings: NodeSettings, party: Party) -> dict[str, Tensor]:
+    with hushed():
+        return trainable_parameters(_task(settings, party).model())

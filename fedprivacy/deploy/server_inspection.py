@@ -29,6 +29,7 @@ from fedprivacy.deploy.inspection import (
     door_findings,
     findings,
     lasts,
+    memory_for,
     readable_by_owner_alone,
     room_on,
     warning,
@@ -43,6 +44,9 @@ from fedprivacy.tasks.loader import public_name
 from fedprivacy.values.wording import count_text
 
 RUN_CONFIG = "run.toml"
+
+MODELS_IN_A_ROUND = 5
+"""Models that the server app and the SuperLink hold at once in a round, at least."""
 
 _LEDGER_BYTES = 16_000_000
 """Number of bytes by which a ledger may grow until somebody looks at its disk again."""
@@ -60,6 +64,7 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
         ("signing key", lambda: _signing_key(_plan(folder), party)),
         ("ledger", lambda: _ledger(_plan(folder))),
         ("room", lambda: _room(_plan(folder), folder)),
+        ("memory", lambda: memory_for(MODELS_IN_A_ROUND * _model_bytes(_plan(folder)), "a round")),
         ("clients", lambda: _clients(folder / CLIENT_KEYS, _plan(folder))),
         ("connection", lambda: _connection(party)),
         ("superlink", lambda: _superlink(party, ca)),
@@ -148,13 +153,17 @@ def _ledger(plan: TrainingPlan) -> str:
 
 def _room(plan: TrainingPlan, folder: Path) -> str:
     """Compare the disk with a model, two checkpoints and a ledger, and with what Flower's database holds of a round."""
-    with hushed():
-        model = sum(values.nbytes for values in plan.task.model().state_dict().values())
+    model = _model_bytes(plan)
     least = 3 * model + _LEDGER_BYTES
     file = database_file(plan.config.ledger_url(deployed=True))
     if file is not None and file.parent.stat().st_dev != folder.stat().st_dev:
         room_on(file.parent, _LEDGER_BYTES, _LEDGER_BYTES, "the ledger")
     return room_on(folder, least, least + (plan.config.clients + 1) * model, "a run")
+
+
+def _model_bytes(plan: TrainingPlan) -> int:
+    with hushed():
+        return sum(values.nbytes for values in plan.task.model().state_dict().values())
 
 
 def _clients(folder: Path, plan: TrainingPlan) -> str:

@@ -137,6 +137,11 @@ class GradientEngine:
         self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
 
     @property
+    def prepared(self) -> bool:
+        """True once the method is chosen for records of some shape: this process then holds most of what it takes."""
+        return bool(self._prepared)
+
+    @property
     def method(self) -> str:
         """Name of the method by which gradients are computed; the self-check has admitted it."""
         return self._admitted.method.name

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import torch
 
+PARAMETERS_IN_TRAINING = 10
+"""Bytes that a private step takes at least, in bytes of the trained parameters: weights, sums, noise and a part's own
+gradients. Measured for large linear layers: 9.7, and 13.8 while the engine is prepared."""
+
 _SAID = ("out of memory", "allocate memory", "not enough memory", "ALLOC_FAILED", "bad_alloc")
 """Texts in torch's `RuntimeError` about memory: its allocators on a CPU, CUDA, cuBLAS, cuDNN, C++."""
 

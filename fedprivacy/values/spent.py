@@ -57,6 +57,7 @@ REASONS = {
     "no-guard": Reason("the client has no guard and refused to train", refused=True),
     "guard-unusable": Reason("the client could not write down the charge and refused to train", refused=True),
     "no-room": Reason("the client's disk has no room for a round, and it refused to train", refused=True),
+    "no-memory": Reason("the client's host has too little memory for the model, and it refused to train", refused=True),
     "no-key": Reason("the client has no key to sign with and refused to train", refused=True),
     "node-config-invalid": Reason("the client's own node configuration is incomplete or wrong", refused=True),
     "task-not-allowed": Reason("the client's own node configuration does not allow this task", refused=True),

@@ -171,7 +171,11 @@ def two_guards(client):
 PARTY, NODE, RUN = "party.toml", "node-config.toml", "run.toml"
 OF_A_CLIENT = {
     "a key for all": (lambda client: (client / "hospital-1.key").chmod(0o644), {"key": "failed"}, "chmod 600"),
-    "another task": (task_changed, {"task": "failed", "records": "failed", "room": "failed"}, "look who changed it"),
+    "another task": (
+        task_changed,
+        dict.fromkeys(("task", "records", "room", "memory"), "failed"),
+        "look who changed it",
+    ),
     "no records": (
         lambda client: shutil.rmtree(client.parents[2] / "records"),
         {"records": "failed"},
@@ -232,7 +236,7 @@ def another_signing_key(server):
 
 
 NOT_STARTED = {"connection": "warning", "superlink": "failed", "superexec": "failed", "server": "failed"}
-NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "room", "clients"), "failed")
+NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "room", "memory", "clients"), "failed")
 OF_THE_SERVER = {
     "nothing": (lambda server: None, {}, ""),
     "a key for all": (lambda server: (server / "server.key").chmod(0o640), {"server key": "failed"}, "mode 640"),
@@ -299,6 +303,17 @@ def test_a_server_s_disk_needs_room_for_ledger_model_and_checkpoints(server, mon
     verdicts, told = objections(server)
     assert verdicts == {"room": verdict} | NOT_STARTED
     assert "a run needs 16 MB" in told
+
+
+@pytest.mark.parametrize(("side", "least"), [("client", 240), ("server", 120)])
+def test_memory_that_a_model_does_not_fit_into_is_named_before_a_run_is_charged(request, monkeypatch, side, least):
+    """The model has six parameters, 24 bytes."""
+    host = request.getfixturevalue(side)
+    for available, verdict in ((least - 1, {"memory": "failed"}), (least, {})):
+        monkeypatch.setattr(inspection, "available_bytes", lambda left=available: left)
+        verdicts, told = objections(host)
+        assert verdicts == verdict | (NOBODY_ANSWERS if side == "client" else NOT_STARTED)
+        assert ("agree on a smaller model" in told) == bool(verdict)
 
 
 def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):

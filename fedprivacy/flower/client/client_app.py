@@ -167,7 +167,7 @@ def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSG
 
     Raises:
         MessageError: the message asks for what cannot be done.
-        Refused: what the client kept of its last round is damaged.
+        Refused: what the client kept of its last round is damaged, or memory is too small for the model.
     """
     grant = request.grant
     training = DPSGD(
@@ -183,6 +183,7 @@ def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSG
     )
     keep_freed_memory()
     engine = client.engine(grant.clipping, grant.augmentation_multiplicity)
+    client.check_memory(engine)
     engine.model.load_state_dict(request.parameters_for(engine.model), strict=False)
     with span("preparing gradients"):
         engine.prepare(*client.shard.blank)

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.room import Room
+from fedprivacy._support.memory import available_bytes
+from fedprivacy._support.room import Room, size_text
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released, most_sealed
@@ -45,6 +46,7 @@ from fedprivacy.flower.wire.messages import (
     SpendingMessage,
 )
 from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters, trainable_parameters
+from fedprivacy.gradients.memory import PARAMETERS_IN_TRAINING
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -196,6 +198,24 @@ class LocalClient:
         """
         sealed = self.guard.sealed(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
         return None if sealed is None else Released.unsealed(sealed)
+
+    def check_memory(self, engine: GradientEngine) -> None:
+        """Compare what this process may still take of the host's memory with what a round takes, before its charge.
+
+        Raises:
+            Refused: the round cannot be trained, and Linux would end the process. Nothing was charged.
+        """
+        if self.guard is None or engine.prepared or self.shard.inputs.device.type != "cpu":
+            return
+        trained = sum(parameter.nbytes for parameter in trainable_parameters(engine.model).values())
+        needed, available = PARAMETERS_IN_TRAINING * trained, available_bytes()
+        if available is not None and available < needed:
+            raise Refused(
+                RefusalCode.NO_MEMORY,
+                f"The model has {size_text(trained)} of trained parameters, so a round takes {size_text(needed)} of "
+                f"memory at least, and this process may take {size_text(available)}. Nothing was charged. Give its "
+                "service more memory (MemoryMax), or agree on a smaller model.",
+            )
 
     @contextmanager
     def room_for_round(self, grant: Grant, model: nn.Module) -> Iterator[Rooms]:

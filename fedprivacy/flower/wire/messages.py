@@ -58,6 +58,7 @@ class RefusalCode(enum.StrEnum):
     NO_GUARD = "no-guard"
     GUARD_UNUSABLE = "guard-unusable"
     NO_ROOM = "no-room"
+    NO_MEMORY = "no-memory"
     NO_KEY = "no-key"
     NODE_CONFIG_INVALID = "node-config-invalid"
     TASK_NOT_ALLOWED = "task-not-allowed"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from fedprivacy import figures
 from fedprivacy._support.durable import write_durably
@@ -36,6 +37,7 @@ FIGURE_WIDTH = 335
 """Width of each plot in px: two with their labels are as wide as the page."""
 
 
+@debug_mode(False)  # figures are checked part by part in the tests; here it would be a quarter of the time
 def draw(history: RunHistory, folder: Path) -> None:
     """Draw a run's figure and write its report into a folder, in place of those that are there.
 
