@@ -109,6 +109,9 @@ class WrittenHosts:
         if NGINX:
             unit = self.server / "systemd" / "fedprivacy-proxy.service"
             unit.write_text(unit.read_text().replace("/usr/sbin/nginx", NGINX))
+            if os.geteuid() == 0:  # its workers would become another account; under a unit they keep the unit's
+                file = self.server / "nginx.conf"
+                file.write_text("user root;\n" + file.read_text().removeprefix("user root;\n"))
             self.start(self.server, "proxy")
         port = tomllib.loads((self.server / "party.toml").read_text())["superlink-port"]
         trust = ssl.create_default_context(cafile=str(self.server / "ca.crt"))
