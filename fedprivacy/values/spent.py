@@ -49,6 +49,8 @@ class Reason:
 
 REASONS = {
     "no-reply": Reason("the client did not answer in time"),
+    "unreachable": Reason("Flower lost the client or its reply on the way"),
+    "app-failed": Reason("the client's app ended with an error, which its own log names"),
     "dropped-out": Reason("the simulated client went away without an answer"),
     "too-late": Reason("the simulated client answered when the round was over; what it released is charged"),
     "budget-exhausted": Reason("the client's own guard refused: its budget is spent", refused=True),
@@ -83,7 +85,7 @@ REASONS = {
 def reason_of(text: str) -> Reason:
     """Return the meaning of a reason, with or without a detail after its code; unknown codes stand for themselves."""
     code = text.partition(":")[0]
-    if code.startswith("client-error-"):
+    if code.startswith("client-error-"):  # of runs before version 0.2
         return Reason("Flower could not deliver the message, or the client's app ended with an error")
     return REASONS.get(code, Reason(code.replace("-", " ")))
 

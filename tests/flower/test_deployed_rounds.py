@@ -190,16 +190,18 @@ def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan,
 
 
 class Flaky(DeployedGrid):
-    """The first answer of one client is lost with its node."""
+    """The first answers of one client are lost with its node."""
 
-    answers = 0
+    answers, lost = 0, 1
 
     def _deliver(self, message):
         reply = super()._deliver(message)
         if message.metadata.dst_node_id != 1001 or GRANT not in message.content:
             return reply
         self.answers += 1
-        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message) if self.answers == 1 else reply
+        return (
+            Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message) if self.answers <= self.lost else reply
+        )
 
 
 def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_once(plan, tmp_path):
@@ -207,6 +209,14 @@ def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_o
     records = start(plan, grid).records
     assert all(len(record.participants) == 3 for record in records)
     assert grid.guard(plan, "hospital-1").history() == {plan.event(): 6}
+    assert records[-1].spent["hospital-1"].steps == 6
+
+
+def test_a_node_that_stays_away_is_said_to_be_unreachable_and_its_charge_stays(plan, tmp_path):
+    grid = Flaky(plan, tmp_path)
+    grid.lost = 2
+    records = start(plan, grid).records
+    assert [record.failures for record in records] == [{"hospital-1": "unreachable"}, {}, {}]
     assert records[-1].spent["hospital-1"].steps == 6
 
 

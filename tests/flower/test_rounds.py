@@ -170,7 +170,8 @@ BAD_REPLIES = [
     (lambda _, reply: with_array(reply, "extra", DOUBLE), "wrong-arrays"),
     (lambda _, reply: forged_receipt(reply), "receipt-does-not-match-grant"),
     (lambda message, _: Message(RecordDict(), reply_to=message), "malformed-receipt"),
-    (lambda message, _: Message(Error(2, "secret text"), reply_to=message), "client-error-2"),
+    (lambda message, _: Message(Error(2, "secret text"), reply_to=message), "app-failed"),
+    (lambda message, _: Message(Error(77, "secret text"), reply_to=message), "app-failed"),
 ]
 
 

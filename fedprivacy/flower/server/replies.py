@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from fedprivacy._support import signing
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.release import ARRAYS, digest
-from fedprivacy.flower.server.exchange import Replies
+from fedprivacy.flower.server.exchange import Replies, is_unreached
 from fedprivacy.flower.server.one_round import Instruction, OpenRound, RoundOutcome, Settlement
 from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import (
@@ -160,7 +160,7 @@ def _digest(update: ArrayRecord, grant: Instruction) -> str:
 
 def _refusal(reply: Message) -> RefusalCode | None:
     if reply.has_error():
-        raise Unusable(f"client-error-{reply.error.code}")
+        raise Unusable("unreachable" if is_unreached(reply) else "app-failed")
     try:
         return Refusal.of(reply).code if Refusal.name in reply.content else None
     except MessageError as error:
