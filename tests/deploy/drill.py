@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -30,9 +30,11 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.folder import ROUNDS, read_history
 from fedprivacy.values.budget import PrivacyBudget
+from tests.commands.stopping import fill
 from tests.conftest import lacking
 from tests.deploy.written_hosts import HOSPITALS, NGINX, WrittenHosts, deployment
 from tests.ledger.acts import tamper
+from tests.postgres import PostgresCluster, find_programs
 
 BUDGET = PrivacyBudget(100.0, 1e-3)
 PATIENCE = 900.0
@@ -57,12 +59,12 @@ class Drill:
     def client(self, name):
         return self.server.parent / "clients" / name
 
-    def start_run(self, rounds=3, clients=2, resume=None):
+    def start_run(self, rounds=3, clients=2, resume=None, ledger=None):
         """Start a run, or go on with one; return its folder."""
         self._runs += 1
         out = self.server / "runs" / f"run-{self._runs}"
         common = {"task": f"{self.server}/mine.py:Sides", "clients": clients, "rounds": rounds, "round-timeout": 90.0}
-        books = {"ledger": f"sqlite:///{self.ledger}", "signing-key": f"{self.server}/signing.key"}
+        books = {"ledger": ledger or f"sqlite:///{self.ledger}", "signing-key": f"{self.server}/signing.key"}
         privacy = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta, "noise-multiplier": 3.0}
         given = {"resume": str(resume)} if resume else {"out": str(out)}
         write_toml(self.server / "drill.toml", {"": {**common, **books, **privacy, **given}})
@@ -88,9 +90,9 @@ class Drill:
         self.completed()
         return read_history(out)
 
-    def lost(self):
+    def lost(self, url=None):
         """Steps on a hospital's own book that the ledger does not hold, of both hospitals; the journal is whole."""
-        ledger = Ledger(f"sqlite:///{self.ledger}")
+        ledger = Ledger(url or f"sqlite:///{self.ledger}")
         verify_ledger(ledger)
         accounts = ledger.accounts([f"sides/{name}" for name in HOSPITALS])
         own = {name: Guard(self.client(name) / "guard" / "guard.log", BUDGET).history() for name in HOSPITALS}
@@ -248,6 +250,69 @@ def test_tampered_row(drill, tells, tmp_path):
     assert drill.ended() == 1  # no run begins on it
     copy(tmp_path / "right.db", drill.ledger)
     assert drill.whole_run().last.participants == HOSPITALS
+
+
+def test_full_disk_of_a_hospital(drill, tells):
+    with small_disk(drill.client("hospital-1") / "guard") as guard:
+        fill(guard, 0)
+        out = drill.start_run(rounds=2)
+        drill.completed()
+        assert [record.participants for record in read_history(out).rounds] == [("hospital-2",)] * 2
+        tells(failure(read_history(out), "hospital-1") + ";")
+        tells(check(drill, "hospital-1", "room"))
+        (guard / "filler").unlink()
+        assert drill.whole_run().last.participants == HOSPITALS
+
+
+def test_full_disk_of_the_server(drill, tells):
+    with small_disk(drill.ledger.parent) as folder:
+        fill(folder, 0)
+        out = drill.start_run(rounds=2)
+        assert drill.ended() == 1
+        tells(drill.run.tail(3).splitlines()[0][:300])
+        (folder / "filler").unlink()
+        assert drill.whole_run().last.participants == HOSPITALS
+    assert not (out / ROUNDS).exists()  # nobody was asked to train
+
+
+def test_postgresql_off(drill, tells):
+    """For a moment the run waits; for longer than its patience it stops with the model saved, and goes on later."""
+    if (programs := find_programs()) is None:
+        lacking("no PostgreSQL server; install it, for example apt-get install postgresql")
+    with PostgresCluster(programs) as cluster:
+        url = cluster.new_database()
+        out = drill.start_run(rounds=5, ledger=url)
+        drill.wait_for_round(out, 1)
+        cluster.kill()
+        time.sleep(10)
+        cluster.start()
+        drill.wait_for_round(out, 3)
+        cluster.stop()
+        assert drill.ended() == 1
+        tells(next(line for line in drill.run.output().splitlines() if "LedgerError" in line)[:300])
+        cluster.start()
+        drill.start_run(rounds=5, ledger=url, resume=out)
+        drill.completed()
+        assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4, 5]
+        assert drill.lost(url) == 0
+    assert drill.whole_run().last.participants == HOSPITALS  # on the ledger that missed all this: the guards raise it
+
+
+@contextmanager
+def small_disk(folder):
+    """Put a file system of 2 MB in a folder's place, with its contents, for a while."""
+    beside = folder.with_name(f"{folder.name}-copy")
+    shutil.copytree(folder, beside)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", folder], check=False).returncode:
+        lacking("only root mounts a file system")
+    try:
+        shutil.copytree(beside, folder, dirs_exist_ok=True)
+        yield folder
+        shutil.rmtree(beside)
+        shutil.copytree(folder, beside)
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+    shutil.copytree(beside, folder, dirs_exist_ok=True)
 
 
 def copy(database, to):

@@ -173,6 +173,8 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
         from flwr.simulation import run_simulation
 
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    # A worker that is not there after this time is started anew, for ever; on a busy machine Ray's minute is too short.
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", "600")
     handed: SimpleQueue[tuple[Grid, Context] | None] = SimpleQueue()
     done = threading.Event()
 
