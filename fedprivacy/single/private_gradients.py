@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.utils.hooks import RemovableHandle
 
+from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy.accounting import pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
 from fedprivacy.gradients.layout import Layout
@@ -156,6 +157,7 @@ class PrivateGradients:
         check_null(self._shard, relation)
         check_rows_in_a_step(self._shard.rows, rows_per_step, person_gradient)
         kind = self._shard.blank
+        keep_freed_memory()
         check_on_blank(self._own, loss, *kind)
         mechanism = SampledGaussianSum(PoissonSampledGaussian(sampling_rate, 1.0, relation), clipping_norm)
         adaptive = ADAPTIVE[clipping]() if clipping in ADAPTIVE else None
