@@ -131,7 +131,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     groups["underway"] = checkpoint.underway.arrays if checkpoint.underway else {}
     content = save(
         {
-            f"{group}/{name}": array.copy(order="C")
+            f"{group}/{name}": np.asarray(array, order="C")
             for group, arrays in groups.items()
             for name, array in arrays.items()
         },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -199,21 +199,21 @@ class FederatedRun:
             if opened.ends_the_run:
                 self._end_before(number, opened.why_nobody)
                 return None
-            answers = rounds.send(opened)
-            outcome = rounds.settle(opened, answers)
+            outcome = rounds.settle(opened, rounds.send(opened))
             if opened.sampled or not outcome.all_lost:  # whether some are asked again must not depend on others
                 break
+        self._average(rounds, outcome, model)
+        outcome = replace(outcome, updates={})  # as large as the model, each: free them before the checkpoint is made
         return self._finish(rounds, outcome, model, evaluate)
 
     def _finish(
         self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn | None
     ) -> RoundResult:
-        """Average, tell the observers, then write the checkpoint: a round recorded after the last one is repeated.
+        """Measure, tell the observers, then write the checkpoint: a round recorded after the last one is repeated.
 
         Raises:
             RoundFailedError: the round gave no update, for another reason than spent budgets.
         """
-        self._average(rounds, outcome, model)
         finished = self._measured(rounds, outcome, model.kept, evaluate)
         self.clock = outcome.ended
         self._tell(finished)

@@ -153,7 +153,7 @@ class RunRounds:
             RoundFailedError: what it makes of that is not finite.
         """
         opened = outcome.opened
-        if not (given := self.schedule.given(outcome, self.transport)):  # as before the first round
+        if not (given := self.schedule.given(outcome, self.transport)):  # nobody sent an update
             return None, None
         self._advance_control(outcome)
         aggregated, metrics = self.wrapped.strategy.aggregate_train(opened.attempt.round, given)
