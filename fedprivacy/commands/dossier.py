@@ -73,7 +73,7 @@ _VERSION = 1
 _MOST_SHEETS, _MOST_ROWS = 12, 40
 """Certificates and rows in the page, those that spent most; the folder holds all."""
 
-_FIGURE_WIDTH = 420
+_FIGURE_WIDTH = 320
 
 
 class DossierError(ValueError):
