@@ -131,9 +131,10 @@ def charged_datasets(ledger: Ledger, runs: Sequence[FinishedRun]) -> list[str]:
     for run in runs:
         charged = ledger.accounts_in_run(run.run_id, every) if run.run_id else {}
         if not charged:
+            own = run.folder / "ledger.db"
+            where = f": --ledger {own}" if own.exists() else " (--ledger)"
             raise DossierError(
-                f"run is '{run.folder}', of which ledger {ledger.name} holds no charge; name the run's ledger, for a "
-                f"simulation --ledger {run.folder / 'ledger.db'}."
+                f"run is '{run.folder}', of which ledger {ledger.name} holds no charge; name the run's ledger{where}."
             )
         found |= charged.keys()
     return sorted(found)
