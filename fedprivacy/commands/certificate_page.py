@@ -70,7 +70,7 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
 
 
 def certificate_body(certificate: Certificate) -> str:
-    """What the page says, without its head and foot: also a part of a dossier."""
+    """The page without its head and foot: also a part of a dossier."""
     events, questions = certificate.history[:_MOST_EVENTS], certificate.questions[-_MOST_QUESTIONS:]
     return page(
         "certificate.body.jinja",

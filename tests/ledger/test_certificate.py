@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import shutil
 import subprocess
 from dataclasses import asdict, replace
 
@@ -16,6 +15,7 @@ from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
+from fedprivacy.commands.printing import find_browser, print_page
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
 from fedprivacy.ledger.journal import canonical
@@ -344,10 +344,8 @@ def test_the_page_holds_what_the_certificate_does_and_runs_nothing(url):
 
 @pytest.mark.exhaustive
 def test_the_page_prints_on_one_sheet(url, tmp_path):
-    if (browser := shutil.which("chromium")) is None:
+    if find_browser() is None:
         lacking("no chromium on PATH; install it, for example apt-get install chromium")
     (tmp_path / "page.html").write_text(certificate_html(worst_case(url), f"{LONG}.json"))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
-    printing = [browser, *options, f"--print-to-pdf={tmp_path}/page.pdf", f"file://{tmp_path}/page.html"]
-    subprocess.run(printing, check=True, capture_output=True)
+    print_page(tmp_path / "page.html", tmp_path / "page.pdf")
     assert len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())) == 1
