@@ -127,7 +127,8 @@ def charged_datasets(ledger: Ledger, runs: Sequence[FinishedRun]) -> list[str]:
     Raises:
         DossierError: the ledger holds no charge of a run.
     """
-    every, found = ledger.dataset_ids(), set()
+    every = ledger.dataset_ids()
+    found: set[str] = set()
     for run in runs:
         charged = ledger.accounts_in_run(run.run_id, every) if run.run_id else {}
         if not charged:
@@ -296,7 +297,8 @@ def dossier_html(fields: Mapping[str, Any]) -> str:
 
 
 def _certificate(fields: Mapping[str, Any]) -> Certificate:
-    return Certificate(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
+    return Certificate(**given)
 
 
 def _risk_figure(subject: risk_page.StatedRisk, unit: str, width: int, below: bool) -> Any:
