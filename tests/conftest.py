@@ -114,9 +114,10 @@ def empty_postgres_url(postgres):
 @pytest.fixture(scope="session")
 def browser():
     """The system's Chromium."""
-    from tests.dashboard.browser import chromium, find_chromium
+    from fedprivacy.commands.printing import find_browser
+    from tests.dashboard.browser import chromium
 
-    if find_chromium() is None:
+    if find_browser() is None:
         lacking("no Chromium on PATH; install it, for example apt-get install chromium")
     with chromium() as found:
         yield found

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import importlib.resources
 import re
 from pathlib import Path
 
-import jinja2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.risk import RATES, sentence_of
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.questions.codec import words_of
+from fedprivacy.runs.records.html_page import page
 from fedprivacy.values import wording
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.runs import Verdict
 from fedprivacy.values.unit import Unit
 
-_TEMPLATE = "certificate.html.jinja"
 _MOST_EVENTS, _MOST_QUESTIONS = 5, 4
 """Rows that fit on the sheet; the JSON holds all."""
 
 _ACCUSED = RATES[1]
 """Share of false accusations on the sheet; the JSON has others."""
+
+_NUMBERS = {
+    "ε": "epsilon",
+    "δ": "delta",
+    "the budget": "budget",
+    "sampling rate": "sampling_rate",
+    "noise multiplier": "noise_multiplier",
+    "steps": "steps",
+    "receipts": "receipts",
+    "digest": "digest",
+}
+"""Numbers on the sheet that no other words explain there, with the names of their fields."""
 
 _PROTECTS = {
     "add-or-remove-one": "whether a record is there at all (add-or-remove-one relation)",
@@ -56,15 +65,16 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
         certificate: what it shows.
         json_file: the name of the signed JSON beside it.
     """
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["csp_hash"] = lambda text: (
-        "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    )
-    text = importlib.resources.files("fedprivacy.ledger").joinpath(_TEMPLATE).read_text("utf-8")
+    body = certificate_body(certificate)
+    return page("certificate.html.jinja", "ledger", certificate=certificate, body=body, json_file=json_file)
+
+
+def certificate_body(certificate: Certificate) -> str:
+    """The page without its head and foot: also a part of a dossier."""
     events, questions = certificate.history[:_MOST_EVENTS], certificate.questions[-_MOST_QUESTIONS:]
-    return environment.from_string(text).render(
+    return page(
+        "certificate.body.jinja",
+        "ledger",
         certificate=certificate,
         events=events,
         more=len(certificate.history) - len(events),
@@ -80,8 +90,7 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
         infinite_without=or_infinite,
         risks=_risks(certificate),
         audited=_audited(certificate),
-        json_file=json_file,
-        wording=wording,
+        meanings={name: certificate.meanings[key] for name, key in _NUMBERS.items() if key in certificate.meanings},
         words_of=words_of,
     )
 

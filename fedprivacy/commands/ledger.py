@@ -7,7 +7,7 @@ import getpass
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +21,9 @@ from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.wording import count_text
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from fedprivacy.ledger.certificate import Certificate
     from fedprivacy.ledger.store import Ledger
     from fedprivacy.ledger.verify import Verified
 
@@ -42,6 +45,10 @@ _SIGNERS = Annotated[
 ]
 _WITNESSES = Annotated[
     list[Path] | None, typer.Option("--witness", help="A signed head that was kept elsewhere; repeatable.")
+]
+_KEY = Annotated[
+    Path | None,
+    typer.Option(help="Ed25519 private key that signs. Default: ~/.fedprivacy/signing.key.", show_default=False),
 ]
 
 
@@ -163,10 +170,7 @@ def certify(
     datasets: Annotated[list[str] | None, typer.Argument(help="Datasets, as 'show' lists them; none: all.")] = None,
     *,
     out: Annotated[Path, typer.Option(help="Folder for the certificates; made if it is not there.")],
-    key: Annotated[
-        Path | None,
-        typer.Option(help="Ed25519 private key that signs. Default: ~/.fedprivacy/signing.key.", show_default=False),
-    ] = None,
+    key: _KEY = None,
     signers: _SIGNERS = None,
     ledger: LEDGER = "",
 ) -> None:
@@ -174,26 +178,92 @@ def certify(
 
     Exit code 1: something in the ledger is not as it was written, and nothing is certified.
     """
-    from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+    from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.commands.certificate_page import write_certificate
-    from fedprivacy.ledger.certificate import certify as certified
     from fedprivacy.ledger.replay import BrokenJournalError
-    from fedprivacy.runs.records.store.reader import audits_in
 
-    file = key or Path.home() / ".fedprivacy" / "signing.key"
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
-        if not file.exists():  # a key that is made now would prove nothing to anybody
-            raise SigningKeyError(
-                f"key is '{file}', where there is none; name the one that signs the ledger's heads. A simulation signs "
-                f"none: run it with --signing-key {file.name}, which makes one."
-            )
-        signing_key = server_key(file)
+        signing_key = _signing_key(key)
         with opened_ledger(ledger) as opened:
-            audits, public_key = audits_in(opened.database), server_public_key(signing_key)
-            certificates = certified(opened, datasets or (), public_key, signers or (), audits)
+            certificates = _certified(opened, datasets or (), signing_key, signers or ())
         out.mkdir(parents=True, exist_ok=True)
         pages = [write_certificate(certificate, signing_key, out) for certificate in certificates]
     ERR.print(f"{len(pages)} certificates in {out}. Next: fedprivacy ledger verify-certificate {pages[0]}.json")
+
+
+@ledger_app.command()
+def dossier(
+    *,
+    runs: Annotated[list[Path], typer.Option("--run", help="Folder of a finished run, whose model it is; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Folder for everything; it must not be there yet.")],
+    about: Annotated[
+        Path | None, typer.Option(help="The organisation's words, a TOML file; without, the dossier says what is open.")
+    ] = None,
+    threat_model: Annotated[Path | None, typer.Option(help="The organisation's threat model, a text file.")] = None,
+    key: _KEY = None,
+    signers: _SIGNERS = None,
+    ledger: LEDGER = "",
+) -> None:
+    """Write the privacy officer's file of finished runs: one folder, as HTML, PDF and JSON.
+
+    A certificate of every dataset that the runs charged, what an attacker finds, audits, the threat model, each model
+    with its card, and an entry for the registry of deployments. A browser on this machine prints the PDF; without one,
+    the rest is written. Exit code 1: something in the ledger is not as it was written, and nothing is certified.
+    """
+    from fedprivacy._support.signing import SigningKeyError
+    from fedprivacy.commands import dossier as making
+    from fedprivacy.commands.printing import PrintingError, print_page
+    from fedprivacy.ledger.replay import BrokenJournalError
+
+    wrong = making.DossierError, SigningKeyError, OSError
+    with plain_errors(*wrong, code=2), plain_errors(BrokenJournalError, code=1):
+        making.check_new(out)
+        finished, words, threats = (
+            making.finished_runs(runs),
+            making.read_about(about),
+            making.read_threat_model(threat_model),
+        )
+        signing_key = _signing_key(key)
+        with opened_ledger(ledger) as opened:
+            datasets = making.charged_datasets(opened, finished)
+            certificates = _certified(opened, datasets, signing_key, signers or ())
+        fields = making.dossier(finished, certificates, words, threats)
+        page = making.write_dossier(fields, finished, signing_key, out)
+    try:
+        print_page(page, page.with_suffix(".pdf"))
+    except PrintingError as problem:
+        ERR.print(f"No PDF: {escape(str(problem))} All else is there.")
+    if fields["open"]:
+        ERR.print(f"Left open: {', '.join(fields['open'])}. Give them in a file: --about about.toml")
+    ERR.print(f"The dossier is in {out}. Next: read {page}")
+
+
+def _signing_key(key: Path | None) -> Ed25519PrivateKey:
+    """Read the key that signs certificates.
+
+    Raises:
+        SigningKeyError: there is none, or the file holds another kind.
+    """
+    from fedprivacy._support.signing import SigningKeyError, server_key
+
+    file = key or Path.home() / ".fedprivacy" / "signing.key"
+    if not file.exists():  # a key that is made now would prove nothing to anybody
+        raise SigningKeyError(
+            f"key is '{file}', where there is none; name the one that signs the ledger's heads. A simulation signs "
+            f"none: run it with --signing-key {file.name}, which makes one."
+        )
+    return server_key(file)
+
+
+def _certified(
+    ledger: Ledger, datasets: Sequence[str], key: Ed25519PrivateKey, signers: Sequence[str]
+) -> list[Certificate]:
+    """Verify a ledger and state what datasets have spent, with the audits in the server's records."""
+    from fedprivacy._support.signing import server_public_key
+    from fedprivacy.ledger.certificate import certify as certified
+    from fedprivacy.runs.records.store.reader import audits_in
+
+    return certified(ledger, datasets, server_public_key(key), signers, audits_in(ledger.database))
 
 
 @ledger_app.command()

@@ -21,11 +21,13 @@ from fedprivacy.commands.calculator.figure import check_format, save
 from fedprivacy.commands.calculator.pages import facts_table, meaning, training_lines
 from fedprivacy.commands.calculator.trainings import AskingError, TrainingSteps
 from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.records.risk_figure import risk_figure
+from fedprivacy.values.event_codec import from_list
 from fedprivacy.values.events import History, NeighbouringRelation
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.user_level import FOR_WHOM
 from fedprivacy.values.wording import (
@@ -147,6 +149,16 @@ def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
     return found
 
 
+def of_certificate(certificate: Certificate) -> StatedRisk:
+    """The risk of one unit of a certified dataset, by what it was charged over all runs; without a bound, infinite."""
+    history, unit = from_list(certificate.history), Unit.of(certificate.unit or str(RECORD))
+    facts: dict[str, Any] = {"name": certificate.dataset_id, "unit": unit, "budget": or_infinite(certificate.budget)}
+    try:
+        return _after(history, certificate.delta, _ONE, **facts)
+    except ValueError:  # mechanisms that no theorem composes
+        return StatedRisk(risk=Risk.of_budget(math.inf, certificate.delta), **facts)
+
+
 def _refuse_rows(person: Person, unit: Unit) -> None:
     if person.rows > 1 and unit.rows > 1:
         raise AskingError(f"rows-per-person is {person.rows}, and one {unit} is protected as it is; leave it out.")
@@ -219,29 +231,30 @@ def _parts(subject: StatedRisk) -> list[RenderableType]:
     if subject.relation:
         of = subject.relation, *subject.person, str(subject.unit)
         parts.append(facts_table([*facts, *meaning(*of)]))
-    parts += [_test_table(risk), *(Text(f"{line}\n") for line in _sentences(subject))]
+    parts += [_test_table(risk), *(Text(f"{line}\n") for line in sentences(subject))]
     return [*parts, *([_person_table(subject)] if subject.persons else [])]
 
 
-def _sentences(subject: StatedRisk) -> list[str]:
+def sentences(subject: StatedRisk) -> list[str]:
+    """The answer in words, for people."""
     risk, unit = subject.risk, subject.unit.name if subject.person == _ONE else "person"
     right = at_most_text((1.0 + risk.advantage) / 2.0)
-    sentences = [
+    lines = [
         risk.sentence(unit=unit),
         f"If half of all {plural(unit)} in question were used, at most {right} of all answers are right; guessing is "
         "right in 50\N{NO-BREAK SPACE}%.",
         risk.basis,
     ]
     if risk.whole:
-        sentences[-1] += f" Epsilon and delta alone would allow {_found(Risk.of_budget(risk.epsilon, risk.delta))}."
+        lines[-1] += f" Epsilon and delta alone would allow {_found(Risk.of_budget(risk.epsilon, risk.delta))}."
     if subject.budget is not None and subject.person == _ONE:
         promised = "no budget was promised."
         if math.isfinite(subject.budget):
             found = _found(Risk.of_budget(subject.budget, risk.delta))
             of = f"the budget of {budget_text(subject.budget)}"
             promised = f"promised beforehand is {of}, by which they find at most {found}."
-        sentences.append(f"Like epsilon, it is an odometer's reading; {promised}")
-    return sentences
+        lines.append(f"Like epsilon, it is an odometer's reading; {promised}")
+    return lines
 
 
 def _found(risk: Risk) -> str:

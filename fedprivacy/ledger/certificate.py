@@ -11,14 +11,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedprivacy import __version__
 from fedprivacy._support import signing
+from fedprivacy._support.software import Software, software
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.persons import ROWS, of_person
@@ -39,10 +39,11 @@ from fedprivacy.values.events import Event, History, NeighbouringRelation, Poiss
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD, Unit
+from fedprivacy.values.wording import plural
 
 # Version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage, 4 no risks, no audits
-# and no software.
-_VERSION = 5
+# and no software, 5 no digests and no meanings.
+_VERSION = 6
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
@@ -89,7 +90,11 @@ class Certificate:
         audits: what attacks on the runs that trained on it proved, by the server's records beside the ledger, which the
             journal does not hold: `run`, time (`at`), `attack`, epsilon that is lost at least (`lower`) and that is
             stated at most (`upper`; None: no bound), and `verdict`.
-        software: name and version of the program that verified the ledger and issued the certificate; empty: unknown.
+        software, digest: name and version of the program that verified the ledger and issued the certificate, and the
+            SHA-256 of its files; empty: unknown.
+        ran: programs with which the server began the runs that charged, by the journal: `software`, `digest` and the
+            number of `runs`; both are empty for runs of an earlier version, which wrote neither.
+        meanings: what the numbers mean, by the field that holds them, a sentence each.
     """
 
     dataset_id: str
@@ -124,6 +129,9 @@ class Certificate:
     risks: tuple[Mapping[str, Any], ...] = ()
     audits: tuple[Mapping[str, Any], ...] = ()
     software: str = ""
+    digest: str = ""
+    ran: tuple[Mapping[str, Any], ...] = ()
+    meanings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -149,7 +157,7 @@ class Certificate:
         try:
             fields = json.loads(text)
             signature = fields.pop("signature")
-            lists = "history", "questions", "by_rows", "budgets", "risks", "audits"
+            lists = "history", "questions", "by_rows", "budgets", "risks", "audits", "ran"
             listed = {name: tuple(fields.get(name, ())) for name in lists}
             certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
@@ -281,7 +289,10 @@ def _stated(
         shortage=why,
         risks=tuple(_risks(history, unit, allowance.budget.delta)),
         audits=tuple(_audits(sorted({key.run_id for key in trained}), audits)),
-        software=f"fedprivacy {__version__}",
+        software=software().name,
+        digest=software().digest,
+        ran=tuple(_ran(sorted({key.run_id for key in charges}), verified)),
+        meanings=_meanings(Unit.of(unit).name if unit else RECORD.name, history, allowance),
     )
 
 
@@ -305,6 +316,36 @@ def _audits(run_ids: Iterable[str], audits: Mapping[str, Sequence[AuditResult]])
             at = datetime.datetime.fromtimestamp(result.at, datetime.UTC).isoformat(timespec="seconds")
             bounds = {"lower": result.lower, "upper": finite_or_none(result.upper), "verdict": str(result.verdict)}
             yield {"run": run_id, "at": at, "attack": result.attack, **bounds}
+
+
+def _ran(run_ids: Iterable[str], verified: Verified) -> Iterator[Mapping[str, Any]]:
+    """Yield the programs that began these runs, each with the number of its runs."""
+    unknown = Software("", "")
+    programs = Counter(verified.replay.software.get(run_id, unknown) for run_id in run_ids)
+    for program, runs in sorted(programs.items()):
+        yield {"software": program.name, "digest": program.digest, "runs": runs}
+
+
+def _meanings(unit: str, history: History, allowance: Allowance) -> dict[str, str]:
+    """Say in a sentence each what the numbers mean that a certificate states."""
+    zero_out = any(event.relation is NeighbouringRelation.ZERO_OUT for event in history)
+    without = "with one that says nothing in its place" if zero_out else "without it"
+    kept = f"It was promised beforehand, over all runs; the {allowance.filter} filter grants nothing beyond it."
+    return {
+        "epsilon": f"Whatever is computed from all releases is at most e^ε times as likely "
+        f"with a {unit} as {without}, but for a probability of δ; it is read by composing all "
+        "releases (PLD accountant).",
+        "delta": "The probability with which that bound may fail.",
+        "budget": kept if allowance.budget.enforced else "None was set: losses are measured, and nobody is stopped.",
+        "sampling_rate": f"The probability with which a {unit} is used in a step.",
+        "noise_multiplier": f"The standard deviation of the noise, over the most by which one {unit} changes a sum.",
+        "steps": "The number of noisy sums that were released, each of which was charged.",
+        "by_rows": "The epsilon of a person who has so many records in the dataset, at the same delta.",
+        "risks": f"The share of the {plural(unit)} that were used which an attacker finds at most.",
+        "receipts": "The charges that the client's own signature confirms; one without it counts all the same.",
+        "audits": "An attack has shown that at least so much is lost; a small number proves nothing.",
+        "digest": "SHA-256 of the program's files: whoever has the same program computes the same digest.",
+    }
 
 
 def _risks(history: History, unit: str | None, delta: float) -> Iterator[Mapping[str, Any]]:

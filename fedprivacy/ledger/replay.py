@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fedprivacy._support.software import Software
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.event_codec import from_row
@@ -164,9 +165,12 @@ def given_by(dataset_id: str, entry: Mapping[str, Any]) -> Iterator[Given]:
 
 @dataclass(slots=True)
 class Replay:
-    """The state after the entries so far: runs by run_id, the hash of each client's key, budgets by dataset_id."""
+    """The state after the entries so far: runs by run_id, and the program with which the server began each; the hash of
+    each client's key; budgets by dataset_id.
+    """
 
     runs: dict[str, BegunRun] = field(default_factory=dict)
+    software: dict[str, Software] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     budgets: dict[str, WrittenAllowance] = field(default_factory=dict)
     charges: dict[ChargeKey, Charge] = field(default_factory=dict)
@@ -201,6 +205,8 @@ class Replay:
         if entry["run_id"] in self.runs:
             raise ValueError(f"run {entry['run_id']} began before")
         self.runs[entry["run_id"]] = BegunRun(number, entry["dataset"], entry["partition"], unit_in(entry))
+        if "software" in entry:  # an earlier version wrote none
+            self.software[entry["run_id"]] = Software(*entry["software"])
 
     def _key(self, _: int, entry: dict[str, Any]) -> None:
         self.keys[entry["client_id"]] = entry["key_hash"]

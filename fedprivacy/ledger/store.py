@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.software import software
 from fedprivacy.ledger import changes, charges, journal, kept_answers
 from fedprivacy.ledger.charges import Account, Allowed
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
@@ -61,6 +62,7 @@ class Ledger:
                 one record would count in two datasets, or as two things, and neither account would show its whole loss;
                 or the balances contradict the charges.
         """
+        running = software()  # before the ledger is locked: reading all files takes a while
 
         def work(connection: Connection, _: bool) -> int:
             self._check_balances(connection)
@@ -75,7 +77,7 @@ class Ledger:
             entry = connection.scalar(select(runs.c.entry).where(runs.c.run_id == run_id))
             if entry is None:
                 facts = {"run_id": run_id, "dataset": dataset, "partition": partition, "unit": str(unit)}
-                entry = journal.append(connection, "run", **facts)
+                entry = journal.append(connection, "run", **facts, software=running)
                 connection.execute(insert(runs).values(**facts, entry=entry))
             earlier = select(func.count()).select_from(runs).where(*same_records, runs.c.entry < entry)
             return int(connection.scalar(earlier) or 0)

@@ -1,12 +1,12 @@
 """Pages in the system's Chromium, without a window, and what must hold of every one of them."""
 
 import contextlib
-import shutil
 from urllib.parse import urlsplit
 
 from playwright.sync_api import expect, sync_playwright
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+from fedprivacy.commands.printing import find_browser
+
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-quic",
@@ -28,17 +28,12 @@ _TEXT_SIZES = """() => [...document.querySelectorAll("svg")]
         Math.min(...[...svg.querySelectorAll("text")].map(text => parseFloat(getComputedStyle(text).fontSize))))"""
 
 
-def find_chromium():
-    """The program, if the system has one."""
-    return next((found for found in map(shutil.which, PROGRAMS) if found), None)
-
-
 @contextlib.contextmanager
 def chromium():
     """A browser."""
     with sync_playwright() as playwright:
         expect.set_options(timeout=HANG)
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=list(ARGUMENTS))
         yield browser
         browser.close()
 

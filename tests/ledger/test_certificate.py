@@ -1,8 +1,8 @@
 """Certificates: what they state follows from the journal, whoever changes one is found out, and one sheet holds it."""
 
+import html
 import json
 import re
-import shutil
 import subprocess
 from dataclasses import asdict, replace
 
@@ -15,6 +15,7 @@ from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
+from fedprivacy.commands.printing import find_browser, print_page
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
 from fedprivacy.ledger.journal import canonical
@@ -27,6 +28,7 @@ from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import epsilon_text
 from tests.conftest import lacking
+from tests.house import ROOT
 from tests.ledger.acts import (
     ALLOWANCE,
     COUNT,
@@ -161,6 +163,30 @@ def test_a_certificate_states_what_an_attacker_finds_from_the_whole_curve_and_no
     assert len(second.risks) == 12
 
 
+def test_a_certificate_states_the_digest_of_what_ran_as_a_shell_computes_it(filled):
+    """The journal holds the program that began each run; one of an earlier version wrote none."""
+    first, _ = certify(filled, (), PUBLIC)
+    recipe = "find fedprivacy -type f ! -name '*.pyc' | LC_ALL=C sort | xargs sha256sum | sha256sum"
+    digest = subprocess.check_output(recipe, shell=True, text=True, cwd=ROOT).split()[0]
+    assert first.digest == digest
+    assert first.ran == ({"software": first.software, "digest": digest, "runs": 2},)
+    page = certificate_html(first, "x.json")
+    assert digest in page and "the same program in 2 runs" in page
+    filled.reconcile("a", {("elsewhere", EVENT): 1})
+    earlier, now = certify(filled, ["a"], PUBLIC)[0].ran
+    assert (earlier["software"], earlier["digest"], earlier["runs"], now["runs"]) == ("", "", 1, 2)
+
+
+def test_a_certificate_says_what_each_of_its_numbers_means(filled):
+    first, second = certify(filled, (), PUBLIC)
+    page = html.unescape(certificate_html(first, "x.json"))
+    for name in ("epsilon", "delta", "budget", "sampling_rate", "noise_multiplier", "steps", "receipts", "digest"):
+        assert first.meanings[name] in page and first.meanings[name].endswith(".")
+    assert {"by_rows", "risks", "audits"} < first.meanings.keys()
+    assert "with a record as without it" in first.meanings["epsilon"]
+    assert "the fixed-mechanism filter grants nothing beyond it" in second.meanings["budget"]
+
+
 def test_a_certificate_states_what_audits_of_its_runs_proved_and_when(filled, typed, url, tmp_path):
     sound = AuditResult(1.7e9, "canaries", "", 0.417, 0.95, 3.0, 1e-5, "PLD", "server")
     first, _ = certify(filled, (), PUBLIC)
@@ -229,19 +255,22 @@ SINCE = {
     3: ("unit", "by_rows"),
     4: ("budgets", "claimed_steps", "claimed_runs", "shortage"),
     5: ("risks", "audits", "software"),
+    6: ("digest", "ran", "meanings"),
 }
 """Fields that each version added."""
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 def test_a_certificate_of_an_earlier_version_is_still_read(filled, version):
     certificate, _ = certify(filled, (), PUBLIC)
     later = {name for since, names in SINCE.items() if since > version for name in names}
     fields = {name: value for name, value in asdict(certificate).items() if name not in later}
     signature = sign(KEY, CERTIFICATE, canonical(fields | {"version": version}).encode())
     read = Certificate.read(json.dumps(fields | {"version": version, "signature": signature}), [PUBLIC])
-    assert (read.version, read.risks, read.software, read.epsilon) == (version, (), "", certificate.epsilon)
-    assert "what an attacker finds" not in certificate_html(read, "x.json")
+    assert (read.version, read.ran, read.digest, read.epsilon) == (version, (), "", certificate.epsilon)
+    page = certificate_html(read, "x.json")
+    assert ("what an attacker finds" in page) == ("issued with" in page) == (version == 5)
+    assert "What each number means" not in page
 
 
 def test_the_commands_write_a_page_and_its_json_and_verify_it(typed, filled, url, tmp_path):
@@ -315,10 +344,8 @@ def test_the_page_holds_what_the_certificate_does_and_runs_nothing(url):
 
 @pytest.mark.exhaustive
 def test_the_page_prints_on_one_sheet(url, tmp_path):
-    if (browser := shutil.which("chromium")) is None:
+    if find_browser() is None:
         lacking("no chromium on PATH; install it, for example apt-get install chromium")
     (tmp_path / "page.html").write_text(certificate_html(worst_case(url), f"{LONG}.json"))
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
-    printing = [browser, *options, f"--print-to-pdf={tmp_path}/page.pdf", f"file://{tmp_path}/page.html"]
-    subprocess.run(printing, check=True, capture_output=True)
+    print_page(tmp_path / "page.html", tmp_path / "page.pdf")
     assert len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())) == 1
