@@ -301,7 +301,7 @@ def container_services(facts: Mapping[str, Any], services: tuple[Service, ...]) 
         arguments=("postgres", "-c", "listen_addresses="),
         environment=(
             f"POSTGRES_USER={DATABASE} POSTGRES_DB={DATABASE} POSTGRES_HOST_AUTH_METHOD=trust",
-            f"PGDATA={folder}/{_CLUSTER}",
+            f"PGDATA={folder}/{_CLUSTER} POSTGRES_INITDB_ARGS=--encoding=UTF8",
         ),
         writes=(_CLUSTER, _SOCKET),
         memory="25%",
