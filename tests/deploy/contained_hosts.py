@@ -1,5 +1,6 @@
 """Starts a deployment from its Compose files, each service in a sandbox like its container."""
 
+import os
 import subprocess
 import tomllib
 
@@ -87,7 +88,7 @@ class ContainedHosts(WrittenHosts):
         assert test[0] == "CMD"  # needs no shell
         environment = self._described(folder, service)[1]
         box = contained(folder, service, self._seen)
-        return subprocess.run([*box, *test[1:]], env=environment, check=False, timeout=60).returncode
+        return subprocess.run([*box, *test[1:]], env=os.environ | environment, check=False, timeout=60).returncode
 
     def typed(self, words):
         return [*contained(self.server, "host", self._seen), *words]
