@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.resources
+import secrets
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedprivacy._support.durable import PRIVATE
 from fedprivacy.deploy.party import SERVER
 from fedprivacy.deploy.services import (
+    PAGE_TOKEN,
     Platform,
     Service,
     backup_service,
@@ -75,7 +78,7 @@ def write_services(own: Path, facts: Mapping[str, Any], platform: Platform) -> N
     more = {**facts, **_common(facts), "compose": composed}
     write_texts(own, {"image/Dockerfile": "Dockerfile", "README.md": "containers.md"}, more)
     if composed:
-        write_texts(own, {"compose.yaml": "compose.yaml", ".env": "env"}, {**more, "parties": [_party(facts)]})
+        _write_compose(own, {**more, "parties": [_party(facts)]})
     else:
         backup = Pod("backup", (backup_service(facts, services[0]),), lasting=True, besides=True, job=True)
         pods = {"pods": _pods(facts, services), "backup_pod": backup}
@@ -87,7 +90,13 @@ def write_trial(folder: Path, parties: Sequence[Mapping[str, Any]]) -> None:
     """Write one Compose file for a deployment on one machine, from the facts of each party, the server's first."""
     described = [_party(facts, of_many=True) for facts in parties]
     more = {**parties[0], **_common(parties[0]), "parties": described}
-    write_texts(folder, {"compose.yaml": "compose.yaml", ".env": "env"}, more)
+    _write_compose(folder, more)
+
+
+def _write_compose(folder: Path, facts: Mapping[str, Any]) -> None:
+    (folder / ".env").touch(mode=PRIVATE)
+    token = {"page_token": PAGE_TOKEN, "token": secrets.token_urlsafe()}
+    write_texts(folder, {"compose.yaml": "compose.yaml", ".env": "env"}, {**facts, **token})
 
 
 def _common(facts: Mapping[str, Any]) -> dict[str, Any]:

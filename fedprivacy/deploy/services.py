@@ -18,6 +18,9 @@ HOST_MEMORY = 16_384
 SOCKETS = "/run/postgresql"
 """Folder of PostgreSQL's socket, in every container that uses it: a socket's path must be short."""
 
+PAGE_TOKEN = "DASHBOARD_TOKEN"
+"""Name in Compose's `.env` of the token that whoever opens the dashboard types."""
+
 DATABASE = "fedprivacy"
 """Name of the ledger's database and of its user. Who can open the socket is let in: its folder is the lock."""
 
@@ -219,6 +222,7 @@ def server_services(facts: Mapping[str, Any], *, page: str = "") -> tuple[Servic
                 f"{programs}/fedprivacy dashboard --store {facts['ledger']} --port {dashboard}",
                 *([f"--host {page}"] if page else []),
             ),
+            environment=(f"FEDPRIVACY_DASHBOARD_TOKEN=${{{PAGE_TOKEN}:?}}",) * bool(page),
             writes=("ledger", *database),
             listens=dashboard,
             memory="25%",

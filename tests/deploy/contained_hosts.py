@@ -1,6 +1,7 @@
 """Starts a deployment from its Compose files, each service in a sandbox like its container."""
 
 import os
+import re
 import subprocess
 import tomllib
 
@@ -13,7 +14,9 @@ from tests.postgres import find_programs
 
 def composed(folder, service):
     """A service of a Compose file."""
-    return yaml.safe_load((folder / "compose.yaml").read_text())["services"][service]
+    filled_in = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines() if line[0] != "#")
+    text = re.sub(r"\$\{(\w+):[?-].*?\}", lambda found: filled_in[found[1]], (folder / "compose.yaml").read_text())
+    return yaml.safe_load(text)["services"][service]
 
 
 def contained(folder, service, seen):
@@ -26,7 +29,7 @@ def contained(folder, service, seen):
     user, group = made["user"].split(":")
     accounts = folder.parent / f"{folder.name}.passwd"
     accounts.write_text(f"fedprivacy:x:{user}:{group}::/:/usr/sbin/nologin\n")
-    shells = ["/usr/bin/dash", "/usr/bin/bash"] if made["image"].startswith("fedprivacy:") else []
+    shells = ["/usr/bin/dash", "/usr/bin/bash"] if str(made["image"]).startswith("fedprivacy:") else []
     return [
         *(BWRAP, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run"),
         *(word for path in made["tmpfs"] for word in ("--tmpfs", path)),

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
@@ -26,8 +27,7 @@ from fedprivacy.runs.records.folder import read_history
 from tests.conftest import lacking
 from tests.deploy.contained_hosts import ContainedHosts
 from tests.deploy.helm import find_helm
-from tests.deploy.test_sandbox import REPOSITORY, bubblewrap  # noqa: F401
-from tests.deploy.written_hosts import HOSPITALS, NGINX, command_of, deployment, setting
+from tests.deploy.written_hosts import HOSPITALS, NGINX, REPOSITORY, command_of, deployment, setting
 from tests.postgres import find_programs
 from tests.terminal import CliRunner
 
@@ -82,6 +82,7 @@ def test_a_container_runs_what_its_unit_runs_and_writes_where_it_writes(written)
             container, command = containers[name], command_of(unit)
             if name == "dashboard":  # reached from outside its container, with a token
                 command = [word.replace(command[3], LEDGER_IN_POSTGRESQL) for word in command] + ["--host", "0.0.0.0"]
+                assert container.pop("environment") == {"FEDPRIVACY_DASHBOARD_TOKEN": "${DASHBOARD_TOKEN:?}"}
             assert as_on_host(name, container["command"], port) == command
             assert container.get("environment", {}) == {
                 key: value for pair in setting(unit, "Environment") for key, _, value in [pair.partition("=")]
@@ -136,6 +137,7 @@ def test_what_trains_on_records_has_no_way_out_and_the_superlink_no_network_of_i
 
 def test_a_trial_is_every_party_s_containers_on_one_machine(written):
     out = written["compose"]
+    assert stat.S_IMODE((out / "server" / ".env").stat().st_mode) == 0o600  # has the token of the page
     trial = services(out)
     names = {"": "server"} | {f"{name}-": f"clients/{name}" for name in HOSPITALS}
     for prefix, party in names.items():

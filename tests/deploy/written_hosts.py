@@ -18,6 +18,7 @@ from tests.terminal import CliRunner
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
 BWRAP = shutil.which("bwrap")
+REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")
 HOSPITALS = ("hospital-1", "hospital-2")
 
