@@ -29,6 +29,7 @@ from fedprivacy.commands.terminal import (
     plain_errors,
     print_json,
 )
+from fedprivacy.deploy.services import Platform
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def init(
     ] = None,
     *,
     out: Annotated[Path, typer.Option(help="Folder for the parties' folders.")] = Path("deployment"),
+    platform: Annotated[
+        Platform, typer.Option("--for", help="What runs the services on the hosts whose folders are written now.")
+    ] = Platform.SYSTEMD,
     example: Annotated[bool, typer.Option("--example", help="Print a description to start from, and stop.")] = False,
 ) -> None:
     """Write everything that a deployment needs, in a folder for each party; later, for the clients that are new.
@@ -59,7 +63,7 @@ def init(
     if description is None:
         raise typer.BadParameter("name a description; --example prints one to start from.")
     with _checked():
-        made = write_handouts(description, out)
+        made = write_handouts(description, out, platform)
     if made.new:
         PLAIN.print(f"{made.folder / 'server'} is for the server's host, each of these for one client alone:")
     elif made.clients:

@@ -12,7 +12,6 @@ A folder is what travels::
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -33,7 +32,9 @@ from fedprivacy.deploy.description import OPERATOR, Description
 from fedprivacy.deploy.federation import write_toml
 from fedprivacy.deploy.keys import write_client_key, write_keys
 from fedprivacy.deploy.party import Party, PartyError
-from fedprivacy.deploy.templates import rendered
+from fedprivacy.deploy.platforms import write_services, write_trial
+from fedprivacy.deploy.services import CLIENT_KEYS, LEDGER_IN_POSTGRESQL, Platform
+from fedprivacy.deploy.templates import write_texts
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks.loader import public_name
 
@@ -41,15 +42,7 @@ RECORD = "deployment.toml"
 """Name of the description from which the folders were made, kept beside them."""
 
 SIGNING_KEY = "signing.key"
-CLIENT_KEYS = "clients"
-"""Names in the server's folder."""
-
-_SERVICES = ("superlink", "superexec", "proxy", "dashboard")
-_CLIENT_SERVICES = ("client", "client-superexec")
-
-_WRITTEN = (".flwr", "ledger", "nginx", "runs", "superlink")
-_WRITTEN_BY_CLIENT = (".flwr", "guard")
-"""Folders that the services write to; all else is read-only to them."""
+"""Name in the server's folder."""
 
 _PORTS = ("superlink_port", "superexec_port", "supernode_port", "dashboard_port")
 
@@ -87,7 +80,7 @@ class _HostTask:
         return self.on_host(folder) + digest
 
 
-def write_handouts(description: Path, folder: Path) -> Handouts:
+def write_handouts(description: Path, folder: Path, platform: Platform = Platform.SYSTEMD) -> Handouts:
     """Write every party's folder; of a deployment that is there, those of the clients that it has not got yet.
 
     Nothing that is there is changed, but for the record of what the folders were made from.
@@ -95,6 +88,7 @@ def write_handouts(description: Path, folder: Path) -> Handouts:
     Args:
         description: its file; a task's or an app's path in it begins at the file's own folder.
         folder: new or empty, or what this function wrote before.
+        platform: runs the services on the hosts whose folders are written now.
 
     Raises:
         ConfigError: lists everything that is wrong with the description, or is not as it was.
@@ -104,13 +98,13 @@ def write_handouts(description: Path, folder: Path) -> Handouts:
     wanted = Description.read(description)
     try:
         if not (folder / RECORD).exists():
-            return _write_new(wanted, description.parent, folder)
-        return _add_clients(wanted, folder)
+            return _write_new(wanted, description.parent, folder, platform)
+        return _add_clients(wanted, folder, platform)
     except OSError as error:
         raise PartyError(f"'{folder}' cannot be written ({error}); name a folder that can be made.") from error
 
 
-def _write_new(wanted: Description, base: Path, folder: Path) -> Handouts:
+def _write_new(wanted: Description, base: Path, folder: Path, platform: Platform) -> Handouts:
     if folder.exists() and any(folder.iterdir()):
         raise PartyError(f"'{folder}' is not empty and holds no deployment; name a new folder.")
     own_app = base / wanted.app if wanted.app else None
@@ -120,18 +114,21 @@ def _write_new(wanted: Description, base: Path, folder: Path) -> Handouts:
         task = _HostTask(str(base / wanted.task) if names_file(wanted.task) else wanted.task)
     run = {"clients": len(wanted.clients), "rounds": wanted.rounds, "epsilon": wanted.epsilon, "delta": wanted.delta}
     resolve({"task": task.source, **run})
-    server = _write_server(wanted, task, own_app, folder)
-    for name in wanted.clients:
-        _write_client(wanted, server, task, folder, name)
+    server, facts = _write_server(wanted, task, own_app, folder, platform)
+    of_clients = [_write_client(wanted, server, task, folder, name, platform=platform) for name in wanted.clients]
+    if platform is Platform.COMPOSE:
+        write_trial(folder, [facts, *of_clients])
     _write_record(wanted, folder)
     return Handouts(folder, wanted.clients, new=True)
 
 
-def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, folder: Path) -> Party:
-    """The folders of server and authority, and the operator's page."""
+def _write_server(
+    wanted: Description, task: _HostTask, own_app: Path | None, folder: Path, platform: Platform
+) -> tuple[Party, dict[str, Any]]:
+    """Write the folders of server and authority, and the operator's page; return the server and its facts."""
     own = folder / party.SERVER
     keys = write_keys(folder, [wanted.host], days=wanted.days)
-    _make_folders(own, (CLIENT_KEYS, *_WRITTEN))
+    (own / CLIENT_KEYS).mkdir(mode=0o700)
     app = own_app.resolve().name if own_app else f"{(task.file or Path(task.source)).stem}-app"
     if own_app:
         shutil.copytree(own_app, own / app, ignore=shutil.ignore_patterns("__pycache__"))
@@ -156,14 +153,15 @@ def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, fo
         "client_folder": wanted.client_folder,
         "fingerprint": fingerprint(x509.load_pem_x509_certificate(keys.ca_certificate.read_bytes())),
     }
-    texts = {f"systemd/{_unit(name)}": _unit(name) for name in _SERVICES}
-    texts |= {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")} | {"README.md": "server.md"}
-    _write_texts(own, texts, facts)
-    _write_texts(folder, {"README.md": "operator.md"}, facts)
-    return server
+    if platform is not Platform.SYSTEMD:
+        facts["ledger"] = LEDGER_IN_POSTGRESQL
+    write_services(own, facts, platform)
+    write_texts(own, {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")}, facts)
+    write_texts(folder, {"README.md": "operator.md"}, facts)
+    return server, facts
 
 
-def _add_clients(wanted: Description, folder: Path) -> Handouts:
+def _add_clients(wanted: Description, folder: Path, platform: Platform) -> Handouts:
     recorded = Description.read(folder / RECORD)
     if changes := recorded.changes(wanted):
         raise ConfigError([f"{change}: '{folder}' is not changed; name a new folder." for change in changes])
@@ -175,20 +173,22 @@ def _add_clients(wanted: Description, folder: Path) -> Handouts:
         raise PartyError(f"'{lacking[0]}' is not there; copy it back from the server's host.")
     added = tuple(name for name in wanted.clients if name not in recorded.clients)  # a folder may have gone for good
     for name in added:
-        _write_client(wanted, known, task, folder, name)
+        _write_client(wanted, known, task, folder, name, platform=platform)
     everybody = tuple(dict.fromkeys((*recorded.clients, *wanted.clients)))
     _write_record(replace(recorded, clients=everybody), folder)
     return Handouts(folder, added, new=False)
 
 
-def _write_client(wanted: Description, server: Party, task: _HostTask, folder: Path, name: str) -> None:
+def _write_client(
+    wanted: Description, server: Party, task: _HostTask, folder: Path, name: str, *, platform: Platform
+) -> dict[str, Any]:
+    """Write a client's folder; return its facts."""
     own, public_key = folder / "clients" / name, folder / party.SERVER / CLIENT_KEYS / f"{name}.pub"
     if public_key.exists():
         raise PartyError(
             f"'{public_key}' is there already, and a name belongs to one key for ever; choose another name."
         )
     own.mkdir(parents=True, mode=0o700)
-    _make_folders(own, _WRITTEN_BY_CLIENT)
     place = wanted.client_path(wanted.client_folder, name)
     facts = _facts(wanted, server, task, place) | {
         "client": name,
@@ -197,15 +197,15 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
         "usual_filter": DEFAULT_FILTER,
         "filter_of_mixtures": FILTER_OF_MIXTURES,
     }
-    texts = {f"systemd/{_unit(service)}": _unit(service) for service in _CLIENT_SERVICES}
-    texts |= {"README.md": "client.md", "node-config.toml": "node-config.toml"}
-    _write_texts(own, texts, facts)
+    write_services(own, facts, platform)
+    write_texts(own, {"node-config.toml": "node-config.toml"}, facts)
     write_toml(own / party.FILE, {"": replace(server, party=name, runtime_port=wanted.supernode_port).facts()})
     shutil.copyfile(folder / party.SERVER / "ca.crt", own / "ca.crt")
     if task.file:
         shutil.copyfile(task.file, own / task.file.name)
     if wanted.client_keys == OPERATOR:
         shutil.copyfile(write_client_key(own, name).public_key, public_key)
+    return facts
 
 
 def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> dict[str, Any]:
@@ -227,24 +227,7 @@ def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> 
     }
 
 
-def _make_folders(own: Path, names: Sequence[str]) -> None:
-    """Empty folders in a party's own: a service's sandbox cannot make what it writes to."""
-    for name in names:
-        (own / name).mkdir(mode=0o700)
-
-
-def _write_texts(folder: Path, texts: Mapping[str, str], facts: Mapping[str, object]) -> None:
-    """Each file from its template."""
-    for name, template in texts.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(rendered("handout", template, facts))
-
-
 def _write_record(description: Description, folder: Path) -> None:
     unnamed = folder / f".{RECORD}{UNNAMED}"
     write_toml(unnamed, {"": description.settings()})
     name_durably(unnamed, folder / RECORD)
-
-
-def _unit(name: str) -> str:
-    return f"fedprivacy-{name}.service"

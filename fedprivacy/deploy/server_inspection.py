@@ -17,7 +17,6 @@ from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
 from fedprivacy.deploy.certificates import issued
 from fedprivacy.deploy.federation import CONNECTION, HOST, healthy
-from fedprivacy.deploy.handouts import CLIENT_KEYS
 from fedprivacy.deploy.inspection import (
     Check,
     Finding,
@@ -36,6 +35,7 @@ from fedprivacy.deploy.inspection import (
 )
 from fedprivacy.deploy.keys import subject_name
 from fedprivacy.deploy.party import Party
+from fedprivacy.deploy.services import CLIENT_KEYS
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.database import database_file
 from fedprivacy.runs.plans.plan import TrainingPlan

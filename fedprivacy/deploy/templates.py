@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Mapping
+from pathlib import Path
 
 import jinja2
 
@@ -18,3 +19,10 @@ def rendered(folder: str, template: str, facts: Mapping[str, object]) -> str:
         trim_blocks=True,
     )
     return environment.get_template(f"{template}.jinja").render(facts)
+
+
+def write_texts(folder: Path, texts: Mapping[str, str], facts: Mapping[str, object]) -> None:
+    """Write files into a party's folder, each by its name from the template of that name."""
+    for name, template in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(rendered("handout", template, facts))

@@ -16,9 +16,9 @@ from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.records.folder import read_history
 from tests.conftest import lacking
 from tests.deploy.written_hosts import (
-    BWRAP,
     HOSPITALS,
     NGINX,
+    REPOSITORY,
     WrittenHosts,
     command_of,
     deployment,
@@ -26,7 +26,6 @@ from tests.deploy.written_hosts import (
     setting,
 )
 
-REPOSITORY = Path(__file__).parents[2]
 SERVER = ("dashboard", "proxy", "superexec", "superlink")
 SERVICES = {f"server/systemd/fedprivacy-{name}.service" for name in SERVER} | {
     f"clients/hospital-1/systemd/fedprivacy-{name}.service" for name in ("client", "client-superexec")
@@ -94,17 +93,6 @@ def test_who_reads_records_reaches_no_network_and_who_reaches_the_network_sees_n
     assert setting(training, "SocketBindDeny") == ["any"] and not setting(training, "SocketBindAllow")
     (port,) = setting(node, "SocketBindAllow")
     assert f"--runtime-api-address 127.0.0.1:{port.removeprefix('tcp:')}" in " ".join(command_of(training))
-
-
-@pytest.fixture
-def bubblewrap():
-    """Skips the test where the kernel lets nobody make a sandbox, as in some containers: nothing can be installed."""
-    if BWRAP is None:
-        lacking("no bubblewrap; install it, for example apt-get install bubblewrap")
-    probe = [BWRAP, "--ro-bind", "/", "/", "--proc", "/proc", "--unshare-user", "--unshare-pid", "true"]
-    done = subprocess.run(probe, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no sandbox can be made here: {done.stderr}")
 
 
 @pytest.mark.usefixtures("bubblewrap")

