@@ -16,6 +16,7 @@ PROCESSES = "many processes"
 GROUPS = dict.fromkeys(
     (
         "tests/deploy/test_killed.py",
+        "tests/deploy/test_containers.py",
         "tests/deploy/test_deploy_demo.py",
         "tests/deploy/test_sandbox.py",
         "tests/deploy/test_wheel.py",
