@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord
 from safetensors.numpy import save
 
 from fedprivacy._support.durable import write_durably
+from fedprivacy._support.extras import MissingExtraError, needing_extras
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
@@ -35,7 +36,6 @@ from fedprivacy.runs.records.folder import (
     read_history,
     writing,
 )
-from fedprivacy.runs.records.report import draw
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import TaskError
@@ -196,8 +196,11 @@ class Recorder:
         if not (history and history.rounds):
             return
         try:
+            with needing_extras():
+                from fedprivacy.runs.records.report import draw
+
             draw(history, self.folder)
-        except RunFolderError as error:
+        except (MissingExtraError, RunFolderError) as error:
             with suppress(OSError):
                 (self.folder / REPORT).unlink()  # that of fewer rounds, from before the run went on
             where = shlex.quote(str(self.folder))
