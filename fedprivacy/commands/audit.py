@@ -61,7 +61,7 @@ def audit(
     if as_json:
         print_json(findings.summary() | {"page": page, "seconds": round(time.time() - began, 1)})
     else:
-        _show(findings, page or f"none: {unwritten}", time.time() - began, quiet=quiet)
+        _show(findings, page or f"none; {unwritten}", time.time() - began, quiet=quiet)
     raise typer.Exit(0 if findings.passed else 1)
 
 

@@ -36,6 +36,7 @@ from fedprivacy.runs.records.folder import (
     read_history,
     writing,
 )
+from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import TaskError
@@ -196,15 +197,25 @@ class Recorder:
         if not (history and history.rounds):
             return
         try:
-            with needing_extras():
-                from fedprivacy.runs.records.report import draw
-
             draw(history, self.folder)
         except (MissingExtraError, RunFolderError) as error:
             with suppress(OSError):
                 (self.folder / REPORT).unlink()  # that of fewer rounds, from before the run went on
             where = shlex.quote(str(self.folder))
             log.warning("The report is not drawn: %s Later: fedprivacy report %s", error, where)
+
+
+def draw(history: RunHistory, folder: Path) -> None:
+    """Draw figure and report as `report.draw` does, which is imported now: a node has no figures.
+
+    Raises:
+        MissingExtraError: the extra `figures` is not installed.
+        RunFolderError: see there.
+    """
+    with needing_extras():
+        from fedprivacy.runs.records import report
+
+    report.draw(history, folder)
 
 
 def saved(arrays: ArrayRecord, standardise: Standardise | None) -> bytes:
