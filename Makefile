@@ -17,10 +17,10 @@ $(BIN)/python:
 # One stamp for each set of extras, renewed when the project's dependencies change.
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable $(if $(filter run,$*),.,".[$*]")
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@
 
-simulate: $(VENV)/.installed-run
+simulate: $(VENV)/.installed-simulation
 	$(BIN)/fedprivacy simulate
 
 # One thread in each process. Bytecode is kept, whatever the environment says: the tests start a hundred processes, and
@@ -100,7 +100,7 @@ GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu:
 	$(GPU_PYTHON) -m benchmarks.gpu --device $(DEVICE)
 
-deploy-demo: $(VENV)/.installed-run
+deploy-demo: $(VENV)/.installed-simulation
 	$(BIN)/fedprivacy deploy demo --app .
 
 clean:

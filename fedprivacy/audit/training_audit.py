@@ -9,10 +9,10 @@ from os import PathLike
 from pathlib import Path
 
 from fedprivacy._support.console import console_of
+from fedprivacy._support.extras import needing_extras
 from fedprivacy._support.settings import parse
 from fedprivacy.audit.auditor import audit
 from fedprivacy.audit.findings import Findings
-from fedprivacy.audit.findings_page import write_page
 from fedprivacy.audit.progress import progress_on
 from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.simulated.trial import try_task
@@ -75,6 +75,9 @@ def audit_training(
         given = {key: value for key, value in by_name.items() if value is not None and value != ""}
         plan = plan_to_audit(given, folder, own)
     if place := given.get("out") or folder:
+        with needing_extras():
+            from fedprivacy.audit.findings_page import write_page
+
         check_writable(Path(str(place)))
     began = time.time()
     with progress_on(console_of(shown=progress)) as tell:

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedprivacy._support.extras import lacks
 from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
 from fedprivacy._support.settings import kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
@@ -203,7 +204,8 @@ def simulate(
     idle = nobody_trained(history)
     if idle and not as_json:
         OUT.print(f"[yellow]{escape(idle)}", soft_wrap=True)
-    if idle or not (Path(config.out) / REPORT).exists():
+    undrawn = not (Path(config.out) / REPORT).exists() and not lacks("altair", "vl_convert")
+    if idle or undrawn:
         raise typer.Exit(1)
 
 

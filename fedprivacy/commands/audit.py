@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedprivacy._support.extras import MissingExtraError, needing_extras
 from fedprivacy.audit.findings import Findings
 from fedprivacy.commands.terminal import OUT, print_json
 
@@ -38,7 +39,6 @@ def audit(
     as_json: bool,
 ) -> None:
     """Audit and show what was found; see the command's help."""
-    from fedprivacy.audit.findings_page import write_page
     from fedprivacy.audit.progress import progress_on
     from fedprivacy.audit.subject import Effort
     from fedprivacy.runs.records.folder import check_writable, new_run_folder
@@ -57,12 +57,22 @@ def audit(
         began = time.time()
         with progress_on(console) as tell:
             findings = audited(Effort.FULL if full else Effort.QUICK, tell)
-        page = write_page(findings, began, place)
+        page, unwritten = _page(findings, began, place)
     if as_json:
-        print_json(findings.summary() | {"page": str(page), "seconds": round(time.time() - began, 1)})
+        print_json(findings.summary() | {"page": page, "seconds": round(time.time() - began, 1)})
     else:
-        _show(findings, page, time.time() - began, quiet=quiet)
+        _show(findings, page or f"none; {unwritten}", time.time() - began, quiet=quiet)
     raise typer.Exit(0 if findings.passed else 1)
+
+
+def _page(findings: Findings, began: float, place: Path) -> tuple[str | None, str]:
+    """Write the findings into a folder; return the page's path, or None and what is not installed."""
+    try:
+        with needing_extras():
+            from fedprivacy.audit.findings_page import write_page
+    except MissingExtraError as error:  # at a data owner's host the findings count, not their figure
+        return None, str(error)
+    return str(write_page(findings, began, place)), ""
 
 
 def _check_one(*, run_config: Path | None, **subjects: object) -> None:
@@ -135,7 +145,7 @@ MOST_REASONS = 5
 """Maximum number of reasons that are shown of a gate that failed: a claim may be wrong for every client."""
 
 
-def _show(findings: Findings, page: Path, seconds: float, *, quiet: bool) -> None:
+def _show(findings: Findings, page: str, seconds: float, *, quiet: bool) -> None:
     """Gates, reasons, bounds, and the last word; the last one alone if `quiet`."""
     last = f"[bold]Audit of {escape(findings.subject)} {escape(findings.in_words())}[/] ({seconds:.0f} s)."
     if quiet:
@@ -150,7 +160,7 @@ def _show(findings: Findings, page: Path, seconds: float, *, quiet: bool) -> Non
     if findings.lower_bounds:
         OUT.print(_bounds(findings))
     OUT.print(f"\n{last}")
-    OUT.print(f"Seed {findings.seed} asks the same again.\n{READ_ON}\nReport: {escape(str(page))}", soft_wrap=True)
+    OUT.print(f"Seed {findings.seed} asks the same again.\n{READ_ON}\nReport: {escape(page)}", soft_wrap=True)
 
 
 def _gates(findings: Findings) -> Table:

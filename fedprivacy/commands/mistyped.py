@@ -1,4 +1,4 @@
-"""Mistyped options: a command names those that were meant, by their names and by what their help says."""
+"""Commands that name a mistyped option's nearest, by its name and by what its help says, and a missing extra."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
+from fedprivacy._support.extras import MissingExtraError, needing_extras
 from fedprivacy.commands import help_page
+from fedprivacy.commands.terminal import plain_errors
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -68,6 +70,11 @@ class ForgivingCommand(_Forgiving, TyperCommand):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the help at once, as Typer does."""
         help_page.show(self, ctx, everything=False)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; one that needs an extra which is not installed ends with the remedy."""
+        with plain_errors(MissingExtraError, code=2), needing_extras():
+            return super().invoke(ctx)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return all parameters, with an option for the rest of the help where there is more of it."""

@@ -17,14 +17,12 @@ from rich.text import Text
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked
-from fedprivacy.commands.calculator.figure import check_format, save
 from fedprivacy.commands.calculator.pages import facts_table, meaning, training_lines
 from fedprivacy.commands.calculator.trainings import AskingError, TrainingSteps
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.runs.records.folder import read_history
-from fedprivacy.runs.records.risk_figure import risk_figure
 from fedprivacy.values.event_codec import from_list
 from fedprivacy.values.events import History, NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, or_infinite
@@ -320,6 +318,9 @@ def draw(subjects: Sequence[StatedRisk], path: Path, *, listed: bool) -> None:
     Raises:
         AskingError: several datasets are asked about, or the file cannot be written.
     """
+    from fedprivacy.commands.calculator.figure import check_format, save
+    from fedprivacy.runs.records.risk_figure import risk_figure
+
     check_format("figure", path)
     if listed:
         raise AskingError("figure is of one dataset; name it with --dataset.")

@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from fedprivacy._support.extras import MissingExtraError, lacks
 from fedprivacy.runs.settings.configuration import ConfigError, Engine
 
 NEAREST = "auto"
@@ -36,7 +37,7 @@ class Placement:
         Raises:
             ConfigError: lists it.
         """
-        if problems := [*self._about_workers(), *self._about_address()]:
+        if problems := [*self._about_workers(), *self._about_address()] or self._about_ray():
             raise ConfigError(problems)
 
     @property
@@ -94,6 +95,12 @@ class Placement:
         if text != NEAREST and not _HOST_AND_PORT.fullmatch(text):
             return [f"{given}; give host:port, as 'ray start' has printed it, or auto, for the one on this machine."]
         return []
+
+    def _about_ray(self) -> list[str]:
+        if not (self.engine is Engine.RAY or self.elsewhere) or not lacks("ray"):
+            return []
+        given = self.words if self.elsewhere else f"engine is {self.engine}"
+        return [f"{given}, and {MissingExtraError('ray')}"]
 
 
 HERE = Placement()

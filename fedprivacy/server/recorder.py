@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord
 from safetensors.numpy import save
 
 from fedprivacy._support.durable import write_durably
+from fedprivacy._support.extras import MissingExtraError, needing_extras
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
@@ -35,7 +36,7 @@ from fedprivacy.runs.records.folder import (
     read_history,
     writing,
 )
-from fedprivacy.runs.records.report import draw
+from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import TaskError
@@ -197,11 +198,24 @@ class Recorder:
             return
         try:
             draw(history, self.folder)
-        except RunFolderError as error:
+        except (MissingExtraError, RunFolderError) as error:
             with suppress(OSError):
                 (self.folder / REPORT).unlink()  # that of fewer rounds, from before the run went on
             where = shlex.quote(str(self.folder))
             log.warning("The report is not drawn: %s Later: fedprivacy report %s", error, where)
+
+
+def draw(history: RunHistory, folder: Path) -> None:
+    """Draw figure and report as `report.draw` does, which is imported now: a node has no figures.
+
+    Raises:
+        MissingExtraError: the extra `figures` is not installed.
+        RunFolderError: see there.
+    """
+    with needing_extras():
+        from fedprivacy.runs.records import report
+
+    report.draw(history, folder)
 
 
 def saved(arrays: ArrayRecord, standardise: Standardise | None) -> bytes:

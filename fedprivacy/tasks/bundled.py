@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedprivacy._support.extras import needing_extras
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import Shard, ShardSource, Task, holding_nan
 
@@ -56,8 +57,9 @@ class DirichletSplit:
     @lru_cache(maxsize=4)  # noqa: B019 - by the split's values: each client of a simulation asks for the same draw
     def _drawn(self, labels: bytes, kind: str, num_partitions: int) -> list[NDArray[np.int64]]:
         # Imported here: a deployed client reads its folder and should not wait seconds for these in every round.
-        from datasets import Dataset
-        from flwr_datasets.partitioner import DirichletPartitioner
+        with needing_extras():
+            from datasets import Dataset
+            from flwr_datasets.partitioner import DirichletPartitioner
 
         classes = np.frombuffer(labels, kind)
         partitioner = DirichletPartitioner(
@@ -151,7 +153,8 @@ class BundledClassification(Task):
     @cache  # noqa: B019 - a task lives as long as its process
     def _separated(self) -> tuple[Records, Records]:
         """Separate the records: (the clients' records, the server's public ones)."""
-        from sklearn.model_selection import train_test_split
+        with needing_extras():
+            from sklearn.model_selection import train_test_split
 
         features, labels = self.bundled()
         private, public, private_labels, public_labels = train_test_split(

@@ -1,0 +1,41 @@
+"""Extras: third-party packages that an install may lack, and the command that adds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+EXTRAS = {
+    "altair": "figures",
+    "vl_convert": "figures",
+    "datasets": "simulation",
+    "flwr_datasets": "simulation",
+    "ray": "simulation",
+    "sklearn": "simulation",
+}
+"""Extra that installs each module. Other optional modules are refused where they are chosen, by the setting's name."""
+
+
+class MissingExtraError(ImportError):
+    """A module of an extra is not installed. The text names the module and what to type."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(f"{module} is not installed; pip install 'fedprivacy[{EXTRAS[module]}]'.", name=module)
+
+
+@contextmanager
+def needing_extras() -> Iterator[None]:
+    """Raise a `MissingExtraError` where the block imports a module of an extra that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        raise MissingExtraError(module) from error
+
+
+def lacks(*modules: str) -> bool:
+    """Return whether one of these modules is not installed; none is imported."""
+    return any(find_spec(module) is None for module in modules)

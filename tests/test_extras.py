@@ -1,0 +1,135 @@
+"""What a node's install lacks: a client works without it, and whatever needs it names the extra that has it."""
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from fedprivacy._support.extras import EXTRAS
+from tests.house import HOUSE, ROOT, imports
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ONLY_IN_NOTEBOOKS = {"IPython"}
+OFFERED = ("figures", "simulation", "postgres", "tensorboard", "mlflow", "wandb", "prometheus", "fast")
+
+NODE = f"""
+import sys
+for module in {[*EXTRAS, "pandas", "pyarrow"]}:
+    sys.modules[module] = None  # as where it is not installed
+"""
+
+CLIENT = """
+from pathlib import Path
+from tests.flower.deployment import DeployedGrid, charged, deployed_plan, start
+
+plan = deployed_plan(Path.cwd(), rounds=1, clients=1, noise_multiplier=2.0, epsilon=20.0)
+grid = DeployedGrid(plan, Path.cwd())
+assert start(plan, grid).records[-1].participants == ("hospital-0",)
+assert charged(plan, grid, "hospital-0") == {plan.event(): 2}
+"""
+
+COMMAND = """
+from fedprivacy.commands.app import app
+
+app(sys.argv[1:], prog_name="fedprivacy")
+"""
+
+
+def without_extras(program, *typed, cwd, code=0):
+    """Run a program where no module of an extra is installed; return what it printed and what it said on stderr."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200", "NO_COLOR": "1"}
+    command = [sys.executable, "-c", NODE + program, *typed]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, " ".join(done.stderr.split())
+
+
+def test_a_client_trains_is_charged_and_its_guard_is_read(tmp_path):
+    shown, _ = without_extras(CLIENT + COMMAND, "guard", "show", "hospital-0/guard.log", "--json", cwd=tmp_path)
+    assert 0 < json.loads(shown)["epsilon"] < 20
+
+
+def test_a_simulation_ends_with_everything_but_its_report_and_says_how_to_get_that(tmp_path):
+    typed = ("--task", "tests.flower.blobs:Blobs", "--clients", "2", "--rounds", "1", "--epsilon", "9", "--out", "run")
+    printed, said = without_extras(COMMAND, "simulate", *typed, cwd=tmp_path)
+    assert "accuracy" in printed and "Report, with every client: none" in printed
+    assert (
+        "The report is not drawn: altair is not installed; pip install 'fedprivacy[figures]'. "
+        "Later: fedprivacy report run" in said
+    )
+    assert {"model.safetensors", "ledger.db", "rounds.jsonl"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert "not installed" in without_extras(COMMAND, "report", "run", cwd=tmp_path, code=2)[1]
+
+
+NEEDING = {
+    "simulate --engine ray": "engine is ray, and ray is not installed; pip install 'fedprivacy[simulation]'.",
+    "simulate --clients 100 --workers 2": "workers is 2, and ray is not installed",
+    "simulate": "sklearn is not installed; pip install 'fedprivacy[simulation]'.",
+    "compare one two": "altair is not installed; pip install 'fedprivacy[figures]'.",
+    "sweep --epsilon 1,2 --out swept": "altair is not installed",
+    "risk --epsilon 1 --delta 1e-5 --figure risk.png": "altair is not installed",
+    "dashboard": "altair is not installed",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("typed", NEEDING)
+def test_a_command_that_needs_an_extra_names_it_and_runs_nothing(typed, tmp_path):
+    _, said = without_extras(COMMAND, *typed.split(), cwd=tmp_path, code=2)
+    assert said.startswith("error: ") and NEEDING[typed] in said
+    assert not (tmp_path / "swept").exists()
+
+
+@pytest.mark.exhaustive
+def test_a_function_that_needs_an_extra_names_it(tmp_path):
+    asked = "import fedprivacy as fp\ntry: fp.compare\nexcept ImportError as error: print(error)"
+    printed, _ = without_extras(asked, cwd=tmp_path)
+    assert printed == "altair is not installed; pip install 'fedprivacy[figures]'.\n"
+
+
+def test_every_import_is_of_the_base_or_of_an_extra():
+    base, offered = closure(*PROJECT["dependencies"]), closure(*(f"fedprivacy[{extra}]" for extra in OFFERED))
+    owners = importlib.metadata.packages_distributions()
+    modules = {name.partition(".")[0] for path in HOUSE for name in imports(path)}
+    found = {module: {spelt(owner) for owner in owners.get(module, ())} for module in modules}
+    known = sys.stdlib_module_names | {"fedprivacy", *ONLY_IN_NOTEBOOKS}
+    assert {module for module in modules - known if not found[module] & (base | offered)} == set()
+    assert {module for module in EXTRAS if found[module] & base} == set()
+    assert {module for module, extra in EXTRAS.items() if not found[module] & closure(f"fedprivacy[{extra}]")} == set()
+
+
+def closure(*requirements):
+    """The names of all packages that these requirements bring, of those that are installed here."""
+    found, left = {}, [Requirement(each) for each in requirements]
+    while left:
+        one = left.pop()
+        if (spelt(one.name), *sorted(one.extras)) in found:
+            continue
+        if one.name == "fedprivacy":  # as it is written here, whenever it was installed
+            extras = PROJECT["optional-dependencies"]
+            brought = [Requirement(each) for extra in one.extras for each in extras[extra]]
+        else:
+            brought = [Requirement(each) for each in requires(one.name)]
+        found[(spelt(one.name), *sorted(one.extras))] = one
+        chosen = [{"extra": extra} for extra in (*one.extras, "")]
+        left += [each for each in brought if not each.marker or any(map(each.marker.evaluate, chosen))]
+    return {spelt(one.name) for one in found.values()}
+
+
+def requires(name):
+    """What an installed package asks for; of one that is not installed nothing is known."""
+    try:
+        return importlib.metadata.requires(name) or ()
+    except importlib.metadata.PackageNotFoundError:
+        return ()
+
+
+def spelt(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
