@@ -305,7 +305,7 @@ def test_a_server_s_disk_needs_room_for_ledger_model_and_checkpoints(server, mon
     assert "a run needs 16 MB" in told
 
 
-@pytest.mark.parametrize(("side", "least"), [("client", 240), ("server", 120)])
+@pytest.mark.parametrize(("side", "least"), [("client", 240), ("server", 360)])
 def test_memory_that_a_model_does_not_fit_into_is_named_before_a_run_is_charged(request, monkeypatch, side, least):
     """The model has six parameters, 24 bytes."""
     host = request.getfixturevalue(side)
