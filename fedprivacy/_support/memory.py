@@ -1,16 +1,18 @@
-"""Memory that this process may still take: what the machine has left, and what its services' limits allow."""
+"""Memory that this process may hold: what it holds, what the machine has left, what its service's limit allows."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 
-def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return how many bytes this process may still take before Linux ends it; None where that cannot be read.
+def attainable_bytes(root: Path = Path("/")) -> int | None:
+    """Return how many bytes this process may hold in all before Linux ends it; None where that cannot be read.
 
-    The least of what the machine has available, and of what is left in each control group (a service's `MemoryMax`, a
-    container's limit) of this process, version 1 or 2. Cached files count as available: Linux drops them.
+    Those that it holds, and the least of what the machine has available and of what is left in each control group (a
+    service's `MemoryMax`, a container's limit) of this process, version 1 or 2. Cached files count as available: Linux
+    drops them.
 
     Args:
         root: folder that holds `proc` and `sys`.
@@ -18,9 +20,10 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     try:
         known = dict(line.split(":") for line in (root / "proc/meminfo").read_text().splitlines())
         machine = int(known["MemAvailable"].split()[0]) * 1024
+        held = int((root / "proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, KeyError, ValueError):
         return None
-    return min([machine, *_left_in_groups(root)])
+    return held + min([machine, *_left_in_groups(root)])
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:

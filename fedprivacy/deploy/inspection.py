@@ -24,7 +24,7 @@ from platform import python_version
 
 from cryptography import x509
 
-from fedprivacy._support.memory import available_bytes
+from fedprivacy._support.memory import attainable_bytes
 from fedprivacy._support.room import free_bytes, size_text
 from fedprivacy.deploy.certificates import fingerprint, issued
 from fedprivacy.deploy.federation import program
@@ -200,11 +200,11 @@ def room_on(folder: Path, least: int, usual: int, purpose: str) -> str:
 
 def memory_for(least: int, purpose: str) -> str:
     """Compare what this host has left of its memory with the least that is needed; object where it is too little."""
-    available = available_bytes()
-    if available is None:
+    attainable = attainable_bytes()
+    if attainable is None:
         return f"{purpose} needs {size_text(least)}; what is available cannot be read here"
-    words = f"{size_text(available)} available; {purpose} needs {size_text(least)}"
-    if available < least:
+    words = f"{size_text(attainable)} available; {purpose} needs {size_text(least)}"
+    if attainable < least:
         raise Objection(words, "give the host or its service more memory, or agree on a smaller model")
     return words
 

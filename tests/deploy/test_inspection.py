@@ -310,7 +310,7 @@ def test_memory_that_a_model_does_not_fit_into_is_named_before_a_run_is_charged(
     """The model has six parameters, 24 bytes."""
     host = request.getfixturevalue(side)
     for available, verdict in ((least - 1, {"memory": "failed"}), (least, {})):
-        monkeypatch.setattr(inspection, "available_bytes", lambda left=available: left)
+        monkeypatch.setattr(inspection, "attainable_bytes", lambda left=available: left)
         verdicts, told = objections(host)
         assert verdicts == verdict | (NOBODY_ANSWERS if side == "client" else NOT_STARTED)
         assert ("agree on a smaller model" in told) == bool(verdict)

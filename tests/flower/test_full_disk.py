@@ -39,11 +39,11 @@ def trained(node, round, task=WIDE, **changed):
 
 def test_a_client_with_too_little_memory_charges_nothing_and_goes_on_once_there_is_some(node, monkeypatch, caplog):
     task, left = Wide(31_000), iter([4_959_999, 4_960_000])  # ten times 16 bytes for each unit
-    monkeypatch.setattr("fedprivacy.flower.client.local.available_bytes", lambda: next(left))
+    monkeypatch.setattr("fedprivacy.flower.client.local.attainable_bytes", lambda: next(left))
     with caplog.at_level(logging.ERROR, "fedprivacy.client"):
         assert code(trained(node, 1, task)) is RefusalCode.NO_MEMORY
     assert spent(node) == 0 and sealed(node) == []
-    assert "takes 4.96 MB of memory at least, and this process may take 4.96 MB. Nothing was charged." in caplog.text
+    assert "takes 4.96 MB of memory at least, and this process may hold 4.96 MB. Nothing was charged." in caplog.text
     assert RECEIPT in trained(node, 1, task).content
     assert RECEIPT in trained(node, 2, task).content  # the process holds already what it takes, and is not asked again
 

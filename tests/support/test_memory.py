@@ -1,8 +1,10 @@
-"""Memory that a process may still take, as Linux and the limits of its services say it."""
+"""Memory that a process may hold, as Linux and the limits of its services say it."""
+
+import resource
 
 import pytest
 
-from fedprivacy._support.memory import available_bytes
+from fedprivacy._support.memory import attainable_bytes
 
 MB = 1 << 20
 TWO, ONE = (
@@ -13,9 +15,10 @@ TWO, ONE = (
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine with 8,000 MB, of which 5,000 are available."""
+    """A machine with 8,000 MB, of which 5,000 are available; this process holds 70."""
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: {8000 << 10} kB\nMemAvailable:   {5000 << 10} kB\n")
+    (tmp_path / "proc" / "self" / "statm").write_text(f"90000 {70 * MB // resource.getpagesize()} 5000 1 0 9 0\n")
     return tmp_path
 
 
@@ -29,11 +32,11 @@ def group(folder, limit, used, cached, names=TWO):
 
 def of(machine, *lines):
     (machine / "proc/self/cgroup").write_text("".join(f"{line}\n" for line in lines))
-    return available_bytes(machine) / MB
+    return attainable_bytes(machine) / MB - 70
 
 
 def test_without_a_limit_it_is_what_the_machine_has_left(machine):
-    assert available_bytes(machine) == 5000 * MB
+    assert attainable_bytes(machine) == 5070 * MB
     assert of(machine, "0::/user.slice") == 5000
     group(machine / "sys/fs/cgroup/user.slice", "max", 900 * MB, 0)
     assert of(machine, "0::/user.slice") == 5000
@@ -61,4 +64,4 @@ def test_limits_of_the_first_version_count_too(machine):
 
 
 def test_where_linux_does_not_say_it_it_is_unknown(tmp_path):
-    assert available_bytes(tmp_path) is None
+    assert attainable_bytes(tmp_path) is None

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.memory import available_bytes
+from fedprivacy._support.memory import attainable_bytes
 from fedprivacy._support.room import Room, size_text
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
@@ -200,7 +200,7 @@ class LocalClient:
         return None if sealed is None else Released.unsealed(sealed)
 
     def check_memory(self, engine: GradientEngine) -> None:
-        """Compare what this process may still take of the host's memory with what a round takes, before its charge.
+        """Compare what this process may hold of the host's memory with what a round takes, before its charge.
 
         Raises:
             Refused: the round cannot be trained, and Linux would end the process. Nothing was charged.
@@ -208,12 +208,12 @@ class LocalClient:
         if self.guard is None or engine.prepared or self.shard.inputs.device.type != "cpu":
             return
         trained = sum(parameter.nbytes for parameter in trainable_parameters(engine.model).values())
-        needed, available = PARAMETERS_IN_TRAINING * trained, available_bytes()
-        if available is not None and available < needed:
+        needed, attainable = PARAMETERS_IN_TRAINING * trained, attainable_bytes()
+        if attainable is not None and attainable < needed:
             raise Refused(
                 RefusalCode.NO_MEMORY,
                 f"The model has {size_text(trained)} of trained parameters, so a round takes {size_text(needed)} of "
-                f"memory at least, and this process may take {size_text(available)}. Nothing was charged. Give its "
+                f"memory at least, and this process may hold {size_text(attainable)}. Nothing was charged. Give its "
                 "service more memory (MemoryMax), or agree on a smaller model.",
             )
 
