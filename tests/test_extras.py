@@ -1,4 +1,4 @@
-"""What a node's install lacks: a client works without it, and whatever needs it names the extra that has it."""
+"""Extras that a node's install lacks: a client works without them, and whatever needs one names it."""
 
 import importlib.metadata
 import json
@@ -124,7 +124,7 @@ def closure(*requirements):
 
 
 def requires(name):
-    """What an installed package asks for; of one that is not installed nothing is known."""
+    """List the requirements of an installed package; of one that is not installed none are known."""
     try:
         return importlib.metadata.requires(name) or ()
     except importlib.metadata.PackageNotFoundError:

@@ -72,7 +72,7 @@ class ContainedHosts(WrittenHosts):
         self.start(self.server, "dashboard")
 
     def _make_database(self):
-        """What the image of PostgreSQL does at its first start."""
+        """Make the database, as the image of PostgreSQL does at its first start."""
         made = self._described(self.server, "postgresql")[1]
         options = ["--username", made["POSTGRES_USER"], "--auth", made["POSTGRES_HOST_AUTH_METHOD"]]
         for words, typed in (

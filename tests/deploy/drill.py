@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from fedprivacy.deploy.backup import write_backup
-from fedprivacy.deploy.federation import free_ports, program, write_toml
+from fedprivacy.deploy.federation import program, write_toml
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.flower.server.accounts import WITNESS
@@ -52,9 +52,7 @@ class Drill:
         self.server, self.ledger = out / "server", out / "server" / "ledger" / "ledger.db"
         self.told = []
         self.hosts = WrittenHosts(supervisor, out)
-        self.hosts.start_server()
-        self.hosts.register(program("flwr"))
-        self.hosts.start_clients(free_ports(len(HOSPITALS)))
+        self.hosts.set_up()
 
     def client(self, name):
         return self.server.parent / "clients" / name

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import re
 import shutil
 import stat
@@ -19,7 +18,6 @@ import pytest
 import yaml
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.federation import free_ports, program
 from fedprivacy.deploy.probe import answers
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.deploy.services import LEDGER_IN_POSTGRESQL
@@ -35,7 +33,7 @@ HELD = {
     ("client", "--host"): ("127.0.0.1", "0.0.0.0"),
     ("client-superexec", "--runtime-api-address"): ("127.0.0.1:PORT", "client:PORT"),
 }
-"""What differs where the two services of a client have no loopback interface in common: option, on a host, composed."""
+"""Options that differ where a client's two services share no loopback interface: on a host, composed."""
 
 DIGEST = "python@sha256:" + 64 * "0"
 CLUSTER = ["images.fedprivacy=a@sha256:0", "images.nginx=b@sha256:0", "images.postgresql=c@sha256:0"]
@@ -338,19 +336,9 @@ def test_a_deployment_trains_in_the_containers_of_its_compose_files(tmp_path):
     out = deployment(tmp_path, sys.prefix, "compose")
     with Supervisor(tmp_path / "logs") as supervisor:
         hosts = ContainedHosts(supervisor, out, (REPOSITORY, sys.prefix))
-        hosts.start_server()
-        hosts.register(program("flwr"))
-        hosts.start_clients(free_ports(len(HOSPITALS)))
+        hosts.set_up()
         for words in (["check", "."], ["run", "mine-app"]):
-            done = subprocess.run(
-                hosts.typed([sys.executable, "-m", "fedprivacy", "deploy", *words]),
-                env={**os.environ, **hosts.environment},
-                cwd=hosts.server,
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=900,
-            )
+            done = hosts.deploy(*words)
             assert done.returncode == 0, done.stdout + done.stderr
         probed = {
             name: hosts.probed(hosts.server, name)

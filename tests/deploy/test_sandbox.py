@@ -1,6 +1,5 @@
 """The services that `deploy init` writes run in a sandbox: read-only but for their folders, restarted, bounded."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedprivacy.deploy.federation import free_ports, program
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.records.folder import read_history
 from tests.conftest import lacking
@@ -126,18 +124,8 @@ def test_a_deployment_trains_in_the_sandbox_of_its_services(tmp_path):
     out = deployment(tmp_path, sys.prefix)
     with Supervisor(tmp_path / "logs") as supervisor:
         hosts = WrittenHosts(supervisor, out, partial(sandboxed, seen=(REPOSITORY, sys.prefix, tmp_path)))
-        hosts.start_server()
-        hosts.register(program("flwr"))
-        hosts.start_clients(free_ports(len(HOSPITALS)))
-        done = subprocess.run(
-            [sys.executable, "-m", "fedprivacy", "deploy", "run", "mine-app"],
-            env={**os.environ, **hosts.environment},
-            cwd=hosts.server,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=900,
-        )
+        hosts.set_up()
+        done = hosts.deploy("run", "mine-app")
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = (hosts.server / "runs").iterdir()
     assert [record.participants for record in read_history(run).rounds[-2:]] == [HOSPITALS, HOSPITALS]

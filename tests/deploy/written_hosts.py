@@ -7,13 +7,14 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import time
 import tomllib
 from contextlib import suppress
 from pathlib import Path
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.federation import flower_environment, free_ports, healthy, write_toml
+from fedprivacy.deploy.federation import flower_environment, free_ports, healthy, program, write_toml
 from tests.terminal import CliRunner
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
@@ -120,6 +121,24 @@ class WrittenHosts:
         port = tomllib.loads((self.server / "party.toml").read_text())["superlink-port"]
         trust = ssl.create_default_context(cafile=str(self.server / "ca.crt"))
         self._supervisor.wait_until_ready(superlink, lambda: healthy(f"127.0.0.1:{port}", trust), timeout=600)
+
+    def set_up(self):
+        """Start the server, register the clients, start them."""
+        self.start_server()
+        self.register(program("flwr"))
+        self.start_clients(free_ports(len(self.clients)))
+
+    def deploy(self, *words):
+        """Run a command of `fedprivacy deploy` on the server's host to its end."""
+        return subprocess.run(
+            self.typed([sys.executable, "-m", "fedprivacy", "deploy", *words]),
+            env={**os.environ, **self.environment},
+            cwd=self.server,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
 
     def start_clients(self, ports):
         """Every SuperNode, each on a port of its own, since they share this host."""
