@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flwr.app.user_config import UserConfig
-from torch import Tensor
+from torch import nn
 
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.deploy.inspection import (
@@ -32,7 +32,7 @@ from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import GUARD, NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.flower.client.release import most_sealed
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.gradients.memory import PARAMETERS_IN_TRAINING
+from fedprivacy.gradients.memory import training_bytes
 from fedprivacy.guard import KEPT_UPDATES, Guard
 from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside
@@ -204,16 +204,15 @@ def _guard(settings: NodeSettings, party: Party) -> str:
 
 def _room(settings: NodeSettings, party: Party) -> str:
     """Compare the guard's disk with one round, and with all updates and vectors of one run that are kept there."""
-    parameters = _trained(settings, party)
+    parameters = trainable_parameters(_model(settings, party))
     update, own = most_sealed(parameters), 2 * sum(parameter.nbytes for parameter in parameters.values())
     return room_on(settings.guard.parent, update + ENTRIES_ROOM, (KEPT_UPDATES + 1) * update + own, "a round")
 
 
 def _memory(settings: NodeSettings, party: Party) -> str:
-    trained = sum(parameter.nbytes for parameter in _trained(settings, party).values())
-    return memory_for(PARAMETERS_IN_TRAINING * trained, "a round")
+    return memory_for(training_bytes(_model(settings, party)), "a round")
 
 
-def _trained(settings: NodeSettings, party: Party) -> dict[str, Tensor]:
+def _model(settings: NodeSettings, party: Party) -> nn.Module:
     with hushed():
-        return trainable_parameters(_task(settings, party).model())
+        return _task(settings, party).model()

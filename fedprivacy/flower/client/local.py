@@ -46,7 +46,7 @@ from fedprivacy.flower.wire.messages import (
     SpendingMessage,
 )
 from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters, trainable_parameters
-from fedprivacy.gradients.memory import PARAMETERS_IN_TRAINING
+from fedprivacy.gradients.memory import training_bytes
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -207,14 +207,13 @@ class LocalClient:
         """
         if self.guard is None or engine.prepared or self.shard.inputs.device.type != "cpu":
             return
-        trained = sum(parameter.nbytes for parameter in trainable_parameters(engine.model).values())
-        needed, attainable = PARAMETERS_IN_TRAINING * trained, attainable_bytes()
+        needed, attainable = training_bytes(engine.model), attainable_bytes()
         if attainable is not None and attainable < needed:
             raise Refused(
                 RefusalCode.NO_MEMORY,
-                f"The model has {size_text(trained)} of trained parameters, so a round takes {size_text(needed)} of "
-                f"memory at least, and this process may hold {size_text(attainable)}. Nothing was charged. Give its "
-                "service more memory (MemoryMax), or agree on a smaller model.",
+                f"A round on this model takes {size_text(needed)} of memory at least, and this process may hold "
+                f"{size_text(attainable)}. Nothing was charged. Give its service more memory (MemoryMax), or agree on "
+                "a smaller model.",
             )
 
     @contextmanager
