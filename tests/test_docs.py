@@ -35,9 +35,10 @@ def defined(module):
 
 
 @cache
-def loggers():
-    """Names of loggers, which are like those of modules."""
-    return {name for source in SOURCES for name in re.findall(r'getLogger\("([\w.]+)"\)', source.read_text())}
+def like_modules():
+    """Names of loggers and of records on the wire, which are like those of modules."""
+    named = re.compile(r'getLogger\("([\w.]+)"\)|^[A-Z_]+ = "(fedprivacy\.[\w.-]+)"$', re.MULTILINE)
+    return {name.partition("-")[0] for source in SOURCES for pair in named.findall(source.read_text()) for name in pair}
 
 
 def missing_path(path, test):
@@ -49,7 +50,7 @@ def missing_path(path, test):
 
 def missing_name(dotted):
     """What is wrong with `package.module.name`; empty: nothing."""
-    if dotted in loggers():
+    if dotted in like_modules():
         return ""
     first, *rest = dotted.split(".")
     place = ROOT / first

@@ -43,41 +43,134 @@ class Reason:
     """The meaning of a reason code."""
 
     words: str  # a clause for people
+    remedy: str  # what the people who run server or client can do
     # True if the client refused before it touched a record: its charge is returned. Any other charge stands.
     refused: bool = False
 
 
+_READ_LOGS = "read the logs of server and client"
+
 REASONS = {
-    "no-reply": Reason("the client did not answer in time"),
-    "unreachable": Reason("Flower lost the client or its reply on the way"),
-    "app-failed": Reason("the client's app ended with an error, which its own log names"),
-    "dropped-out": Reason("the simulated client went away without an answer"),
-    "too-late": Reason("the simulated client answered when the round was over; what it released is charged"),
-    "budget-exhausted": Reason("the client's own guard refused: its budget is spent", refused=True),
-    "grant-invalid": Reason("the client refused a grant that it could not accept", refused=True),
-    "seed-in-deployment": Reason("the client refused to train with a known seed", refused=True),
-    "no-guard": Reason("the client has no guard and refused to train", refused=True),
-    "guard-unusable": Reason("the client could not write down the charge and refused to train", refused=True),
-    "no-room": Reason("the client's disk has no room for a round, and it refused to train", refused=True),
-    "no-memory": Reason("the client's host has too little memory for the model, and it refused to train", refused=True),
-    "no-key": Reason("the client has no key to sign with and refused to train", refused=True),
-    "node-config-invalid": Reason("the client's own node configuration is incomplete or wrong", refused=True),
-    "task-not-allowed": Reason("the client's own node configuration does not allow this task", refused=True),
-    "question-not-allowed": Reason("the client's own node configuration does not allow these questions", refused=True),
-    "questions-exhausted": Reason("the client's own guard refused: its budget for questions is spent", refused=True),
-    "enrolment-invalid": Reason("the client's own server did not sign the request to enrol", refused=True),
-    "already-charged": Reason("the client had been charged when it died, and lost its update"),
-    "client-failed": Reason("training failed on the client's host"),
-    "malformed-refusal": Reason("the client's refusal could not be read"),
-    "malformed-receipt": Reason("the client's receipt could not be read"),
-    "receipt-does-not-match-grant": Reason("the client's receipt says something else than the grant"),
-    "forged-receipt": Reason("the client's key did not sign the receipt"),
-    "receipt-of-another-update": Reason("the receipt was signed for another update"),
-    "too-large": Reason("a parameter of the update is beyond 1e15"),
-    "wrong-arrays": Reason("the update holds other parameters than the model"),
-    "wrong-shape": Reason("a parameter of the update has another shape than the model's"),
-    "undecodable": Reason("a parameter of the update could not be read"),
-    "not-finite": Reason("a parameter of the update is infinite or not a number"),
+    "no-reply": Reason(
+        "the client did not answer in time",
+        "look whether the client's SuperNode runs; raise round-timeout if its training takes longer",
+    ),
+    "unreachable": Reason(
+        "Flower lost the client or its reply on the way",
+        "look for the client's SuperNode, its network and the proxy; the next round asks it again",
+    ),
+    "app-failed": Reason(
+        "the client's app ended with an error, which its own log names",
+        "read the error in the log of the client's host; mend the task or the host, and start another run",
+    ),
+    "dropped-out": Reason("the simulated client went away without an answer", "nothing: drop-out simulates it"),
+    "too-late": Reason(
+        "the simulated client answered when the round was over; what it released is charged",
+        "nothing: deadline and speeds simulate it; a later deadline or more over-selection averages more updates",
+    ),
+    "budget-exhausted": Reason(
+        "the client's own guard refused: its budget is spent",
+        "nothing, if that was the plan; otherwise the data owner decides on a larger budget in its node configuration",
+        refused=True,
+    ),
+    "grant-invalid": Reason(
+        "the client refused a grant that it could not accept",
+        "read the client's log, which names the setting; agree on it, or give server and client the same version",
+        refused=True,
+    ),
+    "seed-in-deployment": Reason(
+        "the client refused to train with a known seed",
+        "take seed out of the run: whoever knows it can remove the noise",
+        refused=True,
+    ),
+    "no-guard": Reason(
+        "the client has no guard and refused to train",
+        "name a file for the guard in the client's node configuration",
+        refused=True,
+    ),
+    "guard-unusable": Reason(
+        "the client could not write down the charge and refused to train",
+        "run fedprivacy deploy check on the client's host: it says what is wrong with the guard's file",
+        refused=True,
+    ),
+    "no-room": Reason(
+        "the client's disk has no room for a round, and it refused to train",
+        "free the disk on the client's host; fedprivacy deploy check says how much a round needs",
+        refused=True,
+    ),
+    "no-memory": Reason(
+        "the client's host has too little memory for the model, and it refused to train",
+        "give the client's service more memory (MemoryMax), or agree on a smaller model",
+        refused=True,
+    ),
+    "no-key": Reason(
+        "the client has no key to sign with and refused to train",
+        "make the client's key on its host with fedprivacy deploy client-key, and enrol it at the server",
+        refused=True,
+    ),
+    "node-config-invalid": Reason(
+        "the client's own node configuration is incomplete or wrong",
+        "run fedprivacy deploy check on the client's host: it names each wrong setting",
+        refused=True,
+    ),
+    "task-not-allowed": Reason(
+        "the client's own node configuration does not allow this task",
+        "run a task that the client's node configuration names, or let the data owner name this one",
+        refused=True,
+    ),
+    "question-not-allowed": Reason(
+        "the client's own node configuration does not allow these questions",
+        "ask what the client's node configuration allows, or let the data owner allow these questions",
+        refused=True,
+    ),
+    "questions-exhausted": Reason(
+        "the client's own guard refused: its budget for questions is spent",
+        "read the answers that are kept, which costs nothing; or let the data owner set aside more for questions",
+        refused=True,
+    ),
+    "enrolment-invalid": Reason(
+        "the client's own server did not sign the request to enrol",
+        "give the client the key of the server that runs now, in its node configuration",
+        refused=True,
+    ),
+    "already-charged": Reason(
+        "the client had been charged when it died, and lost its update",
+        "nothing: the charge stands, and the next round asks the client again",
+    ),
+    "client-failed": Reason(
+        "training failed on the client's host", "read the error in the log of the client's host; the charge stands"
+    ),
+    "malformed-refusal": Reason("the client's refusal could not be read", "give server and client the same version"),
+    "malformed-receipt": Reason(
+        "the client's receipt could not be read", "give server and client the same version; the charge stands"
+    ),
+    "receipt-does-not-match-grant": Reason(
+        "the client's receipt says something else than the grant",
+        "give server and client the same version; if they have it, ask the client's owner who changed its program",
+    ),
+    "forged-receipt": Reason(
+        "the client's key did not sign the receipt",
+        "ask the client's owner: someone else answered in its name, or its key was replaced without ledger rebind",
+    ),
+    "receipt-of-another-update": Reason(
+        "the receipt was signed for another update",
+        "ask the client's owner, and look for what changes messages on their way",
+    ),
+    "too-large": Reason(
+        "a parameter of the update is beyond 1e15", "lower the learning rate or the clipping norm: training diverges"
+    ),
+    "wrong-arrays": Reason(
+        "the update holds other parameters than the model", "give every client the same version of the task"
+    ),
+    "wrong-shape": Reason(
+        "a parameter of the update has another shape than the model's", "give every client the same version of the task"
+    ),
+    "undecodable": Reason(
+        "a parameter of the update could not be read", "give server and client the same version of Flower"
+    ),
+    "not-finite": Reason(
+        "a parameter of the update is infinite or not a number", "lower the learning rate: training diverges"
+    ),
 }
 """Reasons by code, the part of a reason before its first colon."""
 
@@ -86,8 +179,8 @@ def reason_of(text: str) -> Reason:
     """Return the meaning of a reason, with or without a detail after its code; unknown codes stand for themselves."""
     code = text.partition(":")[0]
     if code.startswith("client-error-"):  # of runs before version 0.2
-        return Reason("Flower could not deliver the message, or the client's app ended with an error")
-    return REASONS.get(code, Reason(code.replace("-", " ")))
+        return Reason("Flower could not deliver the message, or the client's app ended with an error", _READ_LOGS)
+    return REASONS.get(code, Reason(code.replace("-", " "), _READ_LOGS))
 
 
 class ClientState(enum.StrEnum):

@@ -152,6 +152,7 @@ def test_every_client_has_its_account_in_the_order_in_which_people_count_and_fai
         ("wrong-shape", "1", "client-2", "stands"),
     ]
     assert rows[1]["What it means"].endswith("body.0.weight")
+    assert rows[1]["What to do"] == "give every client the same version of the task"
     assert "None: every update that was asked for was used." in page(alike()).text
 
 
@@ -164,6 +165,11 @@ def test_every_refusal_is_explained_and_what_became_of_its_charge_and_another_re
     for code in RefusalCode:
         assert shown[code.value]["Charge"] == ("returned" if code.before_any_record else "stands")
         assert shown[code.value]["What it means"] != code.value.replace("-", " ")
+        assert (
+            shown[code.value]["What to do"]
+            != shown["client-error-0"]["What to do"]
+            == "read the logs of server and client"
+        )
     assert shown["client-error-0"]["Charge"] == "stands"
 
 

@@ -180,6 +180,8 @@ class SpendingMessage(SignedMessage):
     """The spending that a grant allows and its receipt confirms.
 
     Attributes:
+        run_id: the run's name in the server's ledger.
+        round: round of the run, counted from 1.
         client_id: the client that may spend.
         attempt: attempt at this round, counted from 1: a client trains once for each, and can send its sealed update
             again.

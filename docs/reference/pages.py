@@ -1,0 +1,251 @@
+"""Writes the reference from the program itself: settings, commands, refusals, the ledger's tables, the wire.
+
+python docs/reference/pages.py    # after a change of any of them: tests/test_reference.py says when
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import typer
+from sqlalchemy import Table
+
+from fedprivacy._support.settings import KIND_WORDS, Value, key_of, kind_of, range_words
+from fedprivacy.commands.app import app
+from fedprivacy.flower.wire.messages import (
+    VERSION,
+    Enrolment,
+    EnrolmentRequest,
+    Grant,
+    QuestionGrant,
+    Receipt,
+    Refusal,
+    WireMessage,
+)
+from fedprivacy.ledger.schema import metadata
+from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, resolve
+from fedprivacy.training.algorithms import ALGORITHM_SETTINGS
+from fedprivacy.values.spent import REASONS
+
+FOLDER = Path(__file__).parent.resolve()
+
+_MESSAGES: tuple[type[WireMessage], ...] = (EnrolmentRequest, Enrolment, Grant, QuestionGrant, Receipt, Refusal)
+
+_OBEYED_BY_CLIENTS = {*(field.name for field in dataclasses.fields(Grant)), *ALGORITHM_SETTINGS} | {
+    *("local_steps", "batch_size", "client_terms"),  # granted as steps, sampling_rate and noise_multiplier
+    *("learning_rate_schedule", "fine_tuning_rounds"),  # granted as a round's learning_rate and algorithm
+    "proximal_mu",  # beside the grant, in the configuration of Flower's FedProx
+}
+
+_MADE = "<!-- Made by docs/reference/pages.py: change the program, not this page. -->"
+
+
+def pages() -> dict[str, str]:
+    """Every page that is made from the program, by its file's name."""
+    made = {
+        "settings.md": settings(),
+        "commands.md": commands(),
+        "refusals.md": refusals(),
+        "ledger-tables.md": ledger_tables(),
+        "wire.md": wire(),
+    }
+    return {name: f"{_MADE}\n\n{text}\n" for name, text in made.items()}
+
+
+def settings() -> str:
+    """Every setting of a run, group by group."""
+    digits = resolve({"task": "digits"}).public()
+    parts = [
+        f"""# Settings of a run
+
+The {len(FIELDS)} settings of a run. Each is written the same way everywhere: as an option (`--local-steps 5`), in a
+[run file](../how-to/run-file.md) and in Flower's run config (`local-steps = 5`), and with underscores in Python
+(`fp.simulate("digits", local_steps=5)`). A setting that you leave open is decided by the task's recipe, then by
+its default. *In digits* is its value in a plain `fedprivacy simulate`. *Who obeys*: what a client obeys travels to it
+in [the grant](wire.md#grant), and it refuses what its owner does not allow; the server obeys all others."""
+    ]
+    for group in GROUPS:
+        fields = dataclasses.fields(group)
+        rows = [_setting(field, digits[key_of(field.name)]) for field in fields if key_of(field.name) in FIELDS]
+        parts += [
+            f"## {group.question}",
+            _table(["setting", "what", "values", "default", "in digits", "who obeys"], rows),
+        ]
+    return "\n\n".join(parts)
+
+
+def _setting(field: dataclasses.Field[Any], in_digits: Value | None) -> Sequence[str]:
+    default = "the task's own" if field.default is dataclasses.MISSING else field.default
+    obeys = "each client" if field.name in _OBEYED_BY_CLIENTS else "server"
+    return (
+        f"`{key_of(field.name)}`",
+        str(field.metadata["help"]),
+        _values(field),
+        "open" if default in ("", None) else str(default),
+        "" if in_digits in ("", None) else f"`{in_digits}`",
+        obeys,
+    )
+
+
+def _values(field: dataclasses.Field[Any]) -> str:
+    choices, (low, high) = field.metadata["choices"], field.metadata["bounds"]
+    if choices is not None:
+        source = ", or `path/to/file.py:name`" if field.metadata["or_source"] else ""
+        return ", ".join(f"`{choice}`" for choice in choices if choice) + source
+    kind = kind_of(field)
+    if kind not in ("int", "float") or (low, high) == (-float("inf"), float("inf")):
+        return KIND_WORDS[kind]
+    return f"{KIND_WORDS[kind]} {range_words(low, high, low)}"
+
+
+def commands() -> str:
+    """Every command, with its options."""
+    command = typer.main.get_command(app)
+    parts = [
+        """# Commands
+
+Every command with its options, as `--help` shows them. Options that are settings of a run are explained
+[on their own page](settings.md), and so are [exit codes](exit-codes.md).""",
+        *_commands("fedprivacy", command),
+    ]
+    return "\n\n".join(parts)
+
+
+def _commands(name: str, command: click.Command) -> Iterator[str]:
+    yield f"## `{name}`"
+    usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
+    yield f"`{usage}`"
+    yield _paragraphs(command.help or "")
+    own = [each for each in command.params if not _is_setting(each) and getattr(each, "help", None)]
+    taken = [f"`{each.opts[0]}`" for each in command.params if _is_setting(each)]
+    if own:
+        yield _table(["argument or option", "what"], [_parameter(each) for each in own])
+    if taken:
+        yield f"Settings: {', '.join(taken)}."
+    for word, each in getattr(command, "commands", {}).items():
+        yield from _commands(f"{name} {word}", each)
+
+
+def _is_setting(parameter: click.Parameter) -> bool:
+    """Tell whether an option is a setting, in the setting's own words."""
+    key = key_of(str(parameter.name))
+    return key in FIELDS and str(FIELDS[key].metadata["help"]) in str(getattr(parameter, "help", ""))
+
+
+def _parameter(parameter: click.Parameter) -> Sequence[str]:
+    named = [str(parameter.name).upper()] if parameter.param_type_name == "argument" else parameter.opts
+    return ", ".join(f"`{name}`" for name in (*named, *parameter.secondary_opts)), str(getattr(parameter, "help", ""))
+
+
+def refusals() -> str:
+    """Every reason why an update was not used."""
+    rows = [
+        (f"`{code}`", each.words, "returned" if each.refused else "stands", each.remedy)
+        for code, each in REASONS.items()
+    ]
+    return "\n\n".join(
+        [
+            """# Refusals and failures
+
+Why a client's update is not in the model: the codes in a run's report, on the dashboard, in the ledger and in logs.
+A client sends a code and never a text; a detail may follow after a colon. The charge of a client that refused before
+it read a record is returned. Any other charge stands: a client that did not answer may have trained all the same.""",
+            _table(["code", "what it means", "its charge", "what to do"], rows),
+        ]
+    )
+
+
+def ledger_tables() -> str:
+    """Every table of the ledger."""
+    parts = [
+        """# The ledger's tables
+
+[The ledger](../how-to/ledger.md) is the journal: every other table holds the state after all of its entries, in a
+form for queries. `fedprivacy ledger verify` replays the journal and compares. Read with any client of SQLite or
+PostgreSQL; write with `fedprivacy` alone, because a changed row no longer agrees with the journal. A new version may
+change tables (`fedprivacy ledger upgrade` converts yours); programs that must last should read
+`fedprivacy ledger export`."""
+    ]
+    for table in metadata.sorted_tables:
+        parts += [f"## `{table.name}`", _table(["column", "type", "what"], [*_columns(table)])]
+    return "\n\n".join(parts)
+
+
+def _columns(table: Table) -> Iterator[Sequence[str]]:
+    for column in table.columns:
+        told = [column.comment or ""]
+        told += ["key"] * column.primary_key
+        told += sorted(f"as in `{key.target_fullname}`" for key in column.foreign_keys)
+        told += ["may be null"] * (bool(column.nullable) and "null" not in told[0])
+        kind = type(column.type).__name__
+        yield f"`{column.name}`", kind.lower(), "; ".join(text for text in told if text)
+
+
+def wire() -> str:
+    """Every record that crosses between server and client, beside Flower's arrays."""
+    parts = [
+        f"""# The wire
+
+What crosses between server and clients besides the model's arrays: records of Flower messages (`ConfigRecord`), all
+of version {VERSION}. A record of another version, with a field too many or too few, or with a value of another type is
+refused, so server and clients are [upgraded together](../how-to/operate.md#upgrade). Nothing else leaves a client.
+[What each field of a grant does](../explanation/server-fields.md); [what an adversary
+sees](../explanation/threat-model.md)."""
+    ]
+    for message in _MESSAGES:
+        told = _attributes(message)
+        rows = [
+            (f"`{each.name}`", str(each.type).rsplit(".", maxsplit=1)[-1], told.get(each.name, ""))
+            for each in dataclasses.fields(message)
+        ]
+        parts += [f"## {_spaced(message.__name__)}", f"`{message.name}`. {_summary(message)}"]
+        parts.append(_table(["field", "type", "what"], rows))
+    return "\n\n".join(parts)
+
+
+def _attributes(message: type) -> Mapping[str, str]:
+    """The words about each field in the docstrings of a class and of those that it builds on."""
+    told: dict[str, str] = {}
+    for each in reversed(message.__mro__):
+        _, _, listed = (inspect.getdoc(each) or "").partition("Attributes:\n")
+        for names, words in re.findall(r"^    ([\w, ]+): (.*(?:\n {8}.*)*)", listed, re.MULTILINE):
+            told |= dict.fromkeys(names.split(", "), _linked(" ".join(words.split())))
+    return told
+
+
+def _summary(message: type) -> str:
+    paragraphs, _, _ = (inspect.getdoc(message) or "").partition("\n\n")
+    return _linked(" ".join(paragraphs.split()))
+
+
+def _linked(words: str) -> str:
+    return words.replace("as in `Grant`", "as in [the grant](#grant)")
+
+
+def _spaced(name: str) -> str:
+    first, *others = re.findall(r"[A-Z][a-z]*", name)
+    return " ".join([first, *(word.lower() for word in others)])
+
+
+def _paragraphs(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.replace("\f", "")))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("\\[", "[").replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)

@@ -1,0 +1,45 @@
+"""The reference: its pages say what the program says, and leave nothing out."""
+
+import re
+import runpy
+
+import pytest
+
+from fedprivacy.flower.wire.messages import RefusalCode
+from fedprivacy.ledger.schema import metadata
+from fedprivacy.runs.settings.configuration import FIELDS
+from tests.house import ROOT
+
+FOLDER = ROOT / "docs/reference"
+MADE = runpy.run_path(str(FOLDER / "pages.py"))["pages"]()
+PUBLIC = (ROOT / "tests/public_names.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", sorted(MADE))
+def test_a_page_is_what_the_program_makes_now(name):
+    assert (FOLDER / name).read_text() == MADE[name], "run python docs/reference/pages.py"
+
+
+def rows(page):
+    """What comes first in the rows of a page's tables."""
+    return re.findall(r"^\| `([^`]+)`", MADE[page], re.MULTILINE)
+
+
+def titles(page):
+    return re.findall(r"^## `?([^`\n]+)`?$", MADE[page], re.MULTILINE)
+
+
+def test_every_setting_command_code_and_table_is_there():
+    assert sorted(rows("settings.md")) == sorted(FIELDS)
+    assert sorted(titles("commands.md")) == [
+        name for name in PUBLIC if re.fullmatch(r"fedprivacy(?: [a-z][a-z-]*)*", name)
+    ]
+    assert set(rows("refusals.md")) > set(RefusalCode)
+    assert sorted(titles("ledger-tables.md")) == sorted(metadata.tables)
+    assert {"Grant", "Receipt", "Refusal"} < set(titles("wire.md"))
+
+
+def test_nothing_is_left_without_words():
+    for page in ("settings.md", "refusals.md", "wire.md", "commands.md"):
+        empty = [line for line in MADE[page].splitlines() if re.match(r"\| `[^|]+ \|  \|", line)]
+        assert empty == [], page
