@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint bench gpu deploy-demo clean
+.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint bench gpu docs docs-serve deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -99,6 +99,17 @@ DEVICE ?= cuda
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 gpu:
 	$(GPU_PYTHON) -m benchmarks.gpu --device $(DEVICE)
+
+# The documentation as a site, which can be read and searched from a disk: no network, no server.
+docs: $(VENV)/.installed-simulation $(VENV)/.installed-docs
+	rm -rf site
+	mkdir -p site/pages
+	$(BIN)/python docs/site/pages.py site/pages
+	$(BIN)/python -m sphinx --quiet --fail-on-warning -b html site/pages site/html
+	@echo "Built. Next: open site/html/index.html, or 'make docs-serve' for other machines' browsers."
+
+docs-serve: docs
+	$(BIN)/python -m http.server --directory site/html 8000
 
 deploy-demo: $(VENV)/.installed-simulation
 	$(BIN)/fedprivacy deploy demo --app .

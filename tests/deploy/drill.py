@@ -61,7 +61,8 @@ class Drill:
         """Start a run, or go on with one; return its folder."""
         self._runs += 1
         out = self.server / "runs" / f"run-{self._runs}"
-        common = {"task": f"{self.server}/mine.py:Sides", "clients": clients, "rounds": rounds, "round-timeout": 90.0}
+        common = {"task": f"{self.server}/mine.py:Sides", "clients": clients, "rounds": rounds}
+        common |= {"node-timeout": 600.0, "round-timeout": 90.0}
         books = {"ledger": ledger or f"sqlite:///{self.ledger}", "signing-key": f"{self.server}/signing.key"}
         privacy = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta, "noise-multiplier": 3.0}
         given = {"resume": str(resume)} if resume else {"out": str(out)}
@@ -82,13 +83,6 @@ class Drill:
 
     def completed(self):
         assert self.ended() == 0, self.run.tail(60)
-
-    def restart_clients(self):
-        """As their units do with what has ended: after the time in which the server may still take it for running."""
-        time.sleep(70)
-        for name in HOSPITALS:
-            for service in ("client", "client-superexec"):
-                self.hosts.start(self.client(name), service)
 
     def whole_run(self):
         out = self.start_run(rounds=2)
@@ -115,8 +109,9 @@ def drill(tmp_path_factory, request):
     terminal = request.config.pluginmanager.get_plugin("terminalreporter")
     with Supervisor(folder / "logs") as supervisor:
         drill = Drill(supervisor, folder)
-        drill.whole_run()
-        yield drill
+        with drill.hosts.kept_running():
+            drill.whole_run()
+            yield drill
     if terminal:  # a worker of pytest-xdist has none
         terminal.write_line("")
         for fault, lost, seconds, words in drill.told:
@@ -143,7 +138,8 @@ def test_killed_supernode(drill, tells):
     history = read_history(out)
     assert ("hospital-2",) in [record.participants for record in history.rounds]
     tells(failure(history, "hospital-1"))
-    drill.restart_clients()
+    for service in ("client", "client-superexec"):
+        drill.hosts.start(drill.client("hospital-1"), service)
     assert drill.whole_run().last.participants == HOSPITALS
 
 
@@ -194,8 +190,7 @@ def test_wrong_certificate(drill, tells, wrong, tmp_path):
     tells(check(drill, "hospital-1", "server"))
     own.write_bytes(right)
     restart_proxy(drill)
-    drill.restart_clients()  # a SuperNode that meets such a certificate ends
-    assert drill.whole_run().last.participants == HOSPITALS
+    assert drill.whole_run().last.participants == HOSPITALS  # a SuperNode that meets such a certificate ends
 
 
 def test_lost_server_restored_from_a_backup_of_its_run(drill, tells, tmp_path):

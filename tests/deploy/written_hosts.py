@@ -8,9 +8,10 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import tomllib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedprivacy.commands.deploy import deploy_app
@@ -105,7 +106,7 @@ class WrittenHosts:
     def __init__(self, supervisor, folder, command=command_of):
         self._supervisor = supervisor
         self._command = command
-        self._running = {}
+        self._running, self._lock = {}, threading.RLock()
         self.server = folder / "server"
         self.clients = sorted((folder / "clients").iterdir())
 
@@ -186,17 +187,41 @@ class WrittenHosts:
 
     def start(self, folder, service):
         """A service of the party in a folder, unless it is running."""
-        if (running := self._running.get((folder, service))) and running.running:
-            return running
-        words, environment = self._described(folder, service)
-        words = [NGINX if word == "/usr/sbin/nginx" else word for word in words]
-        process = self._supervisor.start(f"{folder.name}-{service}", words, environment=environment, directory=folder)
-        self._running[folder, service] = process
-        return process
+        with self._lock:
+            if (running := self._running.get((folder, service))) and running.running:
+                return running
+            words, environment = self._described(folder, service)
+            words = [NGINX if word == "/usr/sbin/nginx" else word for word in words]
+            name = f"{folder.name}-{service}"
+            process = self._supervisor.start(name, words, environment=environment, directory=folder)
+            self._running[folder, service] = process
+            return process
+
+    @contextmanager
+    def kept_running(self):
+        """Start again, after its unit's time, what ends by itself; what `kill` ends stays ended until `start`."""
+        done = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(done,))
+        watch.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watch.join()
+
+    def _watch(self, done):
+        rest = {}  # seconds until an ended service is started again
+        while not done.wait(1):
+            with self._lock:
+                ended = [place for place, process in self._running.items() if not process.running]
+                rest = {place: rest.get(place, int(*setting(_unit(*place), "RestartSec"))) - 1 for place in ended}
+                for place in (place for place in ended if rest[place] <= 0):
+                    self.start(*place)
 
     def kill(self, folder, service):
         """SIGKILL to a service and all that it started: no handler runs, no buffer is written."""
-        process = self._running[folder, service]
+        with self._lock:
+            process = self._running.pop((folder, service))
         for pid in (process.pid, *_offspring(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

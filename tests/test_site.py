@@ -1,0 +1,82 @@
+"""The documentation as a site: complete, without a warning, readable on any screen, without a network."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+from tests.house import ROOT
+
+SITE = ROOT / "docs/site"
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The names of the module that gathers the site's pages."""
+    monkeypatch.syspath_prepend(str(SITE))
+    return runpy.run_path(str(SITE / "pages.py"))
+
+
+def test_the_sidebar_lists_every_document_once(made):
+    listed = [place for places in made["CONTENTS"].values() for place in places]
+    assert len(listed) == len(set(listed))
+    there = {place if "/" in place or place == "what-you-can-do" else f"how-to/{place}" for place in listed}
+    documents = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    documents = {path.removesuffix(".md") for path in documents - {"README.md"}} | {"reference/python"}
+    assert there >= documents
+    assert {place for place in there - documents if not place.startswith("repository/")} == {"what-you-can-do"}
+
+
+def test_what_stands_outside_of_the_documents_is_taken_along_and_links_lead_there(made):
+    pages = made["pages"]()
+    assert {"README.md", "clients/README.md", "simulations/digits.py", "SECURITY.md"} <= pages.keys()
+    assert "](how-to/deploy.md)" in pages["README.md"]
+    assert "](repository/clients/README.md)" in pages["README.md"]
+    assert "](../index.md" in pages["docs/for/privacy-officers.md"]
+    assert '"""' in pages["simulations/digits.py"] and "````python" in pages["simulations/digits.py"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as `make docs` does; a warning would end it."""
+    pages, html = tmp_path_factory.mktemp("pages"), tmp_path_factory.mktemp("html")
+    subprocess.run([sys.executable, SITE / "pages.py", pages], check=True)
+    build = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-b", "html", pages, html]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return html
+
+
+@pytest.mark.exhaustive
+def test_the_site_is_built_without_a_warning_read_on_any_screen_and_searched_without_a_network(site, browser):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for width, scheme in ((390, "dark"), (1280, "light")):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page, asked = context.new_page(), []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        for name in ("index", "reference/settings", "reference/python", "how-to/questions"):
+            page.goto(f"{(site / name).as_uri()}.html")
+            found = Axe().run(page).response["violations"]
+            serious = [each for each in found if each["impact"] in ("serious", "critical")]
+            assert not serious, json.dumps(serious, indent=1)[:4000]
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.goto(f"{(site / 'search').as_uri()}.html?q=withdrawal")
+        found = page.locator("#search-results li a")
+        found.first.wait_for()
+        assert "compliance.html" in " ".join(str(link.get_attribute("href")) for link in found.all())
+        assert all(address.startswith(("file:", "data:")) for address in asked)
+        context.close()
+
+
+@pytest.mark.exhaustive
+def test_every_public_name_stands_in_the_python_reference_with_its_words_and_settings(site):
+    page = (site / "reference/python.html").read_text()
+    public = (ROOT / "tests/public_names.txt").read_text()
+    for name in re.findall(r"^fp\.(\w+)$", public, re.MULTILINE):
+        if name not in ("__version__", "reproductions", "tasks"):
+            assert f'id="{name.lower().replace("_", "-")}"' in page, name
+    assert page.count("noise_multiplier") > 5 and "A built-in task" in page
