@@ -1,5 +1,9 @@
 """Sphinx's configuration of the site; `docs/site/pages.py` copies it beside the pages."""
 
+from typing import Any
+
+from sphinx.application import Sphinx
+
 from fedprivacy import __version__
 
 project = "fedprivacy"
@@ -23,3 +27,17 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp"
+
+
+def accessible(_app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: object) -> None:
+    """Give the sidebar's headings a level, and let the keyboard scroll what is wider than the screen (WCAG 2.1)."""
+    for part in ("furo_navigation_tree", "body"):
+        text = str(context.get(part, ""))
+        text = text.replace('role="heading"', 'role="heading" aria-level="2"').replace("<pre>", '<pre tabindex="0">')
+        text = text.replace('<table class="docutils', '<table tabindex="0" class="docutils')
+        context[part] = text.replace("<dl>\n<dd>", '<dl role="presentation">\n<dd>')  # the lines of a signature
+
+
+def setup(app: Sphinx) -> None:
+    """Sphinx calls it."""
+    app.connect("html-page-context", accessible, priority=900)  # after the theme's own
