@@ -136,14 +136,13 @@ class Ledger:
         """Bind clients to the keys with which they first connected.
 
         Raises:
-            AccountError: a known client has another key, or a known key another name: an account would pass to another
-                client, or start again at zero.
+            AccountError: a known client has another key; or a key is or was another client's: an account would pass to
+                another client, or start again at zero.
         """
 
         def work(connection: Connection, _: bool) -> None:
-            rows = connection.execute(select(keys)).all()
-            known = {row.client_id: row.key_hash for row in rows}
-            owners = {row.key_hash: row.client_id for row in rows}
+            known = {row.client_id: row.key_hash for row in connection.execute(select(keys))}
+            owners = journal.key_owners(connection) if key_hashes.keys() - known.keys() else {}
             for client_id, key_hash in key_hashes.items():
                 self._check_key(client_id, key_hash, known, owners)
                 if client_id not in known:
@@ -162,21 +161,28 @@ class Ledger:
             )
         if owners.get(key_hash, client_id) != client_id:
             raise AccountError(
-                f"client {client_id} comes with the key of {owners[key_hash]}, so its records have an account already. "
-                "Register it under that name again."
+                f"client {client_id} comes with a key of {owners[key_hash]}, so its records have an account already. "
+                f"Register it under that name; if {owners[key_hash]} replaced that key, somebody may have stolen it."
             )
 
     def rebind_key(self, client_id: str, key_hash: str) -> None:
-        """Continue a client's account under a new key.
+        """Continue a client's account under a new key. A key that was replaced is never bound again.
 
         Raises:
-            LedgerError: the ledger does not know the client, or the key belongs to another client.
+            LedgerError: the ledger does not know the client, the key is or was another client's, or the client replaced
+                it before.
         """
 
         def work(connection: Connection, _: bool) -> None:
-            owner = connection.scalar(select(keys.c.client_id).where(keys.c.key_hash == key_hash))
+            owner = journal.key_owners(connection).get(key_hash)
             if owner not in (None, client_id):
-                raise LedgerError(f"that key is the one of {owner} in ledger {self.name}; give '{client_id}' its own.")
+                raise LedgerError(f"that key is or was {owner}'s in ledger {self.name}; give '{client_id}' its own.")
+            present = connection.scalar(select(keys.c.key_hash).where(keys.c.client_id == client_id))
+            if owner == client_id and present != key_hash:
+                raise LedgerError(
+                    f"'{client_id}' replaced that key before, in ledger {self.name}, and somebody else may hold it; "
+                    "let it make a new one."
+                )
             statement = update(keys).where(keys.c.client_id == client_id).values(key_hash=key_hash)
             if connection.execute(statement).rowcount == 0:
                 raise LedgerError(
