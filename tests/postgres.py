@@ -97,10 +97,10 @@ class PostgresCluster:
         """Whether the server's process lives."""
         return self._server is not None and self._server.poll() is None
 
-    def new_database(self, like: str | None = None) -> str:
+    def new_database(self, like: str | None = None, encoding: str = "UTF8") -> str:
         """A fresh database, as SQLAlchemy's URL; empty, or a copy of another one, to which nobody is connected."""
-        name = next(self._names)
-        self._execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {like.rpartition('/')[2]}" if like else ""))
+        name, template = next(self._names), like.rpartition("/")[2] if like else "template0"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} ENCODING '{encoding}'")
         return f"postgresql+psycopg://postgres@{HOST}:{self.port}/{name}"
 
     def drop_database(self, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Collection, Iterable, Mapping, Set
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -17,6 +18,7 @@ from fedprivacy.ledger.kept_answers import Answer, AskedQuestion, StoredAnswer
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.ledger.schema import ChargeState, budgets, keys, runs
 from fedprivacy.ledger.schema import charges as charge_table
+from fedprivacy.ledger.schema import journal as journal_table
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
@@ -284,6 +286,20 @@ class Ledger:
         """List every dataset that has a budget, sorted."""
         every = select(budgets.c.dataset_id).order_by(budgets.c.dataset_id)
         return self.database.read(lambda connection: list(connection.scalars(every)))
+
+    def raised(self, since: datetime.datetime) -> dict[str, int]:
+        """Sum the steps by which clients' guards raised the ledger since a moment, by dataset; others are missing."""
+        own = select(charge_table.c.dataset_id, charge_table.c.steps, journal_table.c.entry)
+        own = own.join_from(charge_table, journal_table).where(charge_table.c.round == 0)
+
+        def work(connection: Connection) -> dict[str, int]:
+            added: dict[str, int] = {}
+            for dataset_id, steps, entry in connection.execute(own):
+                if datetime.datetime.fromisoformat(json.loads(entry)["at"]) >= since:
+                    added[dataset_id] = added.get(dataset_id, 0) + steps
+            return added
+
+        return self.database.read(work)
 
     def reserve(
         self,

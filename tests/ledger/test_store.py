@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 from sqlalchemy import text
 
+import fedprivacy as fp
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
@@ -111,6 +112,25 @@ def test_another_unit_of_the_same_records_is_refused(ledger, before, after):
 def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
     with pytest.raises(LedgerError, match="ledger is"):
         Ledger(bad)
+
+
+@pytest.mark.exhaustive
+def test_a_database_of_bytes_is_refused_by_its_encoding_and_one_of_other_letters_is_used(postgres):
+    ascii_url = postgres.new_database(encoding="SQL_ASCII")
+    for upgrade in (True, False):
+        with pytest.raises(
+            LedgerError, match=r"has encoding SQL_ASCII.*'createdb --encoding=UTF8 --template=template0"
+        ):
+            Ledger(ascii_url, upgrade=upgrade)
+    for encoding in ("UTF8", "LATIN1"):
+        ledger = Ledger(postgres.new_database(encoding=encoding))
+        ledger.bind_keys({"hôpital-0": "aa"})
+        ledger.open_budgets({"blobs/hôpital-0": ALLOWANCE})
+        assert ledger.dataset_ids() == ["blobs/hôpital-0"]
+        verify_ledger(ledger)
+        ledger.close()
+    with pytest.raises(LedgerError, match="SQL_ASCII"):
+        fp.simulate("breast-cancer", clients=2, rounds=1, ledger=ascii_url, progress=False)
 
 
 def test_a_client_is_bound_to_one_key_and_no_key_to_two_clients_until_it_is_renewed(url, ledger):
