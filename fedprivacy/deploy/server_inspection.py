@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from fedprivacy._support.discretion import hushed
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+from fedprivacy.deploy.app_folder import check_public_records
 from fedprivacy.deploy.certificates import issued
 from fedprivacy.deploy.federation import CONNECTION, HOST, DeploymentError, healthy
 from fedprivacy.deploy.inspection import (
@@ -124,6 +125,10 @@ def _run(folder: Path, party: Party) -> str:
     named = public_name(plan.config.task)
     if named != party.task:
         raise Objection(f"{RUN_CONFIG} has the task {named}, and the clients allow {party.task}", "name theirs")
+    try:
+        check_public_records(plan.task)
+    except ConfigError as error:
+        raise Objection(" ".join(error.problems)) from error
     if plan.config.seed is not None:
         raise Objection(f"{RUN_CONFIG} sets a seed, which every client refuses", "leave seed open")
     budget = plan.config.budget

@@ -193,9 +193,8 @@ def test_a_new_signing_key_is_obeyed_where_it_is_named_and_the_old_heads_stay_pr
 
 
 def test_a_superexec_that_answers_and_starts_nothing_is_named(operated, monkeypatch):
-    running = operated.hosts.start(operated.server, "superexec")
     environment = operated.hosts.environment
-    os.killpg(running.pid, signal.SIGSTOP)
+    operated.hosts.signal(operated.server, "superexec", signal.SIGSTOP)
     try:
         operated.start_run(rounds=1)
         for name, value in environment.items():
@@ -210,5 +209,5 @@ def test_a_superexec_that_answers_and_starts_nothing_is_named(operated, monkeypa
         assert found["superexec"].verdict == "failed" and "has waited" in found["superexec"].words
         assert found["books"].verdict == "ok"
     finally:
-        os.killpg(running.pid, signal.SIGCONT)
+        operated.hosts.signal(operated.server, "superexec", signal.SIGCONT)
     operated.ended()

@@ -194,11 +194,16 @@ class WrittenHosts:
         self._running[folder, service] = process
         return process
 
+    def signal(self, folder, service, number):
+        """A signal to a service and all that it started."""
+        pid = self._running[folder, service].pid
+        for each in (pid, *_offspring(pid)):
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
+
     def kill(self, folder, service):
         """SIGKILL to a service and all that it started: no handler runs, no buffer is written."""
+        self.signal(folder, service, signal.SIGKILL)
         process = self._running[folder, service]
-        for pid in (process.pid, *_offspring(process.pid)):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         while process.running:
             time.sleep(0.05)
