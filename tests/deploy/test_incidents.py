@@ -9,18 +9,26 @@ import sys
 import time
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy._support.software import software
 from fedprivacy.deploy import server_inspection
 from fedprivacy.deploy.federation import free_ports
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.certificate import certify
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.folder import read_history
 from tests.conftest import lacking
+from tests.dashboard.shown import asking, record
 from tests.deploy.drill import BUDGET, Drill
 from tests.deploy.written_hosts import HOSPITALS, NGINX
+from tests.ledger.acts import fill
+from tests.postgres import PostgresCluster, find_programs
+from tests.runs.store.made_up import facts, growing
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = "".join((HOW_TO / name).read_text() for name in ("keys.md", "incidents.md"))
@@ -29,33 +37,35 @@ HOSPITAL, OTHER = HOSPITALS
 pytestmark = pytest.mark.exhaustive
 
 
+def typed(line, folder, environment, values):
+    """Type a line of a page in a folder, with its made-up names replaced by true ones; return what it said."""
+    assert re.search(rf"^{re.escape(line)}(\s+#.*)?$", PAGES, re.MULTILINE), f"no page says: {line}"
+    usual = {"TASK/hospital-0": f"sides/{HOSPITAL}", "hospital-0": HOSPITAL}
+    for name, value in {**usual, **values}.items():
+        line = line.replace(name, str(value))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    around = {**os.environ, **environment, "PATH": path, "COLUMNS": "300"}
+    done = subprocess.run(["bash", "-c", line], cwd=folder, env=around, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 class Operated(Drill):
     """A deployment at whose hosts somebody types what the pages say."""
 
     def at_server(self, line, **values):
         """What a command says on the server's host."""
-        return self._typed(self.server, self.hosts.environment, line, values)
+        return typed(line, self.server, self.hosts.environment, values)
 
     def at_hospital(self, line, **values):
         """What a command says on the first hospital's host."""
-        return self._typed(self.client(HOSPITAL), {}, line, values)
+        return typed(line, self.client(HOSPITAL), {}, values)
 
     def refused(self, line, **values):
         """What a command on the server's host says that must not succeed."""
         with pytest.raises(AssertionError) as failed:
             self.at_server(line, **values)
         return " ".join(str(failed.value).split())
-
-    def _typed(self, folder, environment, line, values):
-        assert re.search(rf"^{re.escape(line)}(\s+#.*)?$", PAGES, re.MULTILINE), f"no page says: {line}"
-        usual = {"TASK/hospital-0": f"sides/{HOSPITAL}", "hospital-0": HOSPITAL}
-        for name, value in {**usual, **values}.items():
-            line = line.replace(name, str(value))
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        around = {**os.environ, **environment, "PATH": path, "COLUMNS": "300"}
-        done = subprocess.run(["bash", "-c", line], cwd=folder, env=around, check=False, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
 
     def stop(self, name=HOSPITAL):
         for service in ("client", "client-superexec"):
@@ -93,6 +103,13 @@ def node_of(operated, name):
     """The id of a hospital's node, as its own log says it."""
     log = (operated.server.parents[1] / "logs" / f"{name}-client.log").read_text()
     return re.findall(r"SuperNode ID: (\d+)", log)[-1]
+
+
+def test_a_hospital_s_own_receipts_say_which_program_it_ran(operated):
+    issuer = server_public_key(server_key(operated.server / "signing.key"))
+    for certificate in certify(Ledger(f"sqlite:///{operated.ledger}"), (), issuer):
+        assert [(ran["software"], ran["digest"]) for ran in certificate.client_ran] == [software()]
+        assert certificate.client_ran[0]["charges"] == certificate.receipts == 2
 
 
 def test_a_lost_guard_begins_anew_at_what_the_ledger_holds(operated):
@@ -211,3 +228,42 @@ def test_a_superexec_that_answers_and_starts_nothing_is_named(operated, monkeypa
     finally:
         operated.hosts.signal(operated.server, "superexec", signal.SIGCONT)
     operated.ended()
+
+
+def test_a_new_password_of_postgresql_opens_the_same_ledger_and_the_old_one_does_not(tmp_path, monkeypatch):
+    if (programs := find_programs()) is None:
+        lacking("no PostgreSQL server; install it, for example apt-get install postgresql")
+    passwords = tmp_path / ".pgpass"
+    passwords.touch(0o600)
+    passwords.write_text("127.0.0.1:*:registry:ledger:old-secret\n")
+    for name, value in {"HOME": tmp_path, "PGPASSFILE": passwords}.items():
+        monkeypatch.setenv(name, str(value))
+    names = {"db.example.org": "127.0.0.1", " privacy ": " registry ", "/privacy": "/registry", "NEW": "new-secret"}
+    verify = "fedprivacy ledger verify --ledger postgresql+psycopg://ledger@db.example.org/privacy"
+    with PostgresCluster(programs) as cluster:
+        monkeypatch.setenv("PGPORT", str(cluster.port))
+        with psycopg.connect("postgresql://postgres@127.0.0.1/postgres", autocommit=True) as server:
+            server.execute("CREATE ROLE ledger LOGIN PASSWORD 'old-secret'")
+            server.execute("CREATE DATABASE registry OWNER ledger TEMPLATE template0 ENCODING 'UTF8'")
+        cluster.require_password("ledger")
+        fill("postgresql+psycopg://ledger@127.0.0.1/registry")
+        told = typed(verify, tmp_path, {}, names)
+        alter = "psql -h db.example.org -U ledger privacy -c \"ALTER ROLE ledger PASSWORD 'NEW'\""
+        typed(alter, tmp_path, {}, names)
+        with pytest.raises(AssertionError, match="password authentication failed"):
+            typed(verify, tmp_path, {}, names)
+        typed(r"sed -i 's/^\(db.example.org:.*\):.*/\1:NEW/' ~/.pgpass", tmp_path, {}, names)
+        assert typed(verify, tmp_path, {}, names) == told
+        assert passwords.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_token_opens_the_dashboard_and_the_old_one_does_not(tmp_path):
+    made = []
+    for _ in range(2):
+        typed("openssl rand -hex 32 > /etc/fedprivacy/dashboard-token", tmp_path, {}, {"/etc/fedprivacy/": ""})
+        made.append((tmp_path / "dashboard-token").read_text().strip())
+    old, new = made
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("one"), growing(["a"], 1))
+    ask = asking(tmp_path, token=new)
+    codes = [ask.get("/metrics", headers={"Authorization": f"Bearer {token}"}).status_code for token in (old, new)]
+    assert codes == [401, 200]
