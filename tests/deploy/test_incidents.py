@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psycopg
 import pytest
 
@@ -178,6 +179,17 @@ def test_a_new_key_of_a_hospital_goes_on_with_its_account_and_the_old_one_is_let
         assert "already" in operated.refused(register, **{"hospital-0": name})
         (server / "clients" / f"{name}.pub").write_bytes(right)
     assert operated.spent() == after
+
+
+def test_new_patients_come_between_two_runs_and_share_the_account(operated):
+    before = operated.spent()
+    points = operated.server.parents[1] / "records" / "points.npy"
+    np.save(points, np.concatenate([np.load(points), np.random.default_rng(1).normal(size=(8, 2))]))
+    participants, told = operated.ran()
+    assert participants == HOSPITALS, told
+    after = operated.spent()
+    assert after.keys() == before.keys() and all(after[dataset] > before[dataset] for dataset in before)
+    assert operated.lost() == 0
 
 
 def test_a_new_signing_key_is_obeyed_where_it_is_named_and_the_old_heads_stay_proven(operated):
