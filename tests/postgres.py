@@ -97,11 +97,17 @@ class PostgresCluster:
         """Whether the server's process lives."""
         return self._server is not None and self._server.poll() is None
 
-    def new_database(self, like: str | None = None) -> str:
+    def new_database(self, like: str | None = None, encoding: str = "UTF8") -> str:
         """A fresh database, as SQLAlchemy's URL; empty, or a copy of another one, to which nobody is connected."""
-        name = next(self._names)
-        self._execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {like.rpartition('/')[2]}" if like else ""))
+        name, template = next(self._names), like.rpartition("/")[2] if like else "template0"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} ENCODING '{encoding}'")
         return f"postgresql+psycopg://postgres@{HOST}:{self.port}/{name}"
+
+    def require_password(self, role: str) -> None:
+        """Let a role in with its password alone; all others as before, without one."""
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"host all {role} {HOST}/32 scram-sha-256\n{rules.read_text()}")
+        self._execute("SELECT pg_reload_conf()")
 
     def drop_database(self, url: str) -> None:
         """Drop a database of `new_database`, and end whatever connections a test left open to it."""

@@ -9,6 +9,7 @@ import sys
 import tomllib
 
 import pytest
+import tomli_w
 from packaging.requirements import Requirement
 
 from fedprivacy._support.extras import EXTRAS
@@ -32,6 +33,24 @@ plan = deployed_plan(Path.cwd(), rounds=1, clients=1, noise_multiplier=2.0, epsi
 grid = DeployedGrid(plan, Path.cwd())
 assert start(plan, grid).records[-1].participants == ("hospital-0",)
 assert charged(plan, grid, "hospital-0") == {plan.event(): 2}
+"""
+
+SERVER = """
+from pathlib import Path
+import numpy as np
+from fedprivacy.tasks.loader import load_task
+from tests.flower.deployment import DeployedGrid, deployed_plan, start
+from fedprivacy.ledger import Ledger
+
+plan = deployed_plan(Path.cwd(), load_task("digits"), rounds=1, clients=1, noise_multiplier=2.0, epsilon=20.0)
+grid = DeployedGrid(plan, Path.cwd())
+np.savez("hospital-0/records.npz", features=np.zeros((90, 8, 8)), labels=np.arange(90) % 10)
+try:
+    start(plan, grid)
+except Exception as error:
+    print(error)
+ledger = Ledger(plan.config.ledger)
+print(ledger.dataset_ids(), ledger.accounts(ledger.dataset_ids()))
 """
 
 COMMAND = """
@@ -66,6 +85,25 @@ def test_a_simulation_ends_with_everything_but_its_report_and_says_how_to_get_th
     )
     assert {"model.safetensors", "ledger.db", "rounds.jsonl"} <= {path.name for path in (tmp_path / "run").iterdir()}
     assert "not installed" in without_extras(COMMAND, "report", "run", cwd=tmp_path, code=2)[1]
+
+
+@pytest.mark.exhaustive
+def test_a_server_that_lacks_a_built_in_task_s_public_records_says_so_before_anything_is_spent(tmp_path):
+    """In its check, where a run is submitted, and in a run that was submitted with Flower's own command."""
+    described = {"host": "localhost", "clients": ["hospital-0"], "task": "digits", "epsilon": 3.0, "delta": 1e-4}
+    places = {"server-folder": str(tmp_path / "out" / "server"), "client-folder": f"{tmp_path}/{{client}}"}
+    (tmp_path / "deployment.toml").write_text(tomli_w.dumps(described | places))
+    without_extras(COMMAND, "deploy", "init", "deployment.toml", "--out", "out", cwd=tmp_path)
+    assert "pip install 'fedprivacy[simulation]==" in (tmp_path / "out" / "server" / "README.md").read_text()
+    needed = "public records are not here: sklearn is not installed; pip install 'fedprivacy[simulation]'."
+    found, _ = without_extras(COMMAND, "deploy", "check", "out/server", "--json", cwd=tmp_path, code=1)
+    (line,) = [check for check in json.loads(found)["checks"] if check["check"] == "run"]
+    assert line["verdict"] == "failed" and needed in line["words"]
+    typed = ("deploy", "run", "digits-app")
+    assert needed in without_extras(COMMAND, *typed, cwd=tmp_path / "out" / "server", code=2)[1]
+    printed, _ = without_extras(SERVER, cwd=tmp_path)
+    assert "sklearn is not installed; pip install 'fedprivacy[simulation]'." in printed
+    assert printed.endswith("['digits/hospital-0'] {}\n")
 
 
 NEEDING = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from fedprivacy import __version__
+
+_WRITTEN = re.compile(r"fedprivacy [0-9A-Za-z.+]{1,64} [0-9a-f]{64}")
 
 
 class Software(NamedTuple):
@@ -15,6 +18,21 @@ class Software(NamedTuple):
 
     name: str
     digest: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.digest}"
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Read what `str` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        if not _WRITTEN.fullmatch(text):
+            raise ValueError("names no version of fedprivacy with the digest of its files.")
+        name, _, digest = text.rpartition(" ")
+        return cls(name, digest)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.logs import FORMAT, LEVEL, LogFormat, LogLevel, LogSettings
 from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.mistyped import Commands
@@ -82,6 +84,10 @@ def init(
 def check(
     folder: Annotated[Path, typer.Argument(help="This host's folder, as deploy init made it.", show_default=False)],
     *,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(help="File for node_exporter's textfile collector: the same for Prometheus.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Test this host, the server's or a client's, before a run does. Charges nothing.
@@ -90,7 +96,7 @@ def check(
     code 1: a check failed, maybe that one.
     """
     from fedprivacy.deploy.client_inspection import inspect_client
-    from fedprivacy.deploy.inspection import CheckResult
+    from fedprivacy.deploy.inspection import CheckResult, metrics_text
     from fedprivacy.deploy.party import Party
     from fedprivacy.deploy.server_inspection import inspect_server
 
@@ -103,6 +109,9 @@ def check(
         if not as_json:
             OUT.print(_finding_line(finding))
     failed = any(finding.verdict is CheckResult.FAILED for finding in found)
+    if metrics:
+        with plain_errors(OSError, code=2):
+            name_durably(write_unnamed(metrics, metrics_text(party, found, time.time()).encode(), 0o644), metrics)
     if as_json:
         told = [finding for finding in found if not finding.local]
         checks = [{name: value for name, value in asdict(finding).items() if name != "local"} for finding in told]

@@ -12,14 +12,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+from fedprivacy._support.extras import MissingExtraError, lacks
 from fedprivacy._support.sources import names_file
 from fedprivacy.deploy.templates import rendered
 from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.runs.plans.question_plan import question_plan, questions_in
 from fedprivacy.runs.records.folder import plan_of
-from fedprivacy.runs.settings.configuration import FIELDS, OF_ASKING, Value, resolve
-from fedprivacy.tasks import TaskError, load_task
+from fedprivacy.runs.settings.configuration import FIELDS, OF_ASKING, ConfigError, Value, resolve
+from fedprivacy.tasks import Task, TaskError, load_task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.bundled import BundledClassification
 from fedprivacy.tasks.loader import public_name
 
 _TEMPLATES = ("pyproject.toml", "README.md", "PACKAGE/__init__.py", "PACKAGE/server.py", "PACKAGE/client.py")
@@ -108,7 +110,19 @@ def checked_plan(folder: Path, run_config: Mapping[str, Value]) -> RunPlan | Non
         if settings.get("questions"):
             _ = questions_in(str(settings["questions"]))
             return question_plan({key: value for key, value in settings.items() if key in OF_ASKING})
-        return plan_of(settings)
+        plan = plan_of(settings)
+        check_public_records(plan.task)
+        return plan
+
+
+def check_public_records(task: Task) -> None:
+    """Refuse a built-in task on a host that lacks its public records, on which the server evaluates the model.
+
+    Raises:
+        ConfigError: names the extra that brings them.
+    """
+    if isinstance(task, BundledClassification) and lacks("sklearn"):
+        raise ConfigError([f"task is {task.name}, whose public records are not here: {MissingExtraError('sklearn')}"])
 
 
 def _settings_in(folder: Path) -> dict[str, Value]:

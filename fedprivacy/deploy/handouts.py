@@ -36,6 +36,7 @@ from fedprivacy.deploy.platforms import write_services, write_trial
 from fedprivacy.deploy.services import CLIENT_KEYS, LEDGER_IN_POSTGRESQL, Platform
 from fedprivacy.deploy.templates import write_texts
 from fedprivacy.runs.settings.configuration import resolve
+from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.tasks.loader import public_name
 
 RECORD = "deployment.toml"
@@ -220,6 +221,7 @@ def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> 
         "party": server,
         "server_key": server.server_key,
         "task": task.name,
+        "extra": "simulation" if task.source in BUILT_IN else "figures",  # a built-in task's public records
         "task_file": task.file.name if task.file else "",
         "host_task": task.on_host(folder),
         "ledger": f"sqlite:///{wanted.server_folder}/ledger/ledger.db",

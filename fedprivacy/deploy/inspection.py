@@ -69,6 +69,29 @@ class Finding:
     local: tuple[str, ...] = ()
 
 
+_VALUES = {CheckResult.OK: 0, CheckResult.WARNING: 1, CheckResult.FAILED: 2}
+
+
+def metrics_text(party: Party, found: Iterable[Finding], at: float) -> str:
+    """Write findings in Prometheus' text format; those that tell of private records are left out.
+
+    Args:
+        party: whose host was checked.
+        found: findings of the checks.
+        at: time of the check, in seconds since 1970.
+    """
+    told = [f'{{party="{party.party}",check="{one.check}"}} {_VALUES[one.verdict]}' for one in found if not one.local]
+    lines = [
+        "# HELP fedprivacy_check Result of a line of `fedprivacy deploy check`: 0 ok, 1 warning, 2 failed.",
+        "# TYPE fedprivacy_check gauge",
+        *(f"fedprivacy_check{line}" for line in told),
+        "# HELP fedprivacy_check_time_seconds Unix time of that check.",
+        "# TYPE fedprivacy_check_time_seconds gauge",
+        f'fedprivacy_check_time_seconds{{party="{party.party}"}} {at:.0f}',
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
 class Objection(Exception):
     """An objection of a check to a host; the remedy may be empty where the words give it."""
 

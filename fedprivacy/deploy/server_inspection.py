@@ -7,6 +7,8 @@ import socket
 import ssl
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -15,8 +17,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from fedprivacy._support.discretion import hushed
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+from fedprivacy.deploy.app_folder import check_public_records
 from fedprivacy.deploy.certificates import issued
-from fedprivacy.deploy.federation import CONNECTION, HOST, healthy
+from fedprivacy.deploy.federation import CONNECTION, HOST, DeploymentError, healthy
 from fedprivacy.deploy.inspection import (
     Check,
     Finding,
@@ -36,6 +39,7 @@ from fedprivacy.deploy.inspection import (
 from fedprivacy.deploy.keys import subject_name
 from fedprivacy.deploy.party import Party
 from fedprivacy.deploy.services import CLIENT_KEYS
+from fedprivacy.deploy.submission import Operator
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.database import database_file
 from fedprivacy.runs.plans.plan import TrainingPlan
@@ -48,6 +52,12 @@ RUN_CONFIG = "run.toml"
 MODELS_IN_A_ROUND, MODELS_OF_A_CLIENT = 13, 2
 """Models that the server app and the SuperLink hold at once in a round, and those of each client besides: its update as
 it came and as it is averaged. Measured for two clients: 9 in the server app, 8 in the SuperLink."""
+
+LONGEST_WAIT = 120.0
+"""Seconds after which a run that still waits for the SuperExec is named."""
+
+RAISED_DAYS = 7
+"""Number of days for which a ledger that a client's guard raised is named."""
 
 _LEDGER_BYTES = 16_000_000
 """Number of bytes by which a ledger may grow until somebody looks at its disk again."""
@@ -64,12 +74,13 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
         ("run", lambda: _run(folder, party)),
         ("signing key", lambda: _signing_key(_plan(folder), party)),
         ("ledger", lambda: _ledger(_plan(folder))),
+        ("books", lambda: _books(_plan(folder))),
         ("room", lambda: _room(_plan(folder), folder)),
         ("memory", lambda: _memory(_plan(folder))),
         ("clients", lambda: _clients(folder / CLIENT_KEYS, _plan(folder))),
         ("connection", lambda: _connection(party)),
         ("superlink", lambda: _superlink(party, ca)),
-        ("superexec", lambda: _superexec(party)),
+        ("superexec", lambda: _superexec(party, ca)),
     ]
     yield from findings(checks)
     yield from door_findings(party, HOST, ca)
@@ -114,6 +125,10 @@ def _run(folder: Path, party: Party) -> str:
     named = public_name(plan.config.task)
     if named != party.task:
         raise Objection(f"{RUN_CONFIG} has the task {named}, and the clients allow {party.task}", "name theirs")
+    try:
+        check_public_records(plan.task)
+    except ConfigError as error:
+        raise Objection(" ".join(error.problems)) from error
     if plan.config.seed is not None:
         raise Objection(f"{RUN_CONFIG} sets a seed, which every client refuses", "leave seed open")
     budget = plan.config.budget
@@ -150,6 +165,23 @@ def _ledger(plan: TrainingPlan) -> str:
             f"no ledger can be made in {file.parent}", f"let this account write there, or change {RUN_CONFIG}"
         )
     return f"{url} will be made by the first run"
+
+
+def _books(plan: TrainingPlan) -> str:
+    """Compare the ledger with what clients' guards have said of late; an unusable ledger is named by another line."""
+    url = plan.config.ledger_url(deployed=True)
+    with suppress(LedgerError):
+        if Ledger.exists(url):
+            ledger = Ledger(url, patience=2.0, upgrade=False)
+            raised = ledger.raised(datetime.now(UTC) - timedelta(days=RAISED_DAYS))
+            ledger.close()
+            if raised:
+                each = ", ".join(f"{dataset} by {steps:,} steps" for dataset, steps in sorted(raised.items()))
+                raise warning(
+                    f"clients' guards raised the ledger in the last {RAISED_DAYS} days: {each}",
+                    "right after a restored ledger; otherwise docs/how-to/incidents.md",
+                )
+    return f"no client's guard held more than the ledger in the last {RAISED_DAYS} days"
 
 
 def _room(plan: TrainingPlan, folder: Path) -> str:
@@ -209,12 +241,20 @@ def _superlink(party: Party, ca: Path) -> str:
     return f"answers on {address}"
 
 
-def _superexec(party: Party) -> str:
+def _superexec(party: Party, ca: Path) -> str:
     address = f"{HOST}:{party.superexec_port}"
     with socket.socket() as probe:
         if probe.connect_ex((HOST, party.superexec_port)) != 0:
             raise Objection(
                 f"no SuperExec answers on {address}: runs are accepted, and wait for ever",
                 "sudo systemctl start fedprivacy-superexec, and see its log",
+            )
+    with suppress(DeploymentError):  # what keeps the SuperLink from answering is said by other lines
+        reachable = healthy(f"{HOST}:{party.superlink_port}", ssl.create_default_context(cafile=str(ca)))
+        waiting = Operator(CONNECTION).waiting() if reachable else {}
+        if late := [run_id for run_id, seconds in waiting.items() if seconds > LONGEST_WAIT]:
+            raise Objection(
+                f"answers on {address}, and run {late[0]} has waited {waiting[late[0]]:.0f} s for it",
+                f"sudo systemctl restart fedprivacy-superexec; 'flwr stop {late[0]} {CONNECTION}' ends the run",
             )
     return f"starts runs; answers on {address}"

@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,6 +115,16 @@ class Operator:
             raise DeploymentError(
                 f"Run {run_id} ended as {status}: {errors[-1] if errors else details}\n{submission.continuation}"
             )
+
+    def waiting(self) -> dict[str, float]:
+        """Return the runs that nobody has started yet, each with the seconds since it was submitted.
+
+        Raises:
+            DeploymentError: the SuperLink does not say.
+        """
+        pending = [run for run in self._asked("ls", self.connection)["runs"] if run["status"] == _PENDING]
+        since = {str(run["run-id"]): datetime.fromisoformat(run["pending-at"]) for run in pending}
+        return {run_id: (datetime.now(UTC) - at).total_seconds() for run_id, at in since.items()}
 
     def _wait_for_start(self, run_id: str, show: Callable[[str], None]) -> None:
         """Wait until somebody starts the run; say why it may be late."""

@@ -28,7 +28,7 @@ from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import canonical, now, read_entries
-from fedprivacy.ledger.replay import BegunRun, Charge, ChargeKey, QuestionKey, WrittenAllowance
+from fedprivacy.ledger.replay import BegunRun, Charge, ChargeKey, Evidence, QuestionKey, WrittenAllowance
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_ledger
@@ -42,8 +42,9 @@ from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.wording import plural
 
 # Version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage, 4 no risks, no audits
-# and no software, 5 no digests and no meanings.
-_VERSION = 6
+# and no software, 5 no digests and no meanings, 6 nothing of what the client ran.
+_VERSION = 7
+_UNKNOWN = Software("", "")
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
 
@@ -94,6 +95,8 @@ class Certificate:
             SHA-256 of its files; empty: unknown.
         ran: programs with which the server began the runs that charged, by the journal: `software`, `digest` and the
             number of `runs`; both are empty for runs of an earlier version, which wrote neither.
+        client_ran: programs that the client says it ran, in signed receipts: `software`, `digest` and the number
+            of `charges`; both are empty for receipts of an earlier version, which said neither.
         meanings: what the numbers mean, by the field that holds them, a sentence each.
     """
 
@@ -131,6 +134,7 @@ class Certificate:
     software: str = ""
     digest: str = ""
     ran: tuple[Mapping[str, Any], ...] = ()
+    client_ran: tuple[Mapping[str, Any], ...] = ()
     meanings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -157,7 +161,7 @@ class Certificate:
         try:
             fields = json.loads(text)
             signature = fields.pop("signature")
-            lists = "history", "questions", "by_rows", "budgets", "risks", "audits", "ran"
+            lists = "history", "questions", "by_rows", "budgets", "risks", "audits", "ran", "client_ran"
             listed = {name: tuple(fields.get(name, ())) for name in lists}
             certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
@@ -226,7 +230,7 @@ def certify(
             charges.get(dataset_id, {}),
             verified,
             questions=questions,
-            receipts=receipts[dataset_id],
+            receipts=receipts.get(dataset_id, Counter()),
             changes=changes[dataset_id],
             audits=audits or {},
             public_key=public_key,
@@ -241,7 +245,7 @@ def _stated(
     verified: Verified,
     *,
     questions: Mapping[Attempt, Sequence[QuestionKey]],
-    receipts: int,
+    receipts: Counter[Software],
     changes: Sequence[BudgetChange],
     audits: Mapping[str, Sequence[AuditResult]],
     public_key: str,
@@ -271,7 +275,7 @@ def _stated(
         runs=len({key.run_id for key in in_rounds}),
         rounds=len({(key.run_id, key.round) for key in in_rounds}),
         charges=len(charges),
-        receipts=receipts,
+        receipts=sum(receipts.values()),
         unanswered=sum(charge.state is ChargeState.RESERVED for charge in charges.values()),
         last_steps=last_steps,
         runs_left=runs_left,
@@ -292,6 +296,10 @@ def _stated(
         software=software().name,
         digest=software().digest,
         ran=tuple(_ran(sorted({key.run_id for key in charges}), verified)),
+        client_ran=tuple(
+            {"software": program.name, "digest": program.digest, "charges": number}
+            for program, number in sorted(receipts.items())
+        ),
         meanings=_meanings(Unit.of(unit).name if unit else RECORD.name, history, allowance),
     )
 
@@ -320,8 +328,7 @@ def _audits(run_ids: Iterable[str], audits: Mapping[str, Sequence[AuditResult]])
 
 def _ran(run_ids: Iterable[str], verified: Verified) -> Iterator[Mapping[str, Any]]:
     """Yield the programs that began these runs, each with the number of its runs."""
-    unknown = Software("", "")
-    programs = Counter(verified.replay.software.get(run_id, unknown) for run_id in run_ids)
+    programs = Counter(verified.replay.software.get(run_id, _UNKNOWN) for run_id in run_ids)
     for program, runs in sorted(programs.items()):
         yield {"software": program.name, "digest": program.digest, "runs": runs}
 
@@ -406,14 +413,21 @@ def _counted(verified: Verified) -> dict[str, dict[ChargeKey, Charge]]:
     return found
 
 
-def _receipts(ledger: Ledger, last: int) -> Counter[str]:
-    """Count the signed receipts in the journal up to an entry, by dataset; `verify_ledger` has checked each."""
-    found: Counter[str] = Counter()
+def _receipts(ledger: Ledger, last: int) -> dict[str, Counter[Software]]:
+    """Count the signed receipts in the journal up to an entry, by dataset and by the program that the client ran.
+
+    `verify_ledger` has checked each.
+    """
+    found: dict[str, Counter[Software]] = {}
     with ledger.database.reading() as connection:
         for entry in read_entries(connection):
             fields = json.loads(entry.text)
             if entry.number <= last and fields["kind"] == "settlement" and fields["state"] == ChargeState.COMMITTED:
-                found.update(dataset_id for dataset_id, evidence in fields["receipts"].items() if evidence)
+                for dataset_id, evidence in fields["receipts"].items():
+                    if evidence:
+                        said = json.loads(Evidence(*evidence).receipt)
+                        program = Software.of(said["software"]) if "software" in said else _UNKNOWN
+                        found.setdefault(dataset_id, Counter())[program] += 1
     return found
 
 

@@ -18,7 +18,8 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.database import among, insert_rows, put_rows
 from fedprivacy.ledger.replay import SETTLES, Evidence
-from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, runs
+from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, keys, runs
+from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import ROW, as_row
@@ -178,12 +179,21 @@ def charge_difference(
 def settle_charges(
     connection: Connection, attempt: Attempt, receipts: Mapping[str, Evidence | None], state: ChargeState
 ) -> None:
-    """Change the state of charges where the change is new, with the receipts by dataset; None: not signed."""
+    """Change the state of charges where the change is new, with the receipts by dataset; None: not signed.
+
+    A receipt signed with a key that its client has replaced meanwhile confirms the charge, and is not kept as evidence:
+    whoever stole the key could have signed it.
+    """
     news = *_charged(connection, attempt, receipts.keys()), charges.c.state.in_(SETTLES[state])
     changing = connection.execute(select(charges).where(*news)).mappings().all()
     if not changing:
         return
     settled = {row["dataset_id"]: receipts[row["dataset_id"]] for row in changing}
+    signers = {name: key_hash(made.public_key.encode()) for name, made in settled.items() if made}
+    if signers:
+        present = select(keys.c.key_hash).where(among(connection.dialect, keys.c.key_hash, signers.values()))
+        bound = set(connection.scalars(present))
+        settled |= {name: None for name, signer in signers.items() if signer not in bound}
     journal.append(connection, "settlement", **attempt._asdict(), state=state, receipts=settled)
     connection.execute(update(charges).where(*news).values(state=state))
     for was_void, sign in ((False, -1), (True, 1)):  # subtract charges that become void, add those that were void

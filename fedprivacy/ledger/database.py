@@ -261,12 +261,14 @@ def _engine(url: str, patience: float, durable: bool) -> Engine:
 
 def _postgresql(url: str, patience: float, durable: bool) -> Engine:
     try:
-        engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+        # Without an encoding of the client's own, texts of an SQL_ASCII database would come as bytes.
+        settings = {"connect_timeout": 10, "client_encoding": "UTF8"}
+        engine = create_engine(url, pool_pre_ping=True, connect_args=settings)
     except ModuleNotFoundError:
         raise LedgerError(
             f"ledger is '{shown(url)}', and this Python has no driver for PostgreSQL; install 'fedprivacy[postgres]'."
         ) from None
-    event.listen(engine, "connect", partial(_configure_postgresql, patience, durable))
+    event.listen(engine, "connect", partial(_configure_postgresql, shown(url), patience, durable))
     return engine
 
 
@@ -282,7 +284,13 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if alone else "BEGIN")
 
 
-def _configure_postgresql(patience: float, durable: bool, connection: Any, _: object) -> None:
+def _configure_postgresql(name: str, patience: float, durable: bool, connection: Any, _: object) -> None:
+    if (encoding := connection.info.parameter_status("server_encoding")) == "SQL_ASCII":
+        database = connection.info.dbname
+        raise LedgerError(
+            f"ledger {name} has encoding {encoding}, which keeps bytes of any meaning; make one with UTF8: "
+            f"'createdb --encoding=UTF8 --template=template0 {database}-utf8', and name that one."
+        )
     connection.execute(f"SET synchronous_commit = {'on' if durable else 'off'}")
     connection.execute(f"SET lock_timeout = {max(1, round(1000 * patience))}")  # milliseconds; 0 would be for ever
     connection.commit()

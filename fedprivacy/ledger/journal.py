@@ -122,6 +122,15 @@ def read_entries(connection: Connection) -> Iterator[Entry]:
         yield Entry(*row)
 
 
+def key_owners(connection: Connection) -> dict[str, str]:
+    """Return the clients by the hashes of all keys that they ever had, replaced ones included."""
+    ending = canonical({"kind": "key"})[1:]  # keys are sorted, and no other field of such an entry comes later
+    texts = connection.scalars(
+        select(journal.c.entry).where(journal.c.entry.endswith(ending)).order_by(journal.c.number)
+    )
+    return {entry["key_hash"]: entry["client_id"] for entry in map(json.loads, texts)}
+
+
 def read_heads(connection: Connection) -> list[SignedHead]:
     """Read every signed head, in the order of the entries that they cover."""
     newest_last = select(heads).order_by(heads.c.number, heads.c.public_key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Collection, Iterable, Mapping, Set
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -17,6 +18,7 @@ from fedprivacy.ledger.kept_answers import Answer, AskedQuestion, StoredAnswer
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.ledger.schema import ChargeState, budgets, keys, runs
 from fedprivacy.ledger.schema import charges as charge_table
+from fedprivacy.ledger.schema import journal as journal_table
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
@@ -136,14 +138,13 @@ class Ledger:
         """Bind clients to the keys with which they first connected.
 
         Raises:
-            AccountError: a known client has another key, or a known key another name: an account would pass to another
-                client, or start again at zero.
+            AccountError: a known client has another key; or a key is or was another client's: an account would pass to
+                another client, or start again at zero.
         """
 
         def work(connection: Connection, _: bool) -> None:
-            rows = connection.execute(select(keys)).all()
-            known = {row.client_id: row.key_hash for row in rows}
-            owners = {row.key_hash: row.client_id for row in rows}
+            known = {row.client_id: row.key_hash for row in connection.execute(select(keys))}
+            owners = journal.key_owners(connection) if key_hashes.keys() - known.keys() else {}
             for client_id, key_hash in key_hashes.items():
                 self._check_key(client_id, key_hash, known, owners)
                 if client_id not in known:
@@ -162,21 +163,28 @@ class Ledger:
             )
         if owners.get(key_hash, client_id) != client_id:
             raise AccountError(
-                f"client {client_id} comes with the key of {owners[key_hash]}, so its records have an account already. "
-                "Register it under that name again."
+                f"client {client_id} comes with a key of {owners[key_hash]}, so its records have an account already. "
+                f"Register it under that name; if {owners[key_hash]} replaced that key, somebody may have stolen it."
             )
 
     def rebind_key(self, client_id: str, key_hash: str) -> None:
-        """Continue a client's account under a new key.
+        """Continue a client's account under a new key. A key that was replaced is never bound again.
 
         Raises:
-            LedgerError: the ledger does not know the client, or the key belongs to another client.
+            LedgerError: the ledger does not know the client, the key is or was another client's, or the client replaced
+                it before.
         """
 
         def work(connection: Connection, _: bool) -> None:
-            owner = connection.scalar(select(keys.c.client_id).where(keys.c.key_hash == key_hash))
+            owner = journal.key_owners(connection).get(key_hash)
             if owner not in (None, client_id):
-                raise LedgerError(f"that key is the one of {owner} in ledger {self.name}; give '{client_id}' its own.")
+                raise LedgerError(f"that key is or was {owner}'s in ledger {self.name}; give '{client_id}' its own.")
+            present = connection.scalar(select(keys.c.key_hash).where(keys.c.client_id == client_id))
+            if owner == client_id and present != key_hash:
+                raise LedgerError(
+                    f"'{client_id}' replaced that key before, in ledger {self.name}, and somebody else may hold it; "
+                    "let it make a new one."
+                )
             statement = update(keys).where(keys.c.client_id == client_id).values(key_hash=key_hash)
             if connection.execute(statement).rowcount == 0:
                 raise LedgerError(
@@ -278,6 +286,20 @@ class Ledger:
         """List every dataset that has a budget, sorted."""
         every = select(budgets.c.dataset_id).order_by(budgets.c.dataset_id)
         return self.database.read(lambda connection: list(connection.scalars(every)))
+
+    def raised(self, since: datetime.datetime) -> dict[str, int]:
+        """Sum the steps by which clients' guards raised the ledger since a moment, by dataset; others are missing."""
+        own = select(charge_table.c.dataset_id, charge_table.c.steps, journal_table.c.entry)
+        own = own.join_from(charge_table, journal_table).where(charge_table.c.round == 0)
+
+        def work(connection: Connection) -> dict[str, int]:
+            added: dict[str, int] = {}
+            for dataset_id, steps, entry in connection.execute(own):
+                if datetime.datetime.fromisoformat(json.loads(entry)["at"]) >= since:
+                    added[dataset_id] = added.get(dataset_id, 0) + steps
+            return added
+
+        return self.database.read(work)
 
     def reserve(
         self,

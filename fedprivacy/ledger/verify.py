@@ -23,6 +23,7 @@ from sqlalchemy import Connection, Enum, LargeBinary, String, Table, select, typ
 from sqlalchemy.types import NULLTYPE, TypeEngine
 
 from fedprivacy._support.signing import RECEIPT, signed_by_client
+from fedprivacy._support.software import Software
 from fedprivacy.ledger.charges import in_utc
 from fedprivacy.ledger.journal import Entry, Head, SignedHead, chained, parsed_head, read_entries, read_heads
 from fedprivacy.ledger.kept_answers import digest
@@ -163,6 +164,8 @@ def _check_receipt(evidence: Evidence, key: ChargeKey, replay: Replay) -> None:
         raise ValueError("comes with another key than its client has")
     if not signed_by_client(public_key, RECEIPT, evidence.receipt.encode(), evidence.signature):
         raise ValueError("is not signed by its client")
+    if "software" in said:  # a client of an earlier version does not say
+        _ = Software.of(said["software"])
     if key[1:] != Attempt.named_in(said):
         raise ValueError("is for another round")
     if any(said[name] != getattr(charge, name) for name in ("steps", *ROW)):

@@ -48,3 +48,30 @@ def labels_of(query, samples):
     named = {word: set(re.findall(r"\w+", labels)) for word, labels in clauses}
     assert set().union(*named.values()) <= own, f"{query} names labels that are not there"
     return named.get("by", own) | named.get("group_left", set())
+
+
+def answer(query, samples, now):
+    """What Prometheus answers to the query of an alert: pairs of labels and value. Each is an alert that fires."""
+    return _evaluated(promql.parse(query), samples, now)
+
+
+def _evaluated(node, samples, now):
+    if isinstance(node, promql.NumberLiteral):
+        return node.val
+    if isinstance(node, promql.Call):
+        assert node.func.name == "time"
+        return now
+    if isinstance(node, promql.VectorSelector):
+        matching = [s for s in samples if s.name == node.name]
+        return [(s.labels, s.value) for s in matching if all(matches(m, s.labels) for m in node.matchers.matchers)]
+    left, right = (_evaluated(side, samples, now) for side in (node.lhs, node.rhs))
+    operator, on = str(node.op), node.modifier and node.modifier.matching and node.modifier.matching.labels
+    if operator == "or":
+        return left + right
+    if operator == "and":
+        there = [{name: labels.get(name) for name in on} for labels, _ in right]
+        return [(labels, value) for labels, value in left if {name: labels.get(name) for name in on} in there]
+    if operator == "-":
+        return [(labels, left - value) for labels, value in right]
+    compare = {">": float.__gt__, "==": float.__eq__}[operator]
+    return [(labels, value) for labels, value in left if compare(float(value), right)]

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parsed
 from prometheus_client.samples import Sample
@@ -330,20 +329,10 @@ def test_no_epsilon_is_rounded_down_in_grafana():
         assert settings["decimals"] == (1 if percent else 3)
 
 
-def test_the_alerts_of_the_guide_look_at_what_is_there(in_trouble):
-    rules, scrape = (yaml.safe_load(part) for part in reversed(re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)))
-    assert scrape["scrape_configs"][0]["authorization"]["credentials_file"]
-    (group,) = rules["groups"]
-    assert [rule["alert"] for rule in group["rules"]] == ["BudgetNearlySpent", "RunSilent", "RunUnwatched"]
-    for rule in group["rules"]:
-        labels = labels_of(rule["expr"], in_trouble)
-        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= labels
-        assert selectors(rule["expr"])
-
-
 def test_the_guide_lists_every_metric_with_its_labels(in_trouble):
     common = {"run", "name", "task"}
     known = {s.name: set(s.labels) - common for s in in_trouble if s.name != "up"}
-    table = re.findall(r"^\| (`fedprivacy_[^|]*) \|([^|]*)\|", GUIDE, re.MULTILINE)
+    own = GUIDE[: GUIDE.index("## Tell Prometheus what deploy check finds")]
+    table = re.findall(r"^\| (`fedprivacy_[^|]*) \|([^|]*)\|", own, re.MULTILINE)
     listed = {name: set(re.findall(r"\w+", labels)) for row, labels in table for name in re.findall(r"`(\w+)`", row)}
     assert listed == known

@@ -236,7 +236,7 @@ def another_signing_key(server):
 
 
 NOT_STARTED = {"connection": "warning", "superlink": "failed", "superexec": "failed", "server": "failed"}
-NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "room", "memory", "clients"), "failed")
+NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "books", "room", "memory", "clients"), "failed")
 OF_THE_SERVER = {
     "nothing": (lambda server: None, {}, ""),
     "a key for all": (lambda server: (server / "server.key").chmod(0o640), {"server key": "failed"}, "mode 640"),
@@ -278,6 +278,18 @@ def test_what_is_wrong_with_the_server_is_named(server, wrong):
     verdicts, told = objections(server)
     assert verdicts == found | NOT_STARTED
     assert words in told
+
+
+@pytest.mark.exhaustive
+def test_a_new_database_will_be_the_ledger_unless_its_encoding_keeps_bytes_of_any_meaning(server, postgres):
+    made = f"sqlite:///{server}/ledger/ledger.db"
+    for encoding, found in (("UTF8", {}), ("SQL_ASCII", NOT_PLANNED)):
+        url = postgres.new_database(encoding=encoding)
+        edit(server / RUN, made, url)
+        made = url
+        verdicts, told = objections(server)
+        assert verdicts == found | NOT_STARTED, told
+        assert ("has encoding SQL_ASCII" in told and "createdb --encoding=UTF8" in told) is bool(found)
 
 
 ROOM = [  # of a disk: free bytes, free files; and how the check of a client ends

@@ -94,6 +94,12 @@ def _unit(folder, service):
     return folder / "systemd" / f"fedprivacy-{service}.service"
 
 
+def _signalled(process, number):
+    for pid in (process.pid, *_offspring(process.pid)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 class WrittenHosts:
     """All hosts of a deployment as processes on this one, each with its party's folder as its own.
 
@@ -218,12 +224,14 @@ class WrittenHosts:
                 for place in (place for place in ended if rest[place] <= 0):
                     self.start(*place)
 
+    def signal(self, folder, service, number):
+        """A signal to a service and all that it started."""
+        _signalled(self._running[folder, service], number)
+
     def kill(self, folder, service):
         """SIGKILL to a service and all that it started: no handler runs, no buffer is written."""
         with self._lock:
             process = self._running.pop((folder, service))
-        for pid in (process.pid, *_offspring(process.pid)):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _signalled(process, signal.SIGKILL)
         while process.running:
             time.sleep(0.05)

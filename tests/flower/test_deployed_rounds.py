@@ -12,7 +12,9 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
 from fedprivacy._support import signing
-from fedprivacy._support.signing import client_key, sign
+from fedprivacy._support.signing import client_key, server_key, server_public_key, sign
+from fedprivacy._support.software import software
+from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.accounts import WITNESS
@@ -21,6 +23,7 @@ from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
+from fedprivacy.ledger.certificate import certify
 from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, chained, read_entries
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
@@ -81,11 +84,12 @@ def journal(tmp_path_factory):
     [
         (lambda receipt, signature, key: [receipt, "00" * 104, key], "is not signed by its client"),
         (lambda receipt, signature, key: [receipt.replace('"steps": 2', '"steps": 1'), signature, key], "not signed"),
+        (lambda receipt, signature, key: [receipt.replace(software().digest, "ab" * 32), signature, key], "not signed"),
         (lambda receipt, signature, key: [receipt, signature, key.replace("A", "B")], "comes with another key"),
         (lambda receipt, signature, key: [receipt, signature], "missing 1 required"),
         (lambda receipt, signature, key: ["[]", signature, key], "list indices"),
     ],
-    ids=["signature", "text", "key", "part", "other JSON"],
+    ids=["signature", "text", "program", "key", "part", "other JSON"],
 )
 def test_a_receipt_that_its_client_did_not_sign_breaks_the_journal_though_every_hash_is_right(journal, forge, words):
     entries = [(entry.number, json.loads(entry.text)) for entry in journal]
@@ -122,10 +126,14 @@ def with_update_of_another_model(reply):
     return reply
 
 
+ANOTHER = f"fedprivacy 0.3.1 {'ab' * 32}"
+
 FORGERIES = [
     (lambda grid, reply: unsigned(reply, signature=""), "forged-receipt"),
     (lambda grid, reply: unsigned(reply, signature="00" * 100), "forged-receipt"),
     (lambda grid, reply: unsigned(reply, clipping_norm=0.5), "forged-receipt"),
+    (lambda grid, reply: unsigned(reply, software=ANOTHER), "forged-receipt"),
+    (lambda grid, reply: unsigned(reply, software="<b>all is well</b>"), "malformed-receipt"),
     (lambda grid, reply: resigned(reply, grid, "hospital-2"), "forged-receipt"),
     (lambda grid, reply: resigned(reply, grid, "hospital-1", steps=1), "receipt-does-not-match-grant"),
     (lambda grid, reply: resigned(reply, grid, "hospital-1", attempt=2), "receipt-does-not-match-grant"),
@@ -143,6 +151,24 @@ def test_a_forged_receipt_drops_the_update_and_the_charge_stays(tmp_path):
     assert [record.failures for record in records] == [{"hospital-1": reason} for _, reason in FORGERIES]
     assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
     assert records[-1].spent["hospital-1"].steps == 2 * len(FORGERIES)
+
+
+def test_a_certificate_says_what_each_client_itself_says_it_ran(tmp_path):
+    """Signed with its key: one of an earlier version says nothing, and one of another program says that one."""
+    plan = deployed_plan(tmp_path, noise_multiplier=2.0, epsilon=50.0, rounds=2)
+    said = iter([{"software": ""}, {"software": ANOTHER}])
+    change = changed_replies(plan, lambda _, reply, __: resigned(reply, grid, "hospital-1", **next(said)))
+    grid = DeployedGrid(plan, tmp_path, change)
+    assert start(plan, grid).records[-1].participants == ("hospital-0", "hospital-1", "hospital-2")
+    one, other, _ = certify(Ledger(plan.config.ledger), (), server_public_key(server_key(plan.config.signing_key_file)))
+    here = {"software": software().name, "digest": software().digest}
+    assert one.client_ran == (here | {"charges": 2},) and one.ran == (here | {"runs": 1},)
+    assert other.client_ran == (
+        {"software": "", "digest": "", "charges": 1},
+        {"software": "fedprivacy 0.3.1", "digest": "ab" * 32, "charges": 1},
+    )
+    page = certificate_html(other, "x.json")
+    assert "the client says it ran" in page and "ab" * 32 in page and "which wrote no digest, for 1 charge" in page
 
 
 @pytest.mark.exhaustive

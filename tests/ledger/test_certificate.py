@@ -256,6 +256,7 @@ SINCE = {
     4: ("budgets", "claimed_steps", "claimed_runs", "shortage"),
     5: ("risks", "audits", "software"),
     6: ("digest", "ran", "meanings"),
+    7: ("client_ran",),
 }
 """Fields that each version added."""
 

@@ -1,5 +1,6 @@
 """The ledger counts what was charged, over runs, and refuses what it could not add up."""
 
+import json
 import math
 import random
 import re
@@ -8,15 +9,18 @@ from collections import Counter
 import pytest
 from sqlalchemy import text
 
+import fedprivacy as fp
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
-from tests.ledger.acts import ALLOWANCE, EVENT, query, unlimited
+from tests.ledger.acts import ALLOWANCE, CLIENT_PEM, EVENT, journal_of, query, receipt, unlimited
 
 OTHER = PoissonSampledGaussian(0.1, 2.0)
 
@@ -111,18 +115,69 @@ def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
         Ledger(bad)
 
 
+@pytest.mark.exhaustive
+def test_a_database_of_bytes_is_refused_by_its_encoding_and_one_of_other_letters_is_used(postgres):
+    ascii_url = postgres.new_database(encoding="SQL_ASCII")
+    for upgrade in (True, False):
+        with pytest.raises(
+            LedgerError, match=r"has encoding SQL_ASCII.*'createdb --encoding=UTF8 --template=template0"
+        ):
+            Ledger(ascii_url, upgrade=upgrade)
+    for encoding in ("UTF8", "LATIN1"):
+        ledger = Ledger(postgres.new_database(encoding=encoding))
+        ledger.bind_keys({"hôpital-0": "aa"})
+        ledger.open_budgets({"blobs/hôpital-0": ALLOWANCE})
+        assert ledger.dataset_ids() == ["blobs/hôpital-0"]
+        verify_ledger(ledger)
+        ledger.close()
+    with pytest.raises(ConfigError, match="has encoding SQL_ASCII"):  # before anything else is looked at
+        fp.simulate("cancer", clients=2, rounds=1, ledger=ascii_url, progress=False)
+
+
 def test_a_client_is_bound_to_one_key_and_no_key_to_two_clients_until_it_is_renewed(url, ledger):
     ledger.bind_keys({"hospital-0": "aa"})
     with pytest.raises(LedgerError, match="hospital-0 comes with another key"):
         Ledger(url).bind_keys({"hospital-0": "bb", "hospital-1": "cc"})
-    with pytest.raises(LedgerError, match="comes with the key of hospital-0"):
+    with pytest.raises(LedgerError, match="comes with a key of hospital-0"):
         ledger.bind_keys({"hospital-9": "aa"})
-    with pytest.raises(LedgerError, match="comes with the key of one"):
+    with pytest.raises(LedgerError, match="comes with a key of one"):
         ledger.bind_keys({"one": "dd", "two": "dd"})
     ledger.rebind_key("hospital-0", "bb")
     Ledger(url).bind_keys({"hospital-0": "bb"})
     with pytest.raises(LedgerError, match="knows no client 'nobody'"):
         ledger.rebind_key("nobody", "cc")
+
+
+def test_a_key_that_was_replaced_opens_no_account_and_is_nobody_s_again(url, ledger):
+    """Who stole it could otherwise go on as the hospital, or train on its records from zero under another name."""
+    ledger.bind_keys({"hospital-0": "aa", "hospital-1": "cc"})
+    ledger.rebind_key("hospital-0", "bb")
+    for name, problem in (("hospital-0", "comes with another key"), ("hospital-9", "comes with a key of hospital-0")):
+        with pytest.raises(AccountError, match=problem):
+            Ledger(url).bind_keys({name: "aa"})
+    for name, problem in (("hospital-0", "replaced that key before"), ("hospital-1", "is or was hospital-0's")):
+        with pytest.raises(LedgerError, match=problem):
+            Ledger(url).rebind_key(name, "aa")
+    Ledger(url).rebind_key("hospital-0", "bb")
+    Ledger(url).bind_keys({"hospital-0": "bb", "hospital-1": "cc", "hospital-2": "dd"})
+    verify_ledger(ledger)
+
+
+def test_a_key_that_is_replaced_during_a_run_leaves_a_ledger_that_verifies(ledger):
+    """The receipt on its way counts, and proves nothing: the journal keeps none of a key that was withdrawn."""
+    ledger.open_run("one", "digits", "2 parts")
+    ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
+    ledger.open_budgets({"a": ALLOWANCE})
+    for round in (1, 2):
+        ledger.reserve(Attempt("one", round), EVENT, {"a": 5}, unlimited)
+    ledger.settle(Attempt("one", 1), {"a": receipt("one", 1, 5)}, ChargeState.COMMITTED)
+    ledger.rebind_key("hospital-0", "bb")
+    ledger.settle(Attempt("one", 2), {"a": receipt("one", 2, 5)}, ChargeState.COMMITTED)
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 10}
+    verify_ledger(ledger)
+    written = [json.loads(text) for _, text, _ in journal_of(ledger)]
+    settled = [entry["receipts"]["a"] for entry in written if entry["kind"] == "settlement"]
+    assert settled[0] and settled[1] is None
 
 
 @pytest.mark.exhaustive

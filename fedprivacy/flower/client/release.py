@@ -31,6 +31,7 @@ from safetensors import numpy as safetensors
 from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.software import software
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.wire.answer_arrays import as_arrays
 from fedprivacy.flower.wire.messages import (
@@ -82,6 +83,7 @@ class Released:
             **spending(grant.charged_as, grant.client_id, steps, update.event, unit=grant.unit, clipping_norm=norm),
             update=digest(arrays) if key else "",
             evaluation=json.dumps(evaluated.sums) if evaluated is not None else "",
+            software=str(software()) if key else "",
         )
         return cls(arrays, receipt.signed(key) if key else receipt)
 
@@ -98,6 +100,7 @@ class Released:
         receipt = Receipt(
             **spending(grant.charged_as, grant.client_id, 1, event, unit=grant.unit, clipping_norm=grant.clipping_norm),
             update=digest(arrays, grant.questions) if key else "",
+            software=str(software()) if key else "",
         )
         return cls(arrays, receipt.signed(key) if key else receipt)
 

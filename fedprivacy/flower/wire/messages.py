@@ -11,11 +11,12 @@ import enum
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self, cast, get_type_hints
+from typing import Any, ClassVar, Self, cast, get_origin, get_type_hints
 
 from flwr.app import ConfigRecord, Message
 
 from fedprivacy._support import signing
+from fedprivacy._support.software import Software
 from fedprivacy.accounting.calibration import MOST_NOISE
 from fedprivacy.guard import names_a_run
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
@@ -93,12 +94,15 @@ class WireMessage:
     """A flat dataclass of scalars that travels as a ConfigRecord."""
 
     name = ""  # of the record in a message
+    optional: ClassVar[frozenset[str]] = frozenset()  # texts that are left out where they are empty
 
     def to_record(self) -> ConfigRecord:
         """The record to put in a message."""
         record = ConfigRecord({"version": VERSION})
         for name in _kinds(cast(type, type(self))):
             value = getattr(self, name)
+            if name in self.optional and not value:
+                continue
             record[name] = str(value) if isinstance(value, enum.Enum) else value
         return record
 
@@ -119,11 +123,11 @@ class WireMessage:
         values = dict(record)
         if values.pop("version", None) != VERSION:
             raise MessageError(f"{cls.__name__} is not of version {VERSION}; update server and clients together.")
-        if values.keys() != fields.keys():
-            lacking, more = sorted(fields.keys() - values.keys()), len(values.keys() - fields.keys())
+        lacking, more = sorted(fields.keys() - values.keys() - cls.optional), len(values.keys() - fields.keys())
+        if lacking or more:
             raise MessageError(f"{cls.__name__} lacks {', '.join(lacking) or 'nothing'} and has {more} unknown fields.")
         try:
-            return cls(**{name: _parsed(values[name], kind) for name, kind in fields.items()})
+            return cls(**{name: _parsed(values[name], kind) for name, kind in fields.items() if name in values})
         except ValueError as error:
             raise MessageError(f"{cls.__name__}: {error}") from error
 
@@ -148,7 +152,7 @@ class SignedMessage(WireMessage):
 @cache
 def _kinds(record: type) -> dict[str, type]:
     """The type of every field of a wire record's class."""
-    return get_type_hints(record)
+    return {name: kind for name, kind in get_type_hints(record).items() if get_origin(kind) is not ClassVar}
 
 
 def _parsed(value: object, kind: type) -> object:
@@ -378,14 +382,20 @@ class Receipt(SpendingMessage):
         update: digest of the update beside this receipt, see `release.digest`; empty in a simulation.
         evaluation: the noisy sums of the local evaluation, as JSON; empty if none was granted.
         signature: the client's signature with its registered key.
+        software: the program that the client ran, as `str(Software)` writes it; empty in a simulation, and of a client
+            of an earlier version.
     """
 
     name, purpose = RECEIPT, signing.RECEIPT
+    optional = frozenset({"software"})
     update: str
     evaluation: str = ""
     signature: str = ""
+    software: str = ""
 
     def __post_init__(self) -> None:
+        if self.software:
+            _ = Software.of(self.software)
         low, high = CLIPPING_NORMS
         if not low <= self.clipping_norm <= high:
             raise ValueError(f"clipping_norm is {self.clipping_norm}; it must be from {low:g} to {high:g}.")

@@ -1,0 +1,281 @@
+"""The pages on keys and incidents, typed on real processes: no account begins anew, and no old key is let in."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy._support.software import software
+from fedprivacy.deploy import server_inspection
+from fedprivacy.deploy.federation import free_ports
+from fedprivacy.deploy.processes import Supervisor
+from fedprivacy.guard import Guard
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.certificate import certify
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.runs.records.folder import read_history
+from tests.conftest import lacking
+from tests.dashboard.shown import asking, record
+from tests.deploy.drill import BUDGET, Drill
+from tests.deploy.written_hosts import HOSPITALS, NGINX
+from tests.ledger.acts import fill
+from tests.postgres import PostgresCluster, find_programs
+from tests.runs.store.made_up import facts, growing
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+PAGES = "".join((HOW_TO / name).read_text() for name in ("keys.md", "incidents.md"))
+HOSPITAL, OTHER = HOSPITALS
+
+pytestmark = pytest.mark.exhaustive
+
+
+def typed(line, folder, environment, values):
+    """Type a line of a page in a folder, with its made-up names replaced by true ones; return what it said."""
+    assert re.search(rf"^{re.escape(line)}(\s+#.*)?$", PAGES, re.MULTILINE), f"no page says: {line}"
+    usual = {"TASK/hospital-0": f"sides/{HOSPITAL}", "hospital-0": HOSPITAL}
+    for name, value in {**usual, **values}.items():
+        line = line.replace(name, str(value))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    around = {**os.environ, **environment, "PATH": path, "COLUMNS": "300"}
+    done = subprocess.run(["bash", "-c", line], cwd=folder, env=around, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+class Operated(Drill):
+    """A deployment at whose hosts somebody types what the pages say."""
+
+    def at_server(self, line, **values):
+        """What a command says on the server's host."""
+        return typed(line, self.server, self.hosts.environment, values)
+
+    def at_hospital(self, line, **values):
+        """What a command says on the first hospital's host."""
+        return typed(line, self.client(HOSPITAL), {}, values)
+
+    def refused(self, line, **values):
+        """What a command on the server's host says that must not succeed."""
+        with pytest.raises(AssertionError) as failed:
+            self.at_server(line, **values)
+        return " ".join(str(failed.value).split())
+
+    def stop(self, name=HOSPITAL):
+        for service in ("client", "client-superexec"):
+            self.hosts.kill(self.client(name), service)
+
+    def start(self, name=HOSPITAL):
+        for service in ("client", "client-superexec"):
+            self.hosts.start(self.client(name), service)
+
+    def ran(self, clients=2):
+        """A run of one round that waits for so many clients: who took part, and what was said."""
+        out = self.start_run(rounds=1, clients=clients)
+        self.ended()
+        return read_history(out).last.participants, self.run.output()
+
+    def spent(self):
+        """Steps on the ledger by dataset, after it was verified."""
+        ledger = Ledger(f"sqlite:///{self.ledger}")
+        verify_ledger(ledger)
+        return {name: sum(one.history.values()) for name, one in ledger.accounts(ledger.dataset_ids()).items()}
+
+
+@pytest.fixture(scope="module")
+def operated(tmp_path_factory):
+    if NGINX is None:
+        lacking("no nginx; install it, for example apt-get install nginx-light")
+    folder = tmp_path_factory.mktemp("incidents")
+    with Supervisor(folder / "logs") as supervisor:
+        operated = Operated(supervisor, folder)
+        assert operated.whole_run().last.participants == HOSPITALS
+        yield operated
+
+
+def node_of(operated, name):
+    """The id of a hospital's node, as its own log says it."""
+    log = (operated.server.parents[1] / "logs" / f"{name}-client.log").read_text()
+    return re.findall(r"SuperNode ID: (\d+)", log)[-1]
+
+
+def test_a_hospital_s_own_receipts_say_which_program_it_ran(operated):
+    issuer = server_public_key(server_key(operated.server / "signing.key"))
+    for certificate in certify(Ledger(f"sqlite:///{operated.ledger}"), (), issuer):
+        assert [(ran["software"], ran["digest"]) for ran in certificate.client_ran] == [software()]
+        assert certificate.client_ran[0]["charges"] == certificate.receipts == 2
+
+
+def test_a_lost_guard_begins_anew_at_what_the_ledger_holds(operated):
+    before = operated.spent()[f"sides/{HOSPITAL}"]
+    operated.stop()
+    operated.at_hospital("mv guard guard-lost")
+    operated.at_hospital("mkdir -m 700 guard")
+    show = "fedprivacy ledger show --dataset TASK/hospital-0 --ledger ledger/ledger.db"
+    assert f"sides/{HOSPITAL}" in operated.at_server(show)
+    time.sleep(70)  # until then the server takes it for running
+    operated.start()
+    participants, told = operated.ran()
+    assert participants == HOSPITALS, told
+    own = Guard(operated.client(HOSPITAL) / "guard" / "guard.log", BUDGET).history()
+    assert sum(own.values()) == operated.spent()[f"sides/{HOSPITAL}"] > before
+    operated.at_hospital("fedprivacy guard show guard/guard.log")
+    operated.at_hospital("fedprivacy guard export guard/guard.log > hospital-0.jsonl")
+    shutil.copy(operated.client(HOSPITAL) / f"{HOSPITAL}.jsonl", operated.server)
+    compare = "fedprivacy ledger reconcile TASK/hospital-0 hospital-0.jsonl --ledger ledger/ledger.db"
+    assert f"0 steps were charged to sides/{HOSPITAL}" in operated.at_server(compare)
+
+
+def test_a_new_key_of_a_hospital_goes_on_with_its_account_and_the_old_one_is_let_in_nowhere(operated):
+    server, client, thief = operated.server, operated.client(HOSPITAL), operated.server.parents[1] / "thief"
+    before = operated.spent()
+    shutil.copytree(client, thief)
+    node = node_of(operated, HOSPITAL)
+    assert node in operated.at_server("flwr supernode list deployment").replace("│", "")
+    operated.at_server("flwr supernode unregister NODE_ID deployment", NODE_ID=node)
+    operated.stop()
+    operated.at_hospital("fedprivacy deploy client-key hospital-0 --out new")
+    operated.at_hospital("mv -f new/hospital-0.key new/hospital-0.pub .")
+    assert (client / f"{HOSPITAL}.key").read_bytes() != (thief / f"{HOSPITAL}.key").read_bytes()
+    shutil.copy(client / f"{HOSPITAL}.pub", server)
+    operated.at_server("mv -f hospital-0.pub clients/hospital-0.pub")
+    register = "flwr supernode register clients/hospital-0.pub deployment --name hospital-0"
+    operated.at_server(register)
+    operated.start()
+
+    participants, told = operated.ran()
+    assert participants == (OTHER,)
+    assert f"Client {HOSPITAL} is left out: client {HOSPITAL} comes with another key" in told
+    rebind = "fedprivacy ledger rebind hospital-0 clients/hospital-0.pub --ledger ledger/ledger.db"
+    operated.at_server(rebind)
+    participants, told = operated.ran()
+    assert participants == HOSPITALS, told
+    after = operated.spent()
+    assert after.keys() == before.keys()  # the account went on, and no other one began
+    assert all(after[dataset] > before[dataset] > 0 for dataset in before)
+    assert operated.lost() == 0
+
+    # Whoever stole the old key knocks; the operator is talked into another name, and into taking it back.
+    for service in ("client", "client-superexec"):
+        unit = thief / "systemd" / f"fedprivacy-{service}.service"
+        unit.write_text(re.sub(r"(--port |127\.0\.0\.1:)\d+", rf"\g<1>{free_ports(1)[0]}", unit.read_text()))
+        unit.write_text(unit.read_text().replace(str(client), str(thief)))
+    knocking = operated.hosts.start(thief, "client")
+    deadline = time.monotonic() + 60
+    while knocking.running and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not knocking.running and "SuperNode ID:" not in knocking.output(), knocking.tail()
+    for name, problem in ((OTHER, f"is or was {HOSPITAL}'s"), (HOSPITAL, "replaced that key before")):
+        right = (server / "clients" / f"{name}.pub").read_bytes()
+        shutil.copy(thief / f"{HOSPITAL}.pub", server / "clients" / f"{name}.pub")
+        assert problem in operated.refused(rebind, **{"hospital-0": name})
+        assert "already" in operated.refused(register, **{"hospital-0": name})
+        (server / "clients" / f"{name}.pub").write_bytes(right)
+    assert operated.spent() == after
+
+
+def test_new_patients_come_between_two_runs_and_share_the_account(operated):
+    before = operated.spent()
+    points = operated.server.parents[1] / "records" / "points.npy"
+    np.save(points, np.concatenate([np.load(points), np.random.default_rng(1).normal(size=(8, 2))]))
+    participants, told = operated.ran()
+    assert participants == HOSPITALS, told
+    after = operated.spent()
+    assert after.keys() == before.keys() and all(after[dataset] > before[dataset] for dataset in before)
+    assert operated.lost() == 0
+
+
+def test_a_new_signing_key_is_obeyed_where_it_is_named_and_the_old_heads_stay_proven(operated):
+    before = operated.spent()
+    sign = "fedprivacy ledger sign signing.key --out last-of-old-key.json --ledger ledger/ledger.db"
+    operated.at_server(sign)
+    (old,) = re.findall(r'^server-key = "(.*)"', (operated.server / "party.toml").read_text(), re.MULTILINE)
+    operated.at_server("mv signing.key signing.key.old")
+    made = operated.at_server("fedprivacy deploy signing-key signing.key")
+    (new,) = re.findall(r'server-key = "([0-9a-f]{64})"', made)
+    assert new != old
+    operated.at_server("sed -i 's/^server-key = .*/server-key = \"NEW\"/' party.toml", NEW=new)
+    operated.at_hospital("sed -i 's/^server-key = .*/server-key = \"NEW\"/' party.toml node-config.toml", NEW=new)
+    operated.stop()
+    time.sleep(70)
+    operated.start()
+    participants, told = operated.ran(clients=1)
+    assert participants == (HOSPITAL,), told  # the other one has not followed yet: it obeys the old key alone
+    verify = (
+        "fedprivacy ledger verify --signer OLD --signer NEW --witness last-of-old-key.json --ledger ledger/ledger.db"
+    )
+    operated.at_server(verify, OLD=old, NEW=new)
+    assert "none of those named" in operated.refused(verify, OLD=new, NEW=new)
+    after = operated.spent()
+    assert after[f"sides/{HOSPITAL}"] > before[f"sides/{HOSPITAL}"] > 0
+    assert after[f"sides/{OTHER}"] == before[f"sides/{OTHER}"]
+    for file in ("party.toml", "node-config.toml"):
+        path = operated.client(OTHER) / file
+        path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_superexec_that_answers_and_starts_nothing_is_named(operated, monkeypatch):
+    environment = operated.hosts.environment
+    operated.hosts.signal(operated.server, "superexec", signal.SIGSTOP)
+    try:
+        operated.start_run(rounds=1)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(server_inspection, "LONGEST_WAIT", 5.0)
+        deadline = time.monotonic() + 300
+        while "still waits for the SuperExec" not in operated.run.output():
+            assert time.monotonic() < deadline, operated.run.tail()
+            time.sleep(0.5)
+        party = server_inspection.Party.read(operated.server)
+        found = {one.check: one for one in server_inspection.inspect_server(party, operated.server)}
+        assert found["superexec"].verdict == "failed" and "has waited" in found["superexec"].words
+        assert found["books"].verdict == "ok"
+    finally:
+        operated.hosts.signal(operated.server, "superexec", signal.SIGCONT)
+    operated.ended()
+
+
+def test_a_new_password_of_postgresql_opens_the_same_ledger_and_the_old_one_does_not(tmp_path, monkeypatch):
+    if (programs := find_programs()) is None:
+        lacking("no PostgreSQL server; install it, for example apt-get install postgresql")
+    passwords = tmp_path / ".pgpass"
+    passwords.touch(0o600)
+    passwords.write_text("127.0.0.1:*:registry:ledger:old-secret\n")
+    for name, value in {"HOME": tmp_path, "PGPASSFILE": passwords}.items():
+        monkeypatch.setenv(name, str(value))
+    names = {"db.example.org": "127.0.0.1", " privacy ": " registry ", "/privacy": "/registry", "NEW": "new-secret"}
+    verify = "fedprivacy ledger verify --ledger postgresql+psycopg://ledger@db.example.org/privacy"
+    with PostgresCluster(programs) as cluster:
+        monkeypatch.setenv("PGPORT", str(cluster.port))
+        with psycopg.connect("postgresql://postgres@127.0.0.1/postgres", autocommit=True) as server:
+            server.execute("CREATE ROLE ledger LOGIN PASSWORD 'old-secret'")
+            server.execute("CREATE DATABASE registry OWNER ledger TEMPLATE template0 ENCODING 'UTF8'")
+        cluster.require_password("ledger")
+        fill("postgresql+psycopg://ledger@127.0.0.1/registry")
+        told = typed(verify, tmp_path, {}, names)
+        alter = "psql -h db.example.org -U ledger privacy -c \"ALTER ROLE ledger PASSWORD 'NEW'\""
+        typed(alter, tmp_path, {}, names)
+        with pytest.raises(AssertionError, match="password authentication failed"):
+            typed(verify, tmp_path, {}, names)
+        typed(r"sed -i 's/^\(db.example.org:.*\):.*/\1:NEW/' ~/.pgpass", tmp_path, {}, names)
+        assert typed(verify, tmp_path, {}, names) == told
+        assert passwords.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_token_opens_the_dashboard_and_the_old_one_does_not(tmp_path):
+    made = []
+    for _ in range(2):
+        typed("openssl rand -hex 32 > /etc/fedprivacy/dashboard-token", tmp_path, {}, {"/etc/fedprivacy/": ""})
+        made.append((tmp_path / "dashboard-token").read_text().strip())
+    old, new = made
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("one"), growing(["a"], 1))
+    ask = asking(tmp_path, token=new)
+    codes = [ask.get("/metrics", headers={"Authorization": f"Bearer {token}"}).status_code for token in (old, new)]
+    assert codes == [401, 200]
