@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint bench gpu deploy-demo clean
+.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint lock bench gpu deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -81,6 +81,14 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/oxlint --deny-warnings fedprivacy/dashboard/page
+
+# Versions and hashes of all that a node and a server install, PyTorch excepted. Renew them with UPGRADE=--upgrade.
+LOCKS = fedprivacy/deploy/requirements
+LOCK = $(BIN)/uv pip compile --quiet --config-file .ci/lock.toml --universal --python-version 3.11 --generate-hashes \
+    --no-emit-package torch --annotation-style line --custom-compile-command 'make lock' $(UPGRADE) pyproject.toml
+lock: $(VENV)/.installed-node
+	$(LOCK) --extra node --output-file $(LOCKS)/node.txt
+	$(LOCK) --extra figures --extra postgres --constraints $(LOCKS)/node.txt --output-file $(LOCKS)/server.txt
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engines
