@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.commands.running import fedprivacy
 from tests.conftest import lacking
 from tests.house import ROOT
 
@@ -112,6 +113,17 @@ def test_what_is_locked_of_pytorch_is_what_the_installed_one_needs_besides_cuda(
     assert sorted(str(Requirement(line)) for line in told["requires-dist"]) == sorted(
         f"{each.name}{each.specifier}" for each in kept
     )
+
+
+@pytest.mark.parametrize("platform", ["systemd", "compose", "helm"])
+def test_each_party_gets_its_own_and_is_told_to_install_it(platform, tmp_path):
+    (tmp_path / "deployment.toml").write_text(fedprivacy("deploy", "init", "--example", cwd=tmp_path).stdout)
+    fedprivacy("deploy", "init", "deployment.toml", "--for", platform, cwd=tmp_path)
+    for party, folder in {"server": "server", "node": "clients/hospital-0"}.items():
+        own = tmp_path / "deployment" / folder / ("" if platform == "systemd" else "image")
+        assert (own / "requirements.txt").read_text() == (LOCKS / f"{party}.txt").read_text()
+        steps = (own / ("README.md" if platform == "systemd" else "Dockerfile")).read_text()
+        assert re.search(r"--require-hashes --no-deps -r /?requirements.txt\n", steps)
 
 
 @pytest.mark.exhaustive
