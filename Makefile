@@ -81,6 +81,7 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/oxlint --deny-warnings fedprivacy/dashboard/page
+	$(BIN)/zizmor --quiet --offline --strict-collection .github
 
 # Versions and hashes of all that a node and a server install, PyTorch excepted. Renew them with UPGRADE=--upgrade.
 LOCKS = fedprivacy/deploy/requirements
