@@ -9,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from packaging.utils import canonicalize_name
 
 from tests.conftest import lacking
-from tests.deploy.test_lock import LOCKS, applying, locked
+from tests.deploy.locks import LOCKS, applying, locked
 from tests.deploy.written_hosts import BWRAP
 from tests.house import ROOT
 
@@ -39,10 +40,8 @@ def ran(command, cwd, *, offline=False, code=0, **environment):
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory):
+def host(bubblewrap, tmp_path_factory):
     """A folder with the wheelhouse that the page makes, and an environment that was installed from it offline."""
-    if BWRAP is None:
-        lacking("no bubblewrap; install it, for example apt-get install bubblewrap")
     folder = tmp_path_factory.mktemp("host")
     collect, install = typed("Install without a network")
     (folder / "requirements.txt").write_text((LOCKS / "node.txt").read_text())
@@ -70,7 +69,7 @@ def test_what_the_page_says_installs_and_runs_where_there_is_no_network(host):
 
 def test_it_is_exactly_what_is_locked_and_pytorch(host):
     listed = ran("env/bin/pip list --format json", host.folder, offline=True).stdout
-    found = {each["name"].replace("_", "-").replace(".", "-").lower(): each["version"] for each in json.loads(listed)}
+    found = {canonicalize_name(each["name"]): each["version"] for each in json.loads(listed)}
     expected = applying(locked(LOCKS / "node.txt"), {})
     assert found.pop("torch") and found.pop("fedprivacy") == host.version
     assert {name: found[name] for name in expected} == expected
@@ -100,7 +99,7 @@ def test_the_bill_of_materials_names_all_that_is_installed_by_cyclonedx_own_sche
     bill = json.loads(text)
     described = bill["metadata"]["component"]
     assert (described["name"], described["version"]) == ("fedprivacy", host.version)
-    named = {part["name"].lower().replace("_", "-").replace(".", "-"): part["version"] for part in bill["components"]}
+    named = {canonicalize_name(part["name"]): part["version"] for part in bill["components"]}
     expected = applying(locked(LOCKS / "node.txt"), {})
     assert {name: named[name] for name in expected} == expected and "torch" in named
     assert all(part["purl"].startswith("pkg:pypi/") for part in bill["components"])
