@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint bench gpu docs docs-serve deploy-demo clean
+.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint lock dist sbom bench gpu docs docs-serve \
+    deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -81,6 +82,33 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/oxlint --deny-warnings fedprivacy/dashboard/page
+	$(BIN)/zizmor --quiet --offline --strict-collection .github
+
+# Versions and hashes of all that a node and a server install, PyTorch excepted. Renew them with UPGRADE=--upgrade.
+LOCKS = fedprivacy/deploy/requirements
+LOCK = $(BIN)/uv pip compile --quiet --config-file .ci/lock.toml --universal --python-version 3.11 --generate-hashes \
+    --no-emit-package torch --annotation-style line --custom-compile-command 'make lock' $(UPGRADE) pyproject.toml
+lock: $(VENV)/.installed-node
+	$(LOCK) --extra node --output-file $(LOCKS)/node.txt
+	$(LOCK) --extra figures --extra postgres --constraints $(LOCKS)/node.txt --output-file $(LOCKS)/server.txt
+
+# What a release consists of. The same bytes from the same sources, whenever they are built.
+DIST = dist
+dist: $(VENV)/.installed-node
+	rm -rf $(DIST)
+	$(BIN)/uv build --quiet --out-dir $(DIST)
+
+# A bill of materials of what a hospital's host installs. NODE=path takes an environment that is there.
+NODE = build/node
+$(NODE)/bin/fedprivacy:
+	$(PYTHON) -m venv $(NODE)
+	$(NODE)/bin/pip install --quiet --require-hashes --no-deps --requirement $(LOCKS)/node.txt
+	$(NODE)/bin/pip install --quiet "$(TORCH)"
+	$(NODE)/bin/pip install --quiet .
+sbom: $(VENV)/.installed-release | $(NODE)/bin/fedprivacy
+	@mkdir -p $(DIST)
+	$(BIN)/cyclonedx-py environment $(NODE) --pyproject pyproject.toml --mc-type library --spec-version 1.6 \
+	    --output-reproducible --output-file $(DIST)/fedprivacy-node.cdx.json
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engines

@@ -33,6 +33,7 @@ GROUPS = dict.fromkeys(
 
 LONGEST = (
     PROCESSES,
+    "tests/deploy/test_offline.py",
     "tests/privacy/test_gates_quiet.py",
     "tests/dashboard/test_page.py",
     "tests/commands/test_audit_node.py",

@@ -12,12 +12,13 @@ import pytest
 import tomli_w
 from packaging.requirements import Requirement
 
-from fedprivacy._support.extras import EXTRAS
+from fedprivacy._support.extras import EXTRAS, installed
 from tests.house import HOUSE, ROOT, imports
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OF_THE_PROJECT = {"test", "lint", "mutation", "bench", "release"}
 ONLY_IN_NOTEBOOKS = {"IPython"}
-OFFERED = ("figures", "simulation", "postgres", "tensorboard", "mlflow", "wandb", "prometheus", "fast")
+OFFERED = tuple(installed())
 
 NODE = f"""
 import sys
@@ -106,6 +107,23 @@ def test_a_server_that_lacks_a_built_in_task_s_public_records_says_so_before_any
     assert printed.endswith("['digits/hospital-0'] {}\n")
 
 
+def test_the_doctor_of_a_node_names_the_command_for_each_extra_that_it_lacks(tmp_path):
+    printed, _ = without_extras(COMMAND, "doctor", cwd=tmp_path)
+    machine, none, *lacking = printed.splitlines()
+    assert machine.startswith("This machine: gradients by ") and none == "Extras installed: none."
+    assert lacking == [f"Not installed: {extra}; pip install 'fedprivacy[{extra}]'." for extra in OFFERED]
+    assert set(OFFERED) == PROJECT["optional-dependencies"].keys() - {"node", *OF_THE_PROJECT}
+
+
+def test_the_doctor_looks_for_extras_without_importing_them(tmp_path):
+    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n" + COMMAND
+    typed = [sys.executable, "-c", program, "doctor", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(typed, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["extras"] == dict.fromkeys(OFFERED, True)
+    assert set(EXTRAS) & set(done.stderr.split()) == set()
+
+
 NEEDING = {
     "simulate --engine ray": "engine is ray, and ray is not installed; pip install 'fedprivacy[simulation]'.",
     "simulate --clients 100 --workers 2": "workers is 2, and ray is not installed",
@@ -136,7 +154,7 @@ def test_every_import_is_of_the_base_or_of_an_extra():
     base, offered = closure(*PROJECT["dependencies"]), closure(*(f"fedprivacy[{extra}]" for extra in OFFERED))
     owners = importlib.metadata.packages_distributions()
     modules = {name.partition(".")[0] for path in HOUSE for name in imports(path)}
-    found = {module: {spelt(owner) for owner in owners.get(module, ())} for module in modules}
+    found = {module: {spelt(owner) for owner in owners.get(module, ())} for module in modules | EXTRAS.keys()}
     known = sys.stdlib_module_names | {"fedprivacy", *ONLY_IN_NOTEBOOKS}
     assert {module for module in modules - known if not found[module] & (base | offered)} == set()
     assert {module for module in EXTRAS if found[module] & base} == set()

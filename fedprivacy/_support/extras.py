@@ -13,15 +13,21 @@ EXTRAS = {
     "flwr_datasets": "simulation",
     "ray": "simulation",
     "sklearn": "simulation",
+    "psycopg": "postgres",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
+    "prometheus_client": "prometheus",
+    "numba": "fast",
 }
-"""Extra that installs each module. Other optional modules are refused where they are chosen, by the setting's name."""
+"""Extra that installs each module."""
 
 
 class MissingExtraError(ImportError):
     """A module of an extra is not installed. The text names the module and what to type."""
 
     def __init__(self, module: str) -> None:
-        super().__init__(f"{module} is not installed; pip install 'fedprivacy[{EXTRAS[module]}]'.", name=module)
+        super().__init__(f"{module} is not installed; {command(EXTRAS[module])}.", name=module)
 
 
 @contextmanager
@@ -39,3 +45,13 @@ def needing_extras() -> Iterator[None]:
 def lacks(*modules: str) -> bool:
     """Return whether one of these modules is not installed; none is imported."""
     return any(find_spec(module) is None for module in modules)
+
+
+def installed() -> dict[str, bool]:
+    """Return whether each extra is installed, by its name; nothing is imported."""
+    return {extra: not lacks(*(each for each in EXTRAS if EXTRAS[each] == extra)) for extra in EXTRAS.values()}
+
+
+def command(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'fedprivacy[{extra}]'"

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedprivacy._support.extras import lacks
+from fedprivacy._support.extras import installed, lacks
 from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
 from fedprivacy._support.settings import kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
@@ -332,8 +332,8 @@ def doctor(
     MODEL is a task, or path/to/file.py:Name of a function or class that makes an nn.Module. It is run on made-up
     records alone, of the shape of the task's own. Of a task that reads tables, one cell after another is changed in a
     copy of a few rows: no other record may change. Without MODEL, only this machine is described: how it computes
-    gradients. Exit code 1: the model cannot be trained, or the task lets a record change others; 2: there is no such
-    model.
+    gradients, and which extras are installed. Exit code 1: the model cannot be trained, or the task lets a record
+    change others; 2: there is no such model.
     """
     from fedprivacy.commands import doctor as doctors
     from fedprivacy.tasks import TaskError
@@ -341,11 +341,12 @@ def doctor(
     if not model:
         machine = doctors.this_machine()
         if as_json:
-            print_json(dataclasses.asdict(machine))
+            print_json(dataclasses.asdict(machine) | {"extras": installed()})
         else:
             OUT.print(f"This machine: {escape(machine.line)}.", highlight=False, soft_wrap=True)
             for refusal in machine.refused:
                 OUT.print(f"Not used: {escape(refusal)}.", highlight=False, soft_wrap=True)
+            OUT.print(escape(doctors.extras_text()), highlight=False, soft_wrap=True)
         return
     with plain_errors(TaskError, doctors.ModelError, code=2):
         seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers, folder=data_folder), fix=fix)

@@ -26,6 +26,7 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedprivacy._support.extras import command, installed
 from fedprivacy._support.sources import SourceError, is_source, load, names_file
 from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.checks.problems import Problem, grouped
@@ -283,11 +284,18 @@ def _unsaid(patient: Patient) -> str:
 
 def this_machine() -> Machine:
     """This machine, and how it computes the gradients of the default task."""
-    patient = find(DEFAULT_TASK)
+    patient = find(DEFAULT_TASK, "1,8,8")  # the records themselves are in an extra that a node lacks
     assert patient.example is not None
     engine = GradientEngine(patient.build(), patient.example.loss)
     engine.prepare(patient.example.inputs, patient.example.targets)
     return Machine.here(engine)
+
+
+def extras_text() -> str:
+    """Return the extras that are installed, and a line with the command for each that is not."""
+    found = installed()
+    lines = [f"Extras installed: {', '.join(extra for extra in found if found[extra]) or 'none'}."]
+    return "\n".join([*lines, *(f"Not installed: {each}; {command(each)}." for each in found if not found[each])])
 
 
 def as_json(seen: Visit) -> dict[str, Any]:

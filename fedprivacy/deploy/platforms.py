@@ -26,6 +26,7 @@ from fedprivacy.deploy.templates import write_texts
 USER = 10001
 """Number of the account, and of its group, under which containers run."""
 
+_LOCK = "requirements.txt"
 _LOOPBACK, _ALL = "127.0.0.1", "0.0.0.0"
 _NODE = "$(NODE)"
 """Stands for the SuperNode's address in a pod: looked up in no DNS, through which records could leave."""
@@ -73,10 +74,12 @@ def write_services(own: Path, facts: Mapping[str, Any], platform: Platform) -> N
         for service in services:
             write_texts(own, {f"systemd/{service.unit}": service.unit}, {**facts, "service": service})
         write_texts(own, {"README.md": "server.md" if _is_server(facts) else "client.md"}, facts)
+        _copy_lock(facts, own)
         return
     composed = platform is Platform.COMPOSE
     more = {**facts, **_common(facts), "compose": composed}
     write_texts(own, {"image/Dockerfile": "Dockerfile", "README.md": "containers.md"}, more)
+    _copy_lock(facts, own / "image")
     if composed:
         _write_compose(own, {**more, "parties": [_party(facts)]})
     else:
@@ -84,6 +87,12 @@ def write_services(own: Path, facts: Mapping[str, Any], platform: Platform) -> N
         pods = {"pods": _pods(facts, services), "backup_pod": backup}
         write_texts(own, {"Chart.yaml": "Chart.yaml", "values.yaml": "values.yaml"}, {**more, **pods})
         _copy_chart(own)
+
+
+def _copy_lock(facts: Mapping[str, Any], folder: Path) -> None:
+    """Copy the versions and hashes of what a party installs, as `make lock` resolved them."""
+    locks = importlib.resources.files("fedprivacy.deploy").joinpath("requirements")
+    (folder / _LOCK).write_text(locks.joinpath("server.txt" if _is_server(facts) else "node.txt").read_text("utf-8"))
 
 
 def write_trial(folder: Path, parties: Sequence[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from tests.conftest import lacking
 from tests.deploy.written_hosts import BWRAP
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bubblewrap():
     """Skips the test where the kernel lets nobody make a sandbox, as in some containers: nothing can be installed."""
     if BWRAP is None:

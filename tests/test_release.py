@@ -1,0 +1,55 @@
+"""The workflow that releases, and what it releases: on every Python that the project names, the same bytes again."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import lacking
+from tests.house import ROOT
+
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_workflow_is_valid():
+    check = Path(sys.executable).with_name("check-jsonschema")
+    if not check.exists():
+        lacking("no check-jsonschema; install the extra test")
+    command = [check, "--builtin-schema", "vendor.github-workflows", WORKFLOW]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_action_is_pinned_by_a_commit_and_says_of_which_version():
+    uses = re.findall(r"uses: (.*)", WORKFLOW.read_text())
+    assert len(uses) >= 6
+    assert not [line for line in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)]
+
+
+def test_a_release_is_tested_with_every_python_that_the_project_names_and_published_only_after_that():
+    jobs = yaml.safe_load(WORKFLOW.read_text())["jobs"]
+    tested = jobs["test"]["strategy"]["matrix"]["python"]
+    named = re.findall(r":: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert set(named) <= set(tested) and f">={named[0]}" == PROJECT["requires-python"]
+    assert (jobs["publish"]["needs"], jobs["build"]["needs"]) == ("build", "test")
+    assert jobs["publish"]["if"] == "github.ref_type == 'tag'"
+
+
+@pytest.mark.exhaustive
+def test_a_source_archive_makes_itself_and_the_same_wheel_again(tmp_path):
+    made, again = tmp_path / "made", tmp_path / "again"
+    arguments = ["-o", f"{sys.prefix}/.installed-node", f"VENV={sys.prefix}", f"DIST={made}"]
+    subprocess.run(["make", "dist", *arguments], cwd=ROOT, check=True)
+    (archive,), (wheel,) = made.glob("*.tar.gz"), made.glob("*.whl")
+    subprocess.run(["tar", "--extract", "--touch", "--file", archive], cwd=tmp_path, check=True)
+    source = tmp_path / archive.name.removesuffix(".tar.gz")
+    (source / "PKG-INFO").unlink()  # is written anew, beside one that is there
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "build", "--quiet", "--out-dir", again, source], check=True)
+    assert (again / archive.name).read_bytes() == archive.read_bytes()
+    assert (again / wheel.name).read_bytes() == wheel.read_bytes()
