@@ -194,6 +194,12 @@ class WrittenHosts:
         self._running[folder, service] = process
         return process
 
+    def stop(self, folder, service):
+        """SIGTERM, as `systemctl stop` sends it, and wait for the end."""
+        process = self._running[folder, service]
+        os.kill(process.pid, signal.SIGTERM)
+        self._supervisor.wait(process, timeout=120)
+
     def kill(self, folder, service):
         """SIGKILL to a service and all that it started: no handler runs, no buffer is written."""
         process = self._running[folder, service]
