@@ -37,16 +37,14 @@ test-all: $(VENV)/.installed-test
 	$(PYTEST) --numprocesses 4 --lane full
 	@echo "All tests passed. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
 
-# What touches Flower, under the oldest and the newest of its versions that fedprivacy works with; and then, for each,
-# hosts that go from this environment's version to it, one after the other. An environment of one has Flower and little
-# else; the rest is .venv's.
+# What touches Flower, under the oldest and the newest of its versions that fedprivacy works with. Each has an environment
+# with that Flower and what it alone needs; the rest is .venv's.
 FLOWERS ?= 1.40.0 1.42.0
-FLOWER_TESTS ?= tests/flower tests/server tests/audit/test_deployed.py tests/deploy/test_app.py tests/deploy/test_inspection.py \
-    tests/deploy/test_relay.py tests/deploy/test_submission.py tests/deploy/test_deploy_demo.py tests/deploy/test_flwr_run.py
-FLOWER_LANE ?= full
+FLOWER_TESTS ?= tests/test_architecture.py tests/flower tests/server $(addprefix tests/deploy/test_,app.py releases.py \
+    inspection.py relay.py submission.py superlink.py deploy_demo.py killed.py flwr_run.py)
 
 $(VENV)/flowers/%/.installed: $(VENV)/.installed-test
-	$(PYTHON) -m venv --clear $(@D)
+	$(BIN)/python -m venv --clear $(@D)
 	$(BIN)/python -c 'import site; print(*site.getsitepackages(), sep="\n")' > \
 	    "$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')/rest.pth"
 	$(@D)/bin/python -m pip install --quiet "flwr==$*"
@@ -55,10 +53,8 @@ $(VENV)/flowers/%/.installed: $(VENV)/.installed-test
 
 test-flowers: $(FLOWERS:%=$(VENV)/flowers/%/.installed)
 	@for flower in $(FLOWERS); do \
-	    there=$(VENV)/flowers/$$flower; \
 	    echo "With Flower $$flower:"; \
-	    OMP_NUM_THREADS=1 $$there/bin/python -m pytest --quiet --numprocesses 2 --dist loadfile --no-loadscope-reorder \
-	        --lane $(FLOWER_LANE) $(FLOWER_TESTS) || exit 1; \
+	    $(PYTEST:$(BIN)/python=$(VENV)/flowers/$$flower/bin/python) --numprocesses 2 --lane full $(FLOWER_TESTS) || exit 1; \
 	done
 
 # Hosts of one deployment that go from the Flower of .venv to another, one after the other, and are used at each step.
