@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all soak drill test-times test-processors mutants mutation lint lock dist sbom bench gpu docs docs-serve \
-    deploy-demo clean
+.PHONY: simulate test test-all test-flowers test-upgrades soak drill test-times test-processors mutants mutation lint \
+    lock dist sbom bench gpu docs docs-serve deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -37,6 +37,33 @@ test: $(VENV)/.installed-test
 test-all: $(VENV)/.installed-test
 	$(PYTEST) --numprocesses 4 --lane full
 	@echo "All tests passed. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
+
+# What touches Flower, under the oldest and the newest of its versions that fedprivacy works with. Each has an environment
+# with that Flower and what it alone needs; the rest is .venv's.
+FLOWERS ?= 1.40.0 1.42.0
+FLOWER_TESTS ?= tests/test_architecture.py tests/flower tests/server $(addprefix tests/deploy/test_,app.py releases.py \
+    inspection.py relay.py submission.py superlink.py deploy_demo.py killed.py flwr_run.py)
+
+$(VENV)/flowers/%/.installed: $(VENV)/.installed-test
+	$(BIN)/python -m venv --clear $(@D)
+	$(BIN)/python -c 'import site; print(*site.getsitepackages(), sep="\n")' > \
+	    "$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])')/rest.pth"
+	$(@D)/bin/python -m pip install --quiet "flwr==$*"
+	$(@D)/bin/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+test-flowers: $(FLOWERS:%=$(VENV)/flowers/%/.installed)
+	@for flower in $(FLOWERS); do \
+	    echo "With Flower $$flower:"; \
+	    $(PYTEST:$(BIN)/python=$(VENV)/flowers/$$flower/bin/python) --numprocesses 2 --lane full $(FLOWER_TESTS) || exit 1; \
+	done
+
+# Hosts of one deployment that go from the Flower of .venv to another, one after the other, and are used at each step.
+test-upgrades: $(FLOWERS:%=$(VENV)/flowers/%/.installed)
+	@for flower in $(FLOWERS); do \
+	    FEDPRIVACY_OTHER_ENVIRONMENT=$(CURDIR)/$(VENV)/flowers/$$flower OMP_NUM_THREADS=1 \
+	        $(BIN)/python -m pytest --quiet tests/deploy/flowers.py || exit 1; \
+	done
 
 # A part of it by itself: make soak SLICE=3/10. Hypothesis' examples are those of SEED: other ones with SEED=7.
 SLICE ?= 1/1

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import re
 import subprocess
 import sys
@@ -27,6 +28,10 @@ FLOORS = (
 
 FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FLOWER = FLOOR["flower"]
+
+
+PUBLISHED = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.simulation"}
+"""Packages that Flower's documentation names as its interface for apps."""
 
 
 def room_of(path):
@@ -119,6 +124,19 @@ def test_what_runs_at_a_hospital_imports_no_server_no_simulator_and_no_baseline(
     paths = [*modules("fedprivacy/flower/client"), *modules("fedprivacy/flower/wire"), *modules("clients")]
     found = {name_of(path): [name for name in imports(path) if name.startswith(elsewhere)] for path in paths}
     assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_one_module_knows_what_flower_does_not_publish():
+    """Every other one imports names that Flower's public packages list as theirs."""
+
+    def published(name):
+        package, _, own = name.rpartition(".")
+        return name in PUBLISHED or (package in PUBLISHED and own in importlib.import_module(package).__all__)
+
+    paths = [*HOUSE, *(path for package in ("server", "clients", "simulations") for path in modules(package))]
+    used = {name_of(path): {name for name in imports(path) if name.split(".")[0] == "flwr"} for path in paths}
+    beyond = {name: found for name, names in used.items() if (found := {one for one in names if not published(one)})}
+    assert beyond.keys() == {"fedprivacy/flower/unpublished.py"}, beyond
 
 
 def test_flower_s_run_config_has_exactly_the_settings_of_a_run():

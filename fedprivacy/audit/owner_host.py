@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app.user_config import UserConfig
+from flwr.app import UserConfig
 
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.flower.client.local import own_shard, works_on

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
-from flwr.app.user_config import UserConfig
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import nn

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fedprivacy._support.extras import MissingExtraError, lacks
 from fedprivacy._support.sources import names_file
+from fedprivacy.deploy.releases import flower_window
 from fedprivacy.deploy.templates import rendered
 from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.runs.plans.question_plan import question_plan, questions_in
@@ -24,7 +25,10 @@ from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.bundled import BundledClassification
 from fedprivacy.tasks.loader import public_name
 
-_TEMPLATES = ("pyproject.toml", "README.md", "PACKAGE/__init__.py", "PACKAGE/server.py", "PACKAGE/client.py")
+_TEMPLATES = ("pyproject.toml", "README.md", "LICENSE", "PACKAGE/__init__.py", "PACKAGE/server.py", "PACKAGE/client.py")
+
+_LONGEST_NAME = 32
+"""Characters of an app's name that Flower takes."""
 
 
 class AppFolderError(ValueError):
@@ -67,6 +71,8 @@ def write_app(folder: Path, task: str, *, clients: int = 3, bring: bool = True) 
     facts = {
         "package": package,
         "version": version("fedprivacy"),
+        "flower": version("flwr"),
+        "flower_window": flower_window(),
         "title": load_task(task).name,
         "settings": {key: json.dumps(value) for key, value in settings.items()},
         "task": named,
@@ -170,5 +176,10 @@ def _package(folder: Path) -> str:
     if not package.isidentifier() or package == "_app":
         raise AppFolderError(
             f"'{folder.name}' gives no name for a Python package; begin the folder's name with a letter."
+        )
+    if len(package) > _LONGEST_NAME:
+        raise AppFolderError(
+            f"'{folder.name}' makes '{package}', and Flower takes no app's name beyond {_LONGEST_NAME} characters; "
+            "give the folder a shorter name."
         )
     return package

@@ -21,13 +21,14 @@ from fedprivacy._support.durable import PRIVATE, name_durably
 from fedprivacy.deploy.party import Party
 from fedprivacy.deploy.server_inspection import RUN_CONFIG
 from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings
+from fedprivacy.flower.unpublished import UNPACKED_APPS
 from fedprivacy.ledger import Ledger, default_url
 from fedprivacy.ledger.export import verify_export, write_export
 
 EXPORT = "ledger.jsonl"
 """Name in a server's backup of the ledger's export, which any database can import."""
 
-_MADE_ANEW = {".flwr/apps", *(f"nginx/{name}" for name in ("body", "proxy", "fastcgi", "uwsgi", "scgi"))}
+_MADE_ANEW = {UNPACKED_APPS, *(f"nginx/{name}" for name in ("body", "proxy", "fastcgi", "uwsgi", "scgi"))}
 """Folders of a party that running makes anew; Flower unpacks in the first what it is sent."""
 
 _DATABASE = b"SQLite format 3\0"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from flwr.app.user_config import UserConfig
+from flwr.app import UserConfig
 from torch import nn
 
 from fedprivacy._support.discretion import hushed, kind_and_place

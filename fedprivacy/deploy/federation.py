@@ -32,15 +32,13 @@ import tomli_w
 from fedprivacy._support.logs import LogFormat, LogSettings
 from fedprivacy.deploy.keys import ClientKeys, write_keys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
+from fedprivacy.flower.unpublished import ADMITTED, POLL_INTERVAL
 
 HOST = "127.0.0.1"
 """The only interface that a rehearsal uses."""
 
 Scalar = bool | int | float | str
 """A value of Flower's run and node configurations."""
-
-COMPLETED = "finished:completed"
-"""Flower's word for a run whose ServerApp ran to its end."""
 
 CONNECTION = "deployment"
 """Name of the connection in the operator's Flower configuration."""
@@ -63,8 +61,8 @@ class SuperNode:
     process: SupervisedProcess
 
     def connected(self) -> bool:
-        """True once the SuperLink has admitted it: Flower logs its node id then."""
-        return "SuperNode ID:" in self.process.output()
+        """True once the SuperLink has admitted it."""
+        return ADMITTED in self.process.output()
 
 
 class LoopbackFederation:
@@ -250,7 +248,7 @@ def flower_environment(home: Path) -> dict[str, str]:
         **quiet_environment(),
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+        POLL_INTERVAL: "0.25",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # several clients share this host
     }
 

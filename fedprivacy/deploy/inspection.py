@@ -30,7 +30,7 @@ from fedprivacy.deploy.certificates import fingerprint, issued
 from fedprivacy.deploy.federation import program
 from fedprivacy.deploy.keys import CLOCK_SKEW
 from fedprivacy.deploy.party import FILE, Party
-from fedprivacy.deploy.releases import SOUND_SINCE, is_sound
+from fedprivacy.deploy.releases import SOUND_SINCE, flower_window, is_sound, works_with_flower
 
 RENEWAL = 30
 """Days before its end from which on a certificate is warned of."""
@@ -251,11 +251,16 @@ def _versions(party: Party) -> str:
             f"fedprivacy {unsound}, whose guarantee can be broken: see SECURITY.md",
             f"install {since} or later on every host, and write it in {FILE}",
         )
+    for foreign in (release for release in (own["flwr"], party.flwr) if not works_with_flower(release)):
+        raise Objection(
+            f"flwr {foreign}; fedprivacy {own['fedprivacy']} works with {flower_window()}",
+            f"install one of these on every host, and write it in {FILE}",
+        )
     different = [name for name in own if own[name] != wanted[name]]
     words = ", ".join(f"{name} {own[name]}" for name in own)
     said = ", ".join(f"{name} {wanted[name]}" for name in different)
     told = f"install the same on every host; once all have another, write it in {FILE}"
-    if any(name != "Python" and _series(own[name], wanted[name]) for name in different) or "fedprivacy" in different:
+    if "fedprivacy" in different:
         raise Objection(f"{words}; the deployment has {said}", told)
     if any(_series(own[name], wanted[name]) or name == "flwr" for name in different):
         raise warning(f"{words}; the deployment has {said}", told)

@@ -31,6 +31,7 @@ from datetime import datetime
 from types import FrameType
 
 from fedprivacy._support.logs import LogSettings, plain
+from fedprivacy.flower.unpublished import LOG_LINE
 
 UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
 """Environment in which a Python program prints a line when it has one, and not when its buffer is full."""
@@ -48,7 +49,6 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _EVENT = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (?P<level>[A-Z]+) \[(?P<logger>[^]]+)] (?P<rest>.*)"
 )
-_FLOWER = re.compile(r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:[-\d :,]+)?: +(?P<rest>.*)")
 _UVICORN = re.compile(r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL): +(?P<rest>.*)")
 _WARNING = re.compile(r"\S+:\d+: \w*Warning: ")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -125,7 +125,7 @@ def _event_of(line: str) -> logging.LogRecord | None:
         if found["logger"] == "uvicorn.access":
             rest = _QUERY.sub("", rest)
         return _record(found["logger"], found["level"], rest, at=found["time"])
-    if found := _FLOWER.fullmatch(line):
+    if found := LOG_LINE.fullmatch(line):
         return _record("flwr", found["level"], found["rest"])
     if found := _UVICORN.fullmatch(line):
         return _record("uvicorn.error", found["level"], found["rest"])

@@ -20,16 +20,15 @@ from typing import Any, NamedTuple
 
 from fedprivacy._support.logs import EventFormatter, LogFormat
 from fedprivacy.deploy.app_folder import checked_plan
-from fedprivacy.deploy.federation import COMPLETED, DeploymentError, json_in, program, quiet_environment, write_toml
+from fedprivacy.deploy.federation import DeploymentError, json_in, program, quiet_environment, write_toml
 from fedprivacy.deploy.relay import UNBUFFERED, Relay
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
+from fedprivacy.flower.unpublished import COMPLETED, FINISHED, PENDING
 from fedprivacy.runs.records.folder import check_unused, new_run_folder
 from fedprivacy.runs.settings.configuration import RUNS, ConfigError, Value
 
 _ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Changed): .+")
 """The last line of a traceback, or what a log says of an error."""
-
-_PENDING, _FINISHED = "pending", "finished:"
 
 POLL = 1.0
 """Seconds between two looks at a run."""
@@ -129,7 +128,7 @@ class Operator:
     def _wait_for_start(self, run_id: str, show: Callable[[str], None]) -> None:
         """Wait until somebody starts the run; say why it may be late."""
         late = time.monotonic() + START
-        while self._status(run_id)[0] == _PENDING:
+        while self._status(run_id)[0] == PENDING:
             if time.monotonic() > late:
                 show(
                     f"Run {run_id} still waits for the SuperExec, which starts runs. See that it is up "
@@ -158,7 +157,7 @@ class Operator:
                     raise
                 time.sleep(POLL)
                 continue
-            if status.startswith(_FINISHED):
+            if status.startswith(FINISHED):
                 return status, details, log
             if time.monotonic() - news > PATIENCE:
                 raise DeploymentError(

@@ -1,16 +1,24 @@
 """`fedprivacy deploy app`: a user's task becomes a Flower app, whole and as Flower wants it."""
 
+import subprocess
+import zipfile
+from importlib import import_module
+from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
+from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import AppFolderError, task_of, write_app
 from fedprivacy.deploy.demo import HOSPITALS
-from fedprivacy.deploy.federation import DeploymentError
+from fedprivacy.deploy.federation import DeploymentError, flower_environment, program
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.tasks import TaskError
+from tests.house import ROOT
 from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")
@@ -34,6 +42,36 @@ def test_flower_takes_the_app(own):
     assert task_of(own.folder) == own.task
 
 
+def test_flower_builds_the_app_and_its_hub_takes_it(own, tmp_path):
+    command = [program("flwr"), "build", "--app", own.folder]
+    built = subprocess.run(
+        command, cwd=tmp_path, env=flower_environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0 and "missing" not in built.stdout, built.stdout + built.stderr
+    (bundle,) = tmp_path.glob("two-sides-app.two-sides-app.0-1-0.*.fab")
+    assert {"LICENSE", "README.md", "two_sides_app/blobs_task.py"} <= set(zipfile.ZipFile(bundle).namelist())
+    publish = import_module("flwr.cli.app_cmd.publish")  # the command looks at the app once the user has logged in
+    config, _ = load_and_validate(own.folder / "pyproject.toml", check_module=False)
+    publish._validate_app_name(own.folder.name, "folder")
+    publish._validate_description(config["project"]["description"])
+    publish._validate_files(publish._collect_file_paths(own.folder))
+
+
+def test_the_hub_learns_for_which_flower_the_app_is(own):
+    config, _ = load_and_validate(own.folder / "pyproject.toml", check_module=False)
+    told = normalize_and_validate_fab_format(config)
+    assert (told.fab_format_version, told.flwr_version_target) == (1, version("flwr"))
+    config["tool"]["flwr"]["app"]["flwr-version-target"] = "1.12.0"  # before the first that fedprivacy works with
+    with pytest.raises(ValueError, match="must be greater than or equal to the declared"):
+        normalize_and_validate_fab_format(config)
+
+
+def test_this_repository_is_an_app_whose_bundle_brings_its_licence():
+    assert load_and_validate(ROOT / "pyproject.toml")[1] == []
+    bundle = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT)))
+    assert {"LICENSE", "pyproject.toml", "server/app.py", "clients/app.py"} <= set(bundle.namelist())
+
+
 def test_a_built_in_task_needs_no_file_and_no_package_hides_an_installed_module(tmp_path):
     made = write_app(tmp_path / "torch", "digits")
     assert task_of(made.folder) == made.task == "digits"
@@ -46,6 +84,7 @@ def test_a_built_in_task_needs_no_file_and_no_package_hides_an_installed_module(
         ("app", "no-such-task", TaskError, "choose one of digits"),
         ("app", f"{OWN}:Missing", ConfigError, "defines no 'Missing'"),
         ("123", "digits", AppFolderError, "begin the folder's name with a letter"),
+        ("a-study-of-29-characters-here", "digits", AppFolderError, "no app's name beyond 32 characters"),
     ],
 )
 def test_what_cannot_be_an_app_is_refused_before_anything_is_written(tmp_path, folder, task, error, words):

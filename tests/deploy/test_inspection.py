@@ -10,6 +10,7 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
+from platform import python_version
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,7 @@ from tests.deploy.written_hosts import deployment
 from tests.terminal import CliRunner
 
 NOBODY_ANSWERS = {"server": "failed"}
+ANOTHER_FLOWER = "1.40.0" if version("flwr") != "1.40.0" else "1.42.0"
 
 
 @pytest.fixture
@@ -206,6 +208,16 @@ OF_A_CLIENT = {
         changed(PARTY, f'fedprivacy = "{version("fedprivacy")}"', 'fedprivacy = "0.1.0"'),
         {"versions": "failed"},
         "install 0.2 or later on every host",
+    ),
+    "a Flower that fedprivacy does not work with": (
+        changed(PARTY, f'flwr = "{version("flwr")}"', 'flwr = "1.12.0"'),
+        {"versions": "failed"},
+        f"flwr 1.12.0; fedprivacy {version('fedprivacy')} works with >=1.40,<1.43",
+    ),
+    "another Flower that it works with": (
+        changed(PARTY, f'flwr = "{version("flwr")}"', f'flwr = "{ANOTHER_FLOWER}"'),
+        {"versions": "warning"},
+        f"flwr {version('flwr')}, Python {python_version()}; the deployment has flwr {ANOTHER_FLOWER}",
     ),
     "another Python": (
         changed(PARTY, 'python = "3.', 'python = "3.9'),

@@ -2,10 +2,11 @@
 
 import re
 import tomllib
+from importlib.metadata import version as installed
 
 import pytest
 
-from fedprivacy.deploy.releases import SOUND_SINCE, is_sound
+from fedprivacy.deploy.releases import SOUND_SINCE, flower_window, is_sound, works_with_flower
 from tests.house import ROOT
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -33,3 +34,20 @@ def test_the_table_of_versions_says_what_the_check_of_a_host_refuses():
 )
 def test_releases_are_ordered_by_their_numbers(version, sound):
     assert is_sound(version) is sound
+
+
+@pytest.mark.parametrize(
+    ("version", "works"),
+    [("1.39.9", False), ("1.40.0", True), (installed("flwr"), True), ("1.42.7", True), ("1.43.0", False), ("", False)],
+)
+def test_the_window_of_flower_s_versions_is_the_one_that_the_package_requires(version, works):
+    assert works_with_flower(version) is works
+
+
+def test_the_tests_run_under_the_oldest_and_the_newest_flower_of_the_window():
+    oldest, newest = re.search(r"^FLOWERS \?= (\S+) (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE).groups()
+    major, minor, _ = map(int, newest.split("."))
+    assert flower_window() == f">={oldest.removesuffix('.0')},<{major}.{minor + 1}"
+    assert f"FLOWERS={oldest}" in (ROOT / ".ci" / "run").read_text()
+    named = re.findall(r"Flower (\d\.\d+)\b", (ROOT / "docs/reference/flower-versions.md").read_text().splitlines()[2])
+    assert named == [f"{major}.{each}" for each in range(int(oldest.split(".")[1]), minor + 1)]

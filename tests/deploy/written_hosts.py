@@ -228,6 +228,12 @@ class WrittenHosts:
         """A signal to a service and all that it started."""
         _signalled(self._running[folder, service], number)
 
+    def stop(self, folder, service):
+        """SIGTERM, as `systemctl stop` sends it, and wait for the end."""
+        process = self._running[folder, service]
+        os.kill(process.pid, signal.SIGTERM)
+        self._supervisor.wait(process, timeout=120)
+
     def kill(self, folder, service):
         """SIGKILL to a service and all that it started: no handler runs, no buffer is written."""
         with self._lock:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from flwr.app import Context, RecordDict
-from flwr.app.user_config import UserConfig
+from flwr.app import Context, RecordDict, UserConfig
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedprivacy._support.signing import server_key, server_public_key

@@ -35,7 +35,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.app.user_config import UserConfig
+from flwr.app import UserConfig
 
 from fedprivacy._support import signing
 from fedprivacy._support.settings import names_in

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+
+from fedprivacy.flower.unpublished import is_unreached
 
 _POLL_SECONDS = 0.1
 """Seconds between two looks for replies; Flower's own `send_and_receive` waits 3 s, most of a short round."""
-
-_UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE})
-"""Flower's error codes for a node that disappeared with a message."""
 
 
 class NotSentError(RuntimeError):
@@ -91,11 +89,6 @@ class Correspondence:
             if message_id in wanted and (asked := self._unanswered.pop(message_id, None)) is not None:
                 pairs.append((asked, reply))
         return pairs
-
-
-def is_unreached(reply: Message) -> bool:
-    """True of a reply by which Flower says that the node disappeared with its message."""
-    return reply.has_error() and reply.error.code in _UNREACHED
 
 
 def with_content(message: Message, content: RecordDict) -> Message:

@@ -13,20 +13,23 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.eligible import Eligible
-from fedprivacy.flower.server.exchange import Correspondence, is_unreached
+from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.unpublished import is_unreached
 from fedprivacy.flower.wire.histories import claims_of
 from fedprivacy.flower.wire.messages import ENROL, Enrolment, EnrolmentRequest, MessageError, Refusal
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import Claims
+
+if TYPE_CHECKING:
+    from fedprivacy.flower.unpublished import NodeInfo
 
 log = logging.getLogger("fedprivacy.server")
 

@@ -11,8 +11,9 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from fedprivacy._support import signing
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.release import ARRAYS, digest
-from fedprivacy.flower.server.exchange import Replies, is_unreached
+from fedprivacy.flower.server.exchange import Replies
 from fedprivacy.flower.server.one_round import Instruction, OpenRound, RoundOutcome, Settlement
+from fedprivacy.flower.unpublished import is_unreached
 from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import (
     MessageError,

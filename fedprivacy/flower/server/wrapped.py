@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
@@ -20,6 +19,9 @@ from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient, TooFewClientsError
 from fedprivacy.participation import Participation, Turnout
 from fedprivacy.runs.settings.configuration import RunConfig
+
+if TYPE_CHECKING:
+    from fedprivacy.flower.unpublished import NodeInfo
 
 AVERAGING = (flower.FedAvg, flower.FedProx, flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
 """Strategies that need only the average of the updates; their subclasses may look at each update."""

@@ -16,15 +16,11 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from flwr.app import Context, Error, Message, RecordDict
-from flwr.app.user_config import UserConfig
+from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.client.client_app import TaskApp
@@ -34,12 +30,16 @@ from fedprivacy.flower.simulated.cluster import ClusterWorkers
 from fedprivacy.flower.simulated.crew import USELESS, Crew
 from fedprivacy.flower.simulated.populations import Population, train_privately
 from fedprivacy.flower.simulated.workers import Workers
+from fedprivacy.flower.unpublished import begin_task, empty_run, failed_reply, number
 from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.records.folder import check_usable, read_history
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks.identity import simulated_client_id
+
+if TYPE_CHECKING:
+    from fedprivacy.flower.unpublished import Run
 
 log = logging.getLogger("fedprivacy.engine")
 
@@ -256,9 +256,6 @@ def _ray_backend(config: RunConfig, folder: str) -> dict[str, Any]:
 class InProcessGrid(Grid):
     """The in-process engine: delivers every message to a ClientApp at once, one client after another, in this thread.
 
-    It leans on two things that Flower does not publish: the task identity that `Message` reads, and the place where a
-    grid writes a message's id.
-
     Args:
         client_app: what every client runs.
         clients: number of simulated clients.
@@ -275,13 +272,12 @@ class InProcessGrid(Grid):
         run_id: int = 1,
         population: Population | None = None,
     ) -> None:
-        TaskIdentity.task_id = TaskIdentity.run_id = run_id
-        TaskIdentity.node_id = _SERVER_NODE_ID
+        begin_task(run_id, _SERVER_NODE_ID)
         self.population = population
         self.kept = KeptModels() if population is None else population.kept
         self._client_app = client_app
         self._clients, self._run_config = clients, run_config
-        self._run, self._run_id = Run.create_empty(run_id), run_id
+        self._run, self._run_id = empty_run(run_id), run_id
         self._messages = 0
         self._replies: dict[str, Message] = {}
         nodes = range(_FIRST_CLIENT_NODE_ID, _FIRST_CLIENT_NODE_ID + clients)
@@ -331,7 +327,7 @@ class InProcessGrid(Grid):
 
     def _number(self, message: Message) -> str:
         self._messages += 1
-        message.metadata.__dict__["_message_id"] = str(self._messages)
+        number(message, str(self._messages))
         return str(self._messages)
 
     @spanned("client")
@@ -345,7 +341,7 @@ class InProcessGrid(Grid):
             return reply
         except Exception:
             log.exception("The ClientApp of node %s failed.", message.metadata.dst_node_id)
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ClientApp failed"), reply_to=message)
+            return failed_reply(message)
 
     def _context(self, node_id: int) -> Context:
         """A client's own; in a population, made when it is first asked for something."""
