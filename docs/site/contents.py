@@ -18,12 +18,13 @@ CONTENTS = {
     "Watch": ("dashboard", "grafana", "logs"),
     "Prove": ("audit", "ledger"),
     "Deploy": (
-        *("deploy", "containers", "certificates", "operate"),
+        *("deploy", "containers", "certificates", "keys", "operate", "incidents"),
         *("repository/clients/README", "repository/server/README"),
     ),
     "Reference": (
         *("reference/settings", "reference/commands", "reference/python", "reference/refusals"),
-        *("reference/exit-codes", "reference/ledger-tables", "reference/wire", "reference/glossary"),
+        *("reference/exit-codes", "reference/ledger-tables", "reference/wire"),
+        *("reference/flower-versions", "reference/glossary"),
     ),
     "Explanation": (
         *("explanation/threat-model", "explanation/is-your-model-private", "explanation/accounting"),

@@ -121,7 +121,7 @@ class Operator:
         Raises:
             DeploymentError: the SuperLink does not say.
         """
-        pending = [run for run in self._asked("ls", self.connection)["runs"] if run["status"] == _PENDING]
+        pending = [run for run in self._asked("ls", self.connection)["runs"] if run["status"] == PENDING]
         since = {str(run["run-id"]): datetime.fromisoformat(run["pending-at"]) for run in pending}
         return {run_id: (datetime.now(UTC) - at).total_seconds() for run_id, at in since.items()}
 
