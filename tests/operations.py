@@ -4,7 +4,10 @@ import sys
 
 
 def operations(work):
-    """How many operations of Python a piece of work takes, in any module: a loop over clients shows."""
+    """How many operations of Python a piece of work takes, in any module: a loop over clients shows.
+
+    Count twice and take the second: since Python 3.12 a function is traced in full only after it was traced once.
+    """
     count = 0
 
     def trace(frame, event, _):

@@ -4,6 +4,7 @@ python -m tests.public_names > tests/public_names.txt     # at a release, or whe
 """
 
 import inspect
+from enum import Enum
 
 import typer
 
@@ -23,7 +24,7 @@ def _python():
     for name in fp.__all__:
         yield f"fp.{name}"
         value = getattr(fp, name)
-        if callable(value) and not (inspect.isclass(value) and issubclass(value, Exception)):
+        if callable(value) and not (inspect.isclass(value) and issubclass(value, Exception | Enum)):
             yield from (f"fp.{name}({parameter})" for parameter in inspect.signature(value).parameters)
         if inspect.isclass(value):
             members = (member for member in vars(value) if not member.startswith("_"))
