@@ -20,7 +20,7 @@ def is_sound(version: str) -> bool:
 
 
 def flower_window() -> str:
-    """Return the releases of Flower that this fedprivacy works with, as its package requires them: ">=1.40,<1.43"."""
+    """Return the releases of Flower that this fedprivacy works with, as its package requires them: ">=1.41,<1.43"."""
     required = map(Requirement, requires("fedprivacy") or ())
     bounds = next(one.specifier for one in required if one.name == "flwr" and one.marker is None)
     return ",".join(sorted(map(str, bounds), reverse=True))

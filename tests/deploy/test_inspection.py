@@ -26,7 +26,7 @@ from tests.deploy.written_hosts import deployment
 from tests.terminal import CliRunner
 
 NOBODY_ANSWERS = {"server": "failed"}
-ANOTHER_FLOWER = "1.40.0" if version("flwr") != "1.40.0" else "1.42.0"
+ANOTHER_FLOWER = "1.41.0" if version("flwr") != "1.41.0" else "1.42.0"
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ OF_A_CLIENT = {
     "a Flower that fedprivacy does not work with": (
         changed(PARTY, f'flwr = "{version("flwr")}"', 'flwr = "1.12.0"'),
         {"versions": "failed"},
-        f"flwr 1.12.0; fedprivacy {version('fedprivacy')} works with >=1.40,<1.43",
+        f"flwr 1.12.0; fedprivacy {version('fedprivacy')} works with >=1.41,<1.43",
     ),
     "another Flower that it works with": (
         changed(PARTY, f'flwr = "{version("flwr")}"', f'flwr = "{ANOTHER_FLOWER}"'),

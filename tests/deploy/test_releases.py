@@ -38,7 +38,7 @@ def test_releases_are_ordered_by_their_numbers(version, sound):
 
 @pytest.mark.parametrize(
     ("version", "works"),
-    [("1.39.9", False), ("1.40.0", True), (installed("flwr"), True), ("1.42.7", True), ("1.43.0", False), ("", False)],
+    [("1.40.9", False), ("1.41.0", True), (installed("flwr"), True), ("1.42.7", True), ("1.43.0", False), ("", False)],
 )
 def test_the_window_of_flower_s_versions_is_the_one_that_the_package_requires(version, works):
     assert works_with_flower(version) is works
