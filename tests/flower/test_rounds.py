@@ -3,6 +3,8 @@
 import logging
 import re
 from dataclasses import replace
+from functools import partial
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from fedprivacy.flower import (
     private_client,
 )
 from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.wrapped import EligibleGrid
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.ledger import Ledger
 from fedprivacy.values.attempt import Attempt
@@ -260,6 +263,20 @@ def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):
     plan = plan_of(BLOBS, clients=4, node_timeout=0.2, ledger=ledger_url)
     with pytest.raises(TooFewClientsError, match=r"3 of 4 clients came within 0.2 s.*node-timeout"):
         run(plan, grid=InProcessGrid(private_client(plan.task, plan.config), 3, {}))
+
+
+def test_a_client_that_comes_back_between_two_looks_of_a_strategy_is_asked_however_late_that_is():
+    """A SuperLink that starts again sees its SuperNodes one by one, and its answers may take half a minute."""
+    strategy = FedAvg(min_train_nodes=2, min_available_nodes=2)
+    for looks, enough in (([[7], [7], [7, 9]], True), ([[7], [9]], False)):
+        left = cycle(looks)
+        view = EligibleGrid(InProcessGrid(None, 0, {}), lambda left=left: next(left), timeout=0.0)
+        asked = partial(strategy.configure_train, 1, ArrayRecord(), ConfigRecord(), view)
+        if enough:
+            assert {message.metadata.dst_node_id for message in asked()} == {7, 9}
+        else:
+            with pytest.raises(TooFewClientsError, match="more clients than the 1 that are connected"):
+                asked()
 
 
 @pytest.mark.exhaustive

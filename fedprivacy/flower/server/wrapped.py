@@ -104,8 +104,8 @@ class EligibleGrid:
 
     Flower's strategies sample with `sample_nodes`, which polls `get_node_ids` until enough nodes are connected. When
     some have exhausted their budgets that may never be. All else is the real grid's.
-    `eligible` tells at every look which nodes may be asked; a strategy that still looks after `timeout` seconds is
-    stopped.
+    `eligible` tells at every look which nodes may be asked; a strategy that after `timeout` seconds still looks, and
+    finds no more of them than before, is stopped.
     """
 
     def __init__(self, grid: Grid, eligible: Callable[[], list[int]], timeout: float) -> None:
@@ -113,6 +113,7 @@ class EligibleGrid:
         self._eligible = eligible
         self._timeout = max(timeout, _BETWEEN_LOOKS)
         self._deadline: float | None = None
+        self._most = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -123,11 +124,12 @@ class EligibleGrid:
         now = time.monotonic()
         if self._deadline is None:
             self._deadline = now + self._timeout
-        elif now >= self._deadline:
+        elif now >= self._deadline and len(node_ids) <= self._most:  # more of them may be enough
             raise TooFewClientsError(
                 f"The strategy wants more clients than the {len(node_ids)} that are connected and have budget left. "
                 "Lower its min_train_nodes and min_available_nodes, or give clients a larger budget."
             )
+        self._most = max(self._most, len(node_ids))
         return node_ids
 
     def get_nodes(self) -> Iterable[NodeInfo]:
