@@ -27,7 +27,8 @@ CONTENTS = {
         *("reference/flower-versions", "reference/glossary"),
     ),
     "Explanation": (
-        *("explanation/threat-model", "explanation/is-your-model-private", "explanation/accounting"),
+        *("explanation/sharp-edges", "explanation/threat-model", "explanation/is-your-model-private"),
+        "explanation/accounting",
         *("explanation/gradients", "explanation/models", "explanation/server-fields", "explanation/compliance"),
     ),
     "Papers' results, repeated": (

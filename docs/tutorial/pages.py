@@ -1,4 +1,4 @@
-"""Runs the tutorial and the how-to of questions: writes below each block what it prints, draws what was computed.
+"""Runs pages with code: writes below each block what it prints, and draws the tutorial's figures.
 
 python docs/tutorial/pages.py    # three minutes: the averaging attack asks more than a thousand times
 """
@@ -28,7 +28,11 @@ from fedprivacy.figures.style import for_both_themes, to_svg
 FOLDER = Path(__file__).parent.resolve()
 ROOT = FOLDER.parents[1]
 IMAGES = ROOT / "docs" / "images"
-PAGES = (*sorted(FOLDER.glob("[1-9]*.md")), ROOT / "docs" / "how-to" / "questions.md")
+PAGES = (
+    *sorted(FOLDER.glob("[1-9]*.md")),
+    ROOT / "docs" / "how-to" / "questions.md",
+    ROOT / "docs" / "explanation" / "sharp-edges.md",
+)
 
 BLOCK = re.compile(r"```(python|sh)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
 """Of which kind a block is, what it says, and what the page says that it prints."""
