@@ -16,8 +16,12 @@ import click
 import typer
 from sqlalchemy import Table
 
+import fedprivacy.runs.records.store.schema  # noqa: F401 - its tables stand beside the ledger's
 from fedprivacy._support.settings import KIND_WORDS, Value, key_of, kind_of, range_words
+from fedprivacy.audit import findings_page
 from fedprivacy.commands.app import app
+from fedprivacy.flower.server.accounts import WITNESS
+from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.flower.wire.messages import (
     VERSION,
     Enrolment,
@@ -29,8 +33,15 @@ from fedprivacy.flower.wire.messages import (
     WireMessage,
 )
 from fedprivacy.ledger.schema import metadata
-from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, resolve
+from fedprivacy.runs.records import folder, profile
+from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, resolve
+from fedprivacy.runs.settings.execution import LEDGER
+from fedprivacy.runs.settings.run_file import RUN_FILE
+from fedprivacy.runs.user_level_book import BOOK
+from fedprivacy.server.question_run import ANSWERS
+from fedprivacy.simulation.profile import TABLE
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS
+from fedprivacy.training.machine import MACHINE
 from fedprivacy.values.spent import REASONS
 
 FOLDER = Path(__file__).parent.resolve()
@@ -52,6 +63,7 @@ def pages() -> dict[str, str]:
         "settings.md": settings(),
         "commands.md": commands(),
         "refusals.md": refusals(),
+        "run-folder.md": run_folder(),
         "ledger-tables.md": ledger_tables(),
         "wire.md": wire(),
     }
@@ -159,6 +171,73 @@ it read a record is returned. Any other charge stands: a client that did not ans
             _table(["code", "what it means", "its charge", "what to do"], rows),
         ]
     )
+
+
+_FILES = {
+    RUN_FILE: ("the settings with which to repeat the run", "always"),
+    CONFIG: ("every setting as it was used, the noise that was found, the run's name in its ledger", "always"),
+    folder.START: ("the state before the first round, in the form of a line of the next file", "always"),
+    folder.ROUNDS: ("a line for each round, see below", "once a round has ended"),
+    CHECKPOINT: ("all that a stopped run needs to go on", "once a round has ended"),
+    folder.MODEL: ("the model's parameters by name", "at the end"),
+    folder.REPORT: ("the report: one page, which loads nothing from elsewhere", "at the end"),
+    folder.FIGURE: ("accuracy and privacy loss by round", "at the end"),
+    folder.CLIENT_MODELS: ("simulated clients' own models, as flat vectors by client", "with personal models"),
+    folder.CLIENT_TERMS: ("terms of single clients, with the noise that was found for them", "with client-terms"),
+    folder.ERROR: ("the error that ended the run, with its place in the code", "if it failed"),
+    LEDGER: (
+        "the run's own ledger; beside it, while a process has it open, `-wal` and `-shm`",
+        "in a simulation, unless ledger names another",
+    ),
+    MACHINE: ("what computed: processor, threads, versions", "in a simulation"),
+    WITNESS: ("the newest signed head of the ledger", "with signing-key"),
+    BOOK: ("the account of clients as a whole", "with user-level noise"),
+    findings_page.PAGE: ("the audit's page", "after fedprivacy audit --run"),
+    ANSWERS: ("answers to questions", "in a run that asks, instead of rounds"),
+    TABLE: ("where the time went", "with --profile"),
+    profile.TRACE: ("the same as a trace for a viewer", "with --profile"),
+}
+
+
+def run_folder() -> str:
+    """Every file of a run's folder, and what a line of its rounds holds."""
+    rows = [(f"`{name}`", words, when) for name, (words, when) in _FILES.items()]
+    return "\n\n".join(
+        [
+            """# A run's folder
+
+A run writes one folder, `runs/TASK-N` unless `out` names another. Rounds and model do not depend on the time of day:
+the same seed writes the same bytes on the same machine. [`fp.open_run`](../how-to/in-python.md) reads a folder; a
+program in another language can read the JSON itself. A later version may add keys; none changes its meaning without a
+line in [the changelog](../../CHANGELOG.md).""",
+            _table(["file", "holds", "written"], rows),
+            f"## A line of `{folder.ROUNDS}`",
+            _table(["key", "what"], _LINE),
+        ]
+    )
+
+
+_LINE = [
+    ("`round`", "counted from 1"),
+    ("`metrics`", "of the global model, on the server's public records: a number for each name"),
+    (
+        "`clients`",
+        "account of each client that has changed: `client_id`, `epsilon`, `delta`, `budget_epsilon` (null: "
+        "none), `rounds`, `steps`, `steps_left`, `sampling_rate`, `noise_multiplier`",
+    ),
+    (
+        f"`{folder.SINCE}`",
+        "an earlier round: clients that the line does not name stand as after that one; missing: "
+        "the line names every client",
+    ),
+    ("`participants`", "clients whose update was averaged"),
+    ("`failures`", "clients whose update was asked for and not used, each with [its code](refusals.md)"),
+    ("`exhausted`", "clients with nothing left of their budget"),
+    ("`unreconciled`", "clients with a charge that no receipt has confirmed; it counts"),
+    ("`max_epsilon`", "the largest privacy loss of a client"),
+    ("`privacy`", "false: a run without clipping and noise"),
+    ("`most_charged`", "charges to the client that has spent most: mechanism, numbers, and how often"),
+]
 
 
 def ledger_tables() -> str:

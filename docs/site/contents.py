@@ -23,7 +23,7 @@ CONTENTS = {
     ),
     "Reference": (
         *("reference/settings", "reference/commands", "reference/python", "reference/refusals"),
-        *("reference/exit-codes", "reference/ledger-tables", "reference/wire"),
+        *("reference/exit-codes", "reference/run-folder", "reference/ledger-tables", "reference/wire"),
         *("reference/flower-versions", "reference/glossary"),
     ),
     "Explanation": (
