@@ -55,7 +55,7 @@ class DeploymentError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class SuperNode:
-    """A running client: its name, and its `flower-supernode`."""
+    """A running client: its name, and its SuperNode."""
 
     client: str
     process: SupervisedProcess
@@ -153,7 +153,7 @@ class LoopbackFederation:
         config = self._home(home) / "node-config.toml"
         write_toml(config, {"": node_config})
         command: list[str | Path] = [
-            *(program("flower-supernode"), "--superlink", self.address),
+            *(sys.executable, "-m", "fedprivacy.deploy.supernode", "--superlink", self.address),
             *("--root-certificates", self.keys.ca_certificate),
             *("--auth-supernode-private-key", client.private_key),
             *("--node-config", config),

@@ -248,7 +248,7 @@ def client_services(facts: Mapping[str, Any], *, listens: str, node: str) -> tup
         Service(
             name="client",
             command=(
-                f"{logged} {programs}/flower-supernode",
+                f"{logged} {programs}/python -m fedprivacy.deploy.supernode",
                 f"--superlink {facts['address']} --root-certificates {folder}/ca.crt",
                 f"--auth-supernode-private-key {folder}/{facts['client']}.key --node-config {folder}/node-config.toml",
                 f"--host {listens} --port {port} --isolation process",
