@@ -37,7 +37,7 @@ def written(tmp_path_factory):
     """A deployment whose programs are there, and do nothing."""
     folder = tmp_path_factory.mktemp("written")
     (folder / "bin").mkdir()
-    for name in ("python", "flower-superexec", "flower-supernode", "fedprivacy"):
+    for name in ("python", "flower-superexec", "fedprivacy"):
         (folder / "bin" / name).touch(mode=0o755)
     return deployment(folder, folder)
 
