@@ -106,16 +106,17 @@ def drill(tmp_path_factory, request):
     if NGINX is None:
         lacking("no nginx; install it, for example apt-get install nginx-light")
     folder = tmp_path_factory.mktemp("drill")
-    terminal = request.config.pluginmanager.get_plugin("terminalreporter")
+    terminal, captured = map(request.config.pluginmanager.get_plugin, ("terminalreporter", "capturemanager"))
     with Supervisor(folder / "logs") as supervisor:
         drill = Drill(supervisor, folder)
         with drill.hosts.kept_running():
             drill.whole_run()
             yield drill
     if terminal:  # a worker of pytest-xdist has none
-        terminal.write_line("")
-        for fault, lost, seconds, words in drill.told:
-            terminal.write_line(f"{fault:<36} lost: {lost}  {seconds:5.0f} s  {words}")
+        with captured.global_and_fixture_disabled():
+            terminal.write_line("")
+            for fault, lost, seconds, words in drill.told:
+                terminal.write_line(f"{fault:<36} lost: {lost}  {seconds:5.0f} s  {words}")
 
 
 @pytest.fixture
@@ -299,10 +300,10 @@ def test_postgresql_off(drill, tells):
 
 @contextmanager
 def small_disk(folder):
-    """Put a file system of 2 MB in a folder's place, with its contents, for a while."""
+    """Put a file system of 16 MB in a folder's place, with its contents, for a while."""
     beside = folder.with_name(f"{folder.name}-copy")
     shutil.copytree(folder, beside)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", folder], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "tmpfs", folder], check=False).returncode:
         lacking("only root mounts a file system")
     try:
         shutil.copytree(beside, folder, dirs_exist_ok=True)
