@@ -102,12 +102,9 @@ def _listing(path: str, text: str) -> str:
     return f"---\norphan: true\n---\n\n# {path}\n\n````{_KINDS.get(Path(path).suffix, 'text')}\n{text}\n````\n"
 
 
-def _listed(title: str, places: tuple[str, ...]) -> str:
-    entries = "\n".join(place if "/" in place or place in _TOP else f"how-to/{place}" for place in places)
+def _listed(title: str, places: list[str]) -> str:
+    entries = "\n".join(places)
     return f"\n```{{toctree}}\n:caption: {title}\n:hidden:\n\n{entries}\n```\n"
-
-
-_TOP = {place.removesuffix(".md") for place in _PLACES.values()}
 
 
 def _python() -> str:

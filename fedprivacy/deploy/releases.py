@@ -21,14 +21,17 @@ def is_sound(version: str) -> bool:
 
 def flower_window() -> str:
     """Return the releases of Flower that this fedprivacy works with, as its package requires them: ">=1.41,<1.43"."""
-    required = map(Requirement, requires("fedprivacy") or ())
-    bounds = next(one.specifier for one in required if one.name == "flwr" and one.marker is None)
-    return ",".join(sorted(map(str, bounds), reverse=True))
+    return ",".join(sorted(map(str, _flower()), reverse=True))
 
 
 def works_with_flower(version: str) -> bool:
     """Return whether this fedprivacy works with a release of Flower; what is no version it does not."""
     try:
-        return SpecifierSet(flower_window()).contains(version)
+        return _flower().contains(version)
     except InvalidVersion:
         return False
+
+
+def _flower() -> SpecifierSet:
+    required = map(Requirement, requires("fedprivacy") or ())
+    return next(one.specifier for one in required if one.name == "flwr" and one.marker is None)

@@ -234,11 +234,15 @@ def _connection(party: Party) -> str:
 
 def _superlink(party: Party, ca: Path) -> str:
     address = f"{HOST}:{party.superlink_port}"
-    if not healthy(address, ssl.create_default_context(cafile=str(ca))):
+    if not _superlink_answers(party, ca):
         raise Objection(
             f"no SuperLink answers on {address}", "sudo systemctl start fedprivacy-superlink, and see its log"
         )
     return f"answers on {address}"
+
+
+def _superlink_answers(party: Party, ca: Path) -> bool:
+    return healthy(f"{HOST}:{party.superlink_port}", ssl.create_default_context(cafile=str(ca)))
 
 
 def _superexec(party: Party, ca: Path) -> str:
@@ -250,8 +254,7 @@ def _superexec(party: Party, ca: Path) -> str:
                 "sudo systemctl start fedprivacy-superexec, and see its log",
             )
     with suppress(DeploymentError):  # what keeps the SuperLink from answering is said by other lines
-        reachable = healthy(f"{HOST}:{party.superlink_port}", ssl.create_default_context(cafile=str(ca)))
-        waiting = Operator(CONNECTION).waiting() if reachable else {}
+        waiting = Operator(CONNECTION).waiting() if _superlink_answers(party, ca) else {}
         if late := [run_id for run_id, seconds in waiting.items() if seconds > LONGEST_WAIT]:
             raise Objection(
                 f"answers on {address}, and run {late[0]} has waited {waiting[late[0]]:.0f} s for it",

@@ -295,11 +295,8 @@ def _stated(
         audits=tuple(_audits(sorted({key.run_id for key in trained}), audits)),
         software=software().name,
         digest=software().digest,
-        ran=tuple(_ran(sorted({key.run_id for key in charges}), verified)),
-        client_ran=tuple(
-            {"software": program.name, "digest": program.digest, "charges": number}
-            for program, number in sorted(receipts.items())
-        ),
+        ran=tuple(_programs(_ran({key.run_id for key in charges}, verified), "runs")),
+        client_ran=tuple(_programs(receipts, "charges")),
         meanings=_meanings(Unit.of(unit).name if unit else RECORD.name, history, allowance),
     )
 
@@ -326,11 +323,15 @@ def _audits(run_ids: Iterable[str], audits: Mapping[str, Sequence[AuditResult]])
             yield {"run": run_id, "at": at, "attack": result.attack, **bounds}
 
 
-def _ran(run_ids: Iterable[str], verified: Verified) -> Iterator[Mapping[str, Any]]:
-    """Yield the programs that began these runs, each with the number of its runs."""
-    programs = Counter(verified.replay.software.get(run_id, _UNKNOWN) for run_id in run_ids)
-    for program, runs in sorted(programs.items()):
-        yield {"software": program.name, "digest": program.digest, "runs": runs}
+def _ran(run_ids: Iterable[str], verified: Verified) -> Counter[Software]:
+    """Count the runs that each program began."""
+    return Counter(verified.replay.software.get(run_id, _UNKNOWN) for run_id in run_ids)
+
+
+def _programs(counted: Counter[Software], of_what: str) -> Iterator[Mapping[str, Any]]:
+    """Yield each program with its number of runs or charges."""
+    for program, number in sorted(counted.items()):
+        yield {"software": program.name, "digest": program.digest, of_what: number}
 
 
 def _meanings(unit: str, history: History, allowance: Allowance) -> dict[str, str]:

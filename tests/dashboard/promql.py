@@ -51,7 +51,7 @@ def labels_of(query, samples):
 
 
 def answer(query, samples, now):
-    """What Prometheus answers to the query of an alert: pairs of labels and value. Each is an alert that fires."""
+    """Answer the query of an alert as Prometheus does: pairs of labels and value, each an alert that fires."""
     return _evaluated(promql.parse(query), samples, now)
 
 

@@ -25,7 +25,7 @@ def deployment(tmp_path):
 
 
 def upgrade(deployment, folder, *services):
-    """What docs/how-to/operate.md says: stop the services, change `environment` in the units, start them."""
+    """Upgrade as docs/how-to/operate.md says: stop the services, change `environment` in the units, start them."""
     for service in services:
         deployment.hosts.stop(folder, service)
         unit = folder / "systemd" / f"fedprivacy-{service}.service"

@@ -53,7 +53,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def checked(folder):
-    """What node_exporter finds after `deploy check --metrics`."""
+    """The metrics that node_exporter finds after `deploy check --metrics`."""
     file = folder.parent / "fedprivacy.prom"
     CliRunner().invoke(deploy_app, ["check", str(folder), "--metrics", str(file)])
     assert file.stat().st_mode & 0o777 == 0o644
@@ -65,7 +65,7 @@ def samples_in(text):
 
 
 def scraped(folder):
-    """What Prometheus reads of the dashboard of a folder of runs."""
+    """The metrics that Prometheus reads from the dashboard of a folder of runs."""
     return [*samples_in(asking(folder).get("/metrics").text), UP]
 
 

@@ -6,8 +6,10 @@ from importlib import import_module
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from flwr.cli.auth_plugin.oidc_cli_plugin import OidcCliPlugin
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
@@ -50,11 +52,24 @@ def test_flower_builds_the_app_and_its_hub_takes_it(own, tmp_path):
     assert built.returncode == 0 and "missing" not in built.stdout, built.stdout + built.stderr
     (bundle,) = tmp_path.glob("two-sides-app.two-sides-app.0-1-0.*.fab")
     assert {"LICENSE", "README.md", "two_sides_app/blobs_task.py"} <= set(zipfile.ZipFile(bundle).namelist())
-    publish = import_module("flwr.cli.app_cmd.publish")  # the command looks at the app once the user has logged in
-    config, _ = load_and_validate(own.folder / "pyproject.toml", check_module=False)
-    publish._validate_app_name(own.folder.name, "folder")
-    publish._validate_description(config["project"]["description"])
-    publish._validate_files(publish._collect_file_paths(own.folder))
+
+
+class LoggedIn(OidcCliPlugin):
+    """A user who has logged in to Flower's hub."""
+
+    def __init__(self):
+        self.access_token = "token"
+
+    def load_tokens(self):
+        """The token is there."""
+
+
+def test_flower_s_command_sends_the_app_to_its_hub(own, monkeypatch):
+    publishing, sent = import_module("flwr.cli.app_cmd.publish"), []
+    monkeypatch.setattr(publishing, "load_cli_auth_plugin_from_connection", lambda _: LoggedIn())
+    monkeypatch.setattr("requests.post", lambda _, **given: sent.extend(given["files"]) or SimpleNamespace(ok=True))
+    publishing.publish(own.folder)
+    assert {"LICENSE", "README.md", "two_sides_app/blobs_task.py"} <= {name for _, (name, *_) in sent}
 
 
 def test_the_hub_learns_for_which_flower_the_app_is(own):

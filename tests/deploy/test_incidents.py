@@ -55,15 +55,15 @@ class Operated(Drill):
     """A deployment at whose hosts somebody types what the pages say."""
 
     def at_server(self, line, **values):
-        """What a command says on the server's host."""
+        """The output of a command on the server's host."""
         return typed(line, self.server, self.hosts.environment, values)
 
     def at_hospital(self, line, **values):
-        """What a command says on the first hospital's host."""
+        """The output of a command on the first hospital's host."""
         return typed(line, self.client(HOSPITAL), {}, values)
 
     def refused(self, line, **values):
-        """What a command on the server's host says that must not succeed."""
+        """The error of a command on the server's host that must not succeed."""
         with pytest.raises(AssertionError) as failed:
             self.at_server(line, **values)
         return " ".join(str(failed.value).split())
