@@ -154,8 +154,8 @@ def _signing_key(plan: TrainingPlan, party: Party) -> str:
 def _ledger(plan: TrainingPlan) -> str:
     url = plan.config.ledger_url(deployed=True)
     try:
-        if Ledger.exists(url):
-            Ledger(url, patience=2.0, upgrade=False).close()
+        if ledger := _opened_ledger(url):
+            ledger.close()
             return f"{url} can be read"
     except LedgerError as error:
         raise Objection(str(error)) from error
@@ -167,12 +167,15 @@ def _ledger(plan: TrainingPlan) -> str:
     return f"{url} will be made by the first run"
 
 
+def _opened_ledger(url: str) -> Ledger | None:
+    """Open a ledger as it stands; None: there is none yet."""
+    return Ledger(url, patience=2.0, upgrade=False) if Ledger.exists(url) else None
+
+
 def _books(plan: TrainingPlan) -> str:
     """Compare the ledger with what clients' guards have said of late; an unusable ledger is named by another line."""
-    url = plan.config.ledger_url(deployed=True)
     with suppress(LedgerError):
-        if Ledger.exists(url):
-            ledger = Ledger(url, patience=2.0, upgrade=False)
+        if ledger := _opened_ledger(plan.config.ledger_url(deployed=True)):
             raised = ledger.raised(datetime.now(UTC) - timedelta(days=RAISED_DAYS))
             ledger.close()
             if raised:
