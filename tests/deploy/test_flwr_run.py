@@ -17,8 +17,11 @@ from tests.deploy.survivors import end, processes_of
 
 REPOSITORY = Path(__file__).parents[2]
 
-SLOW_START = "Failed to start local SuperLink within"
-"""`flwr run` says it and ends the SuperLink where that needs more than 15 seconds; a user types it again."""
+SLOW_STARTS = ("Failed to start local SuperLink within", ", in init_ray")
+"""In the log where the machine is too busy for the limits that have no setting; a user types the command again.
+
+Flower gives its SuperLink 15 seconds, and Ray 30 to its node (what fails then is `init_ray` of Flower's engine).
+"""
 
 TYPED = 3
 
@@ -36,22 +39,24 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
         "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
         "RAY_TMPDIR": ray,
     }
-    write_toml(tmp_path / "run.toml", {"": {"rounds": 2, "out": str(tmp_path / "out")}})
     try:
         with Supervisor(tmp_path / "logs") as supervisor:
             command = [program("flwr"), "run", ".", "--stream", "--run-config", tmp_path / "run.toml"]
             # Ray's workers import the app from the folder that the local SuperLink was started in.
             for attempt in range(TYPED):
+                out = tmp_path / f"out-{attempt}"
+                write_toml(tmp_path / "run.toml", {"": {"rounds": 2, "out": str(out)}})
                 run = supervisor.start(f"run-{attempt}", command, environment=environment, directory=REPOSITORY)
                 ended = supervisor.wait(run, timeout=600)
-                if SLOW_START not in run.tail(60):
+                said = run.log.read_text()
+                if not any(words in said for words in SLOW_STARTS):
                     break
-            assert ended == 0, run.tail(60)
+            assert ended == 0, said
             ls = [program("flwr"), "ls", "--format", "json"]
             listed = subprocess.run(ls, env=environment, capture_output=True, check=True, timeout=600, text=True)
-            (status,) = [entry["status"] for entry in json.loads(listed.stdout)["runs"]]
-            assert "Round 2: accuracy" in run.tail(60) and str(tmp_path / "out") in run.tail(60)
-            assert status == "finished:completed", run.tail(60)  # a stream that ends with 0 may follow a failed run
+            assert "Round 2: accuracy" in said and str(out) in said, said
+            statuses = [entry["status"] for entry in json.loads(listed.stdout)["runs"]]
+            assert statuses.count("finished:completed") == 1, said  # a stream that ends with 0 may follow a failed run
             assert any("flower-superlink" in command for command in processes_of(tmp_path))
             end(
                 tmp_path,
@@ -64,7 +69,7 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
     finally:
         shutil.rmtree(ray, ignore_errors=True)
     assert processes_of(tmp_path) == []
-    last = read_history(tmp_path / "out").rounds[-1]
+    last = read_history(out).rounds[-1]
     assert last.round == 2
     assert last.participants == ("client-0", "client-1")
     assert not last.failures
