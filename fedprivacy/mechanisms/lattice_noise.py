@@ -14,7 +14,8 @@ generators with 24-bit uniforms, such as `torch.normal`, end at 5.8.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy._support.spans import spanned
-from fedprivacy.mechanisms.fused import OnePass, WhenWorth
+from fedprivacy.mechanisms.fused import WhenWorth
 from fedprivacy.mechanisms.keystream import Reader, Readers, Words
 
 LATTICE_ALLOWANCE = 2.0**-13
@@ -84,18 +85,26 @@ def add_lattice_noise(
     """
     sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
     released = torch.empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
-    source, target = sums.numpy().reshape(-1), released.numpy().reshape(-1)
+    source, target = _limited(sums, LARGEST_SUM * step).reshape(-1), released.numpy().reshape(-1)
     usual = source.dtype == np.float64 and target.dtype == np.float32
     one_pass = _COMPILED.next(source.size) if usual else None
+    widths = _WIDTHS * scale
 
     def release(block: range) -> Places:
         """Release a block, except for draws outside of the rectangles; return their places."""
-        if one_pass is not None:
-            return _in_one_pass(one_pass, block, source, target, scale, step, read.starting_at(block.start))
-        outside = []
-        for where, draws, missed in _inside(block, scale, read.starting_at(block.start)):
-            target[where] = _in_whole_steps(source[where], draws, step)
-            outside.append(missed)
+        words, layers, draws = _SCRATCH.arrays
+        outside, reading = list[Places](), read.starting_at(block.start)
+        for start in range(block.start, block.stop, _CHUNK):
+            where, left = slice(start, min(start + _CHUNK, block.stop)), slice(min(_CHUNK, block.stop - start))
+            drawn = reading(words[left])
+            if one_pass is not None:
+                steps = source[where], _CENTRE * step, target[where]
+                missed = layers[: one_pass(drawn.view(np.int64), widths, _RECTANGLES, *steps, layers)]
+            else:
+                _from_rectangles(drawn, widths, layers[left], draws[left])
+                missed = _beside(layers[left])
+                _in_whole_steps(source[where], draws[left], step, target[where], drawn.view(np.float64))
+            outside.append(start + missed)
         return np.concatenate(outside)
 
     outside = _by_threads(release, source.size)
@@ -119,8 +128,8 @@ def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: 
     Returns:
         A new tensor on the device of `totals`, float32.
     """
-    source = totals.detach().to("cpu", torch.promote_types(totals.dtype, torch.float32)).contiguous().numpy()
-    released = torch.empty(source.shape, dtype=torch.float32)
+    sums = totals.detach().to("cpu", torch.promote_types(totals.dtype, torch.float32)).contiguous()
+    source, released = _limited(sums, LARGEST_SUM * steps[:, np.newaxis]), torch.empty(sums.shape, dtype=torch.float32)
     rows_at_once = max(_CHUNK // max(source.shape[1], 1), 1)
     for start in range(0, len(source), rows_at_once):
         rows = slice(start, start + rows_at_once)
@@ -133,10 +142,11 @@ def _release_rows(  # noqa: PLR0917 - the rows of arrays, in one order
 ) -> None:
     """Release rows; the first of them is row `first` of all."""
     count, width = source.shape
-    words, draws = read.words(slice(first, first + count), width), np.empty(source.shape)
-    outside = _from_rectangles(words, _WIDTHS, np.empty(source.shape, dtype=np.int64), draws, scales[:, np.newaxis])
-    target[:] = _in_whole_steps(source, draws, steps[:, np.newaxis])
-    if outside.size:
+    words = read.words(slice(first, first + count), width)
+    layers, draws = np.empty(source.shape, dtype=np.intp), np.empty(source.shape)
+    _from_rectangles(words, _WIDTHS, layers, draws, scales[:, np.newaxis])
+    _in_whole_steps(source, draws, steps[:, np.newaxis], target, words.view(np.float64))
+    if (outside := _beside(layers.reshape(-1))).size:
         rows, places = np.divmod(outside, width)
         beside = scales[rows] * _outside(places, lambda row, numbers: read.blocks(first + rows[row], numbers))
         target[rows, places] = _in_whole_steps(source[rows, places], beside, steps[rows])
@@ -152,20 +162,27 @@ def _by_threads(release: Callable[[range], Places], count: int) -> Places:
         return np.concatenate(list(pool.map(release, blocks)))
 
 
-def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float | Draws) -> Draws:
-    """Add sums and draws, each rounded to whole steps."""
-    released: Draws = np.add(_limited(sums, LARGEST_SUM * step), _CENTRE * step, dtype=np.float64)  # rounds the sum
-    released += draws  # rounds the noise
-    released -= _CENTRE * step
-    return released
+def _in_whole_steps(
+    sums: NDArray[np.floating],
+    draws: Draws,
+    step: float | Draws,
+    released: NDArray[np.floating] | None = None,
+    scratch: Draws | None = None,
+) -> NDArray[np.floating]:
+    """Add sums within the lattice's range and draws, each rounded to whole steps; None: into a new array."""
+    steps: Draws = np.add(sums, _CENTRE * step, out=scratch, dtype=np.float64)  # rounds the sum
+    steps += draws  # rounds the noise
+    result: NDArray[np.floating] = np.subtract(steps, _CENTRE * step, out=released, casting="same_kind")
+    return result
 
 
-def _limited(sums: NDArray[np.floating], limit: float | Draws) -> NDArray[np.floating]:
-    """Clamp sums to +-`limit`; those that are not finite become zero."""
-    least = np.min(limit)
-    if -least <= sums.min() and sums.max() <= least:  # neither holds if one is NaN
-        return sums
-    finite: NDArray[np.floating] = np.nan_to_num(sums, nan=0.0, posinf=0.0, neginf=0.0)
+def _limited(sums: Tensor, limit: float | Draws) -> NDArray[np.floating]:
+    """Return sums clamped to +-`limit`, and zero where they are not finite; those that need neither are no copy."""
+    given: NDArray[np.floating] = sums.numpy()
+    least = limit if isinstance(limit, float) else limit.min(initial=np.inf)
+    if given.size == 0 or (-least <= given.min() and given.max() <= least):  # neither holds if one is NaN
+        return given
+    finite: NDArray[np.floating] = np.nan_to_num(given, nan=0.0, posinf=0.0, neginf=0.0)
     return finite.clip(-limit, limit)
 
 
@@ -175,6 +192,16 @@ _LAYERS = 4096
 _RECTANGLES = _LAYERS - 4
 _CHUNK = 2**15  # draws at a time: their arrays stay in the processor's cache
 _BLOCK = 2**18  # draws that one thread makes: enough to be worth a thread's start
+
+
+class _Scratch(threading.local):
+    """Arrays that each thread keeps, because new ones cost as much time as drawing: words, layers, draws."""
+
+    def __init__(self) -> None:
+        self.arrays = np.empty(_CHUNK, dtype=np.uint64), np.empty(_CHUNK, dtype=np.intp), np.empty(_CHUNK)
+
+
+_SCRATCH = _Scratch()
 
 
 def _stack() -> tuple[Draws, Draws]:
@@ -209,65 +236,27 @@ _MOST_TRIES, _BLOCKS_A_TRY = np.uint64(2**8), np.uint64(2)  # each is refused wi
 _BLOCKS_AT_ONCE = np.arange(4 * _BLOCKS_A_TRY, dtype=np.uint64)  # most coordinates need no more
 
 
-def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, Places]]:
-    """Draw values of N(0, scale^2) from the rectangles for a block of coordinates, one word for each.
-
-    Yields pieces: their place, the values, and the places that fell outside of all rectangles, where values are zero.
-    """
-    size = min(len(block), _CHUNK)
-    widths = _WIDTHS * scale
-    all_words, all_layers, all_draws = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64), np.empty(size)
-    for start in range(block.start, block.stop, _CHUNK):
-        left = slice(block.stop - start)
-        words, layers, draws = all_words[left], all_layers[left], all_draws[left]
-        missed = _from_rectangles(read(words), widths, layers, draws)
-        yield slice(start, start + draws.size), draws, start + missed
-
-
-def _in_one_pass(  # noqa: PLR0917 - what a release needs
-    one_pass: OnePass,
-    block: range,
-    source: NDArray[np.floating],
-    target: NDArray[np.floating],
-    scale: float,
-    step: float,
-    read: Reader,
-) -> Places:
-    """Release a block of coordinates by compiled code; return the places of draws outside of all rectangles."""
-    size = min(len(block), _CHUNK)
-    words, missed, widths = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.intp), _WIDTHS * scale
-    outside = []
-    for start in range(block.start, block.stop, _CHUNK):
-        where = slice(start, min(start + _CHUNK, block.stop))
-        drawn = read(words[: where.stop - start]).view(np.int64)
-        sums = (source[where], _CENTRE * step, LARGEST_SUM * step, target[where])
-        outside.append(start + missed[: one_pass(drawn, widths, _RECTANGLES, *sums, missed)])
-    return np.concatenate(outside)
-
-
-def _from_rectangles(
-    words: Words, widths: Draws, layers: NDArray[np.int64], draws: Draws, scales: Draws | None = None
-) -> Places:
-    """Fill draws by one word each.
+def _from_rectangles(words: Words, widths: Draws, layers: Places, draws: Draws, scales: Draws | None = None) -> None:
+    """Fill draws by one word each; those that fall outside of all rectangles are zero, for `_beside` to find.
 
     Args:
-        words: input; overwritten.
+        words: input.
         widths: widths of the rectangles, each times 2^-63.
-        layers: scratch.
+        layers: output: the layer of each word.
         draws: output.
         scales: factor of the width of each draw, broadcast to the draws; None: 1.
-
-    Returns:
-        Places, in one dimension, of the draws that fell outside of all rectangles.
     """
     signed = words.view(np.int64)
     np.bitwise_and(signed, _LAYERS - 1, out=layers)
-    np.copyto(draws, signed)
-    each = widths.take(layers, out=words.view(np.float64), mode="clip")  # the words have served
+    widths.take(layers, out=draws, mode="clip")
     if scales is not None:
-        each *= scales
-    draws *= each
-    return (layers.reshape(-1) >= _RECTANGLES).nonzero()[0]
+        draws *= scales
+    np.multiply(signed, draws, out=draws)
+
+
+def _beside(layers: Places) -> Places:
+    """Return the places of the layers, shape [n], that have no rectangle."""
+    return (layers >= _RECTANGLES).nonzero()[0]
 
 
 def _outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
