@@ -217,4 +217,5 @@ def _training(audited: Audited) -> AuditedTraining:
         clipping=grant.clipping,
         expected_batch_size=grant.expected_batch_size,
         unit=unit_of(audited.task),
+        autocast=audited.autocast,
     )

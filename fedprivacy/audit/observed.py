@@ -38,6 +38,7 @@ class AuditedTraining:
         learning_rate: of the local steps, by plain SGD: another optimiser only post-processes what SGD shows.
         weight_decay: of the local steps.
         unit: of privacy.
+        autocast: the client's type of activations, as in a run's configuration.
     """
 
     event: PoissonSampledGaussian
@@ -49,6 +50,7 @@ class AuditedTraining:
     learning_rate: float = 1.0
     weight_decay: float = 0.0
     unit: Unit = RECORD
+    autocast: str = "float32"
 
     @property
     def epsilon(self) -> float:
@@ -94,7 +96,7 @@ class ObservedClient:
         seed: int,
         device: str = "cpu",
     ) -> None:
-        self._client = AskedClient(task, shard, seed=seed, device=device)
+        self._client = AskedClient(task, shard, seed=seed, device=device, autocast=training.autocast)
         grant = training.granted(self._client.usual_grant())
         move = grant.learning_rate * grant.clipping_norm / grant.expected_batch_size
         self._grant = replace(grant, learning_rate=grant.learning_rate * gain(parameters, move))

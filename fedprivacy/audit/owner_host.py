@@ -136,8 +136,10 @@ class Node:
     def _plan(self, run: Mapping[str, Value]) -> TrainingPlan:
         """A run within this client's budget, on its device."""
         budget = self.settings.budget
-        own: dict[str, Value] = {"epsilon": budget.epsilon, "delta": budget.delta, "device": self.settings.device}
-        return TrainingPlan.of({**run, **own, "filter": self.settings.filter or self.settings.usual_filter}, self.task)
+        own: dict[str, Value] = {"epsilon": budget.epsilon, "delta": budget.delta}
+        how: dict[str, Value] = {"device": self.settings.device, "autocast": self.settings.autocast}
+        spent_by = self.settings.filter or self.settings.usual_filter
+        return TrainingPlan.of({**run, **own, **how, "filter": spent_by}, self.task)
 
 
 def run_settings(file: Path) -> dict[str, Value]:

@@ -135,13 +135,15 @@ class AskedClient(RealClient):
         task: model, loss and what it makes public.
         shard: its records, instead of the task's own.
         seed: of its randomness; None: secret, as in a deployment.
-        device: where it trains, as in a run's configuration.
+        device, autocast: where it trains, and its type of activations, as in a run's configuration.
     """
 
-    def __init__(self, task: Task, shard: Shard, *, seed: int | None = None, device: str = "cpu") -> None:
+    def __init__(
+        self, task: Task, shard: Shard, *, seed: int | None = None, device: str = "cpu", autocast: str = "float32"
+    ) -> None:
         self._shards = WithShard(task, shard)
         self.task = cast(Task, self._shards)
-        config = resolve({"clients": 1, "seed": seed, "device": device}, self.task)
+        config = resolve({"clients": 1, "seed": seed, "device": device, "autocast": autocast}, self.task)
         super().__init__(private_client(self.task, config), _context(0, _SPLIT))
 
     def holding(self, shard: Shard) -> AskedClient:

@@ -68,6 +68,7 @@ WRONG = [
     {"most-steps": 5.0},
     {"filter": "none"},
     {"device": "cuda:4711"},
+    {"autocast": "float16"},
     {"task": "nonsense"},
 ]
 
@@ -339,6 +340,7 @@ OTHERS = {
     "question-epsilon": 1.0,
     "smallest-cohort": 10.0,
     "device": "cpu",
+    "autocast": "bfloat16",
     "guard": "guard.log",
     "filter": "adaptive",
 }

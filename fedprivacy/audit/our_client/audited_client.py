@@ -57,7 +57,7 @@ class Audited:
         shard: records of one client, real or of their kind. What leaves of them stays in this process.
         grant: what a server sends in a round: clipping, sampling rate, noise, steps, optimiser.
         claim: what is said that the run costs.
-        device: where clients train, as in a run's configuration.
+        device, autocast: where clients train, and their type of activations, as in a run's configuration.
         effort: how long the audit may take.
         seed: of everything that is drawn, the clients' randomness too.
         confidential: the records are a data owner's own: no number that is computed from them is told.
@@ -68,6 +68,7 @@ class Audited:
     grant: Grant
     claim: Claim
     device: str = "cpu"
+    autocast: str = "float32"
     effort: Effort = Effort.QUICK
     seed: int = 0
     confidential: bool = False
@@ -111,7 +112,14 @@ class Audited:
         evaluations = schedule.steps_until(rounds) - rounds * schedule.local_steps
         claim = Claim(float(plan.epsilon_by_round(event, {}, allowance)[-1]), config.delta, rounds, evaluations)
         return cls(
-            task=plan.task, shard=shard, grant=grant, claim=claim, device=config.device, effort=effort, seed=seed
+            task=plan.task,
+            shard=shard,
+            grant=grant,
+            claim=claim,
+            device=config.device,
+            autocast=config.autocast,
+            effort=effort,
+            seed=seed,
         )
 
     @cached_property
@@ -121,7 +129,7 @@ class Audited:
 
     def client_of(self, task: Task, shard: Shard) -> AskedClient:
         """A new client of any task: nothing that was computed for another one is kept for it."""
-        return AskedClient(task, shard, seed=self.seed, device=self.device)
+        return AskedClient(task, shard, seed=self.seed, device=self.device, autocast=self.autocast)
 
     @cached_property
     def parameters(self) -> Parameters:

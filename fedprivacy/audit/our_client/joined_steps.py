@@ -63,7 +63,8 @@ def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]
     records, norm = min(max(math.ceil(_EXPECTED / rate), fewest), most), audited.grant.clipping_norm
     task = like(audited, [records])
     shard, zeros = shard_of(_LONG * norm * torch.eye(records)), zeros_for(task)
-    client, secret = audited.client_of(task, shard), AskedClient(task, shard, device=audited.device)
+    client = audited.client_of(task, shard)
+    secret = AskedClient(task, shard, device=audited.device, autocast=audited.autocast)
     steps = 1 if audited.grant.adaptive is not None else _STEPS
     grant = audited.asking(sampling_rate=rate, noise_multiplier=_SILENT, steps=steps)
     positions = audited.positions(16 if audited.effort is Effort.QUICK else 100)

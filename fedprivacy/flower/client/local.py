@@ -56,7 +56,7 @@ from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
-from fedprivacy.runs.settings.device import choose_device
+from fedprivacy.runs.settings.device import autocast_of, choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
@@ -114,6 +114,7 @@ class LocalClient:
         seed: the simulation's seed; None: secret randomness.
         num_partitions: number of parts into which the simulation splits the records; 0 in a deployment.
         kept: storage of its own vectors from round to round; None: the simulation's engine stores them.
+        autocast: type in which it computes activations; None: float32.
     """
 
     client_id: str
@@ -126,6 +127,7 @@ class LocalClient:
     seed: int | None
     num_partitions: int
     kept: KeptStore | None = None
+    autocast: torch.dtype | None = None
 
     def check_promise(self, grant: SpendingMessage) -> None:
         """Refuse, by a `MessageError`, a grant for another relation or unit of privacy than this client's own task."""
@@ -309,7 +311,7 @@ class LocalClient:
 
         Clients of one process share it: load parameters before use.
         """
-        return engine_of(self.task, self.shard.inputs.device, clipping, max(multiplicity, 1))
+        return engine_of(self.task, self.shard.inputs.device, clipping, max(multiplicity, 1), self.autocast)
 
     def views(self, multiplicity: int) -> Views | None:
         """Return the maker of so many views of its records; None: they are trained on unchanged. No record is read.
@@ -440,7 +442,8 @@ def part_of(task: Task, settings: RunConfig, part: int, parts: int) -> LocalClie
     source = ShardSource(partition_id=part, num_partitions=parts)
     shard = works_on(task, simulated_shard(task, part, parts, settings.device))
     name = simulated_client_id(part, parts)
-    return LocalClient(name, task, shard, None, None, source, WHATEVER_IS_ASKED, settings.seed, parts)
+    client = LocalClient(name, task, shard, None, None, source, WHATEVER_IS_ASKED, settings.seed, parts)
+    return replace(client, autocast=autocast_of(settings.autocast))
 
 
 @lru_cache(maxsize=16)
@@ -457,7 +460,8 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
     guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter, unit=unit_of(task))
     source = ShardSource(folder=settings.folder)
     kept = KeptInFolder(kept_beside(settings.guard))
-    return LocalClient(settings.client_id, task, shard, guard, settings.key, source, settings.answerable, None, 0, kept)
+    own = LocalClient(settings.client_id, task, shard, guard, settings.key, source, settings.answerable, None, 0, kept)
+    return replace(own, autocast=autocast_of(settings.autocast))
 
 
 @cache
@@ -561,7 +565,9 @@ def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) ->
 
 
 @lru_cache(maxsize=_KEPT_ENGINES)
-def engine_of(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
+def engine_of(
+    task: Task, device: torch.device, clipping: str, views: int, autocast: torch.dtype | None
+) -> GradientEngine:
     """The engine of a task's model, kept for other rounds: to choose how it computes takes longer than a step."""
     clips, layout = CLIPPINGS[clipping](), layout_of(task, views)
-    return GradientEngine(task.model().to(device), task.loss, clips, layout=layout)
+    return GradientEngine(task.model().to(device), task.loss, clips, layout=layout, autocast=autocast)

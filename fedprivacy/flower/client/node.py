@@ -18,6 +18,7 @@ server; the minimum noise; the device. A server's requests are checked against t
 | `question-epsilon` | a budget of their own for all answers together, at `delta` | all of `epsilon` |
 | `smallest-cohort` | a group with fewer records, as far as the noise shows, is not told | `SMALLEST_COHORT` |
 | `device` | auto, cpu, cuda or cuda:N | auto |
+| `autocast` | type of activations in training: float32 or bfloat16 | float32 |
 | `client-id` | the client's name | that of the folder |
 | `guard` | the file of the client's own book | `guard.log` in the folder |
 | `filter` | how the budget is enforced | as in the guard's last charge; of a new one, see `usual_filter` |
@@ -44,7 +45,7 @@ from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, QuestionGrant, RefusalCode
 from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.settings.device import is_device
+from fedprivacy.runs.settings.device import AUTOCASTS, is_device
 from fedprivacy.tasks import Task, TaskError, relation_of
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
@@ -127,6 +128,7 @@ class NodeSettings:
     most_steps: int
     answerable: Answerable
     device: str
+    autocast: str
 
     def __post_init__(self) -> None:
         cohort, least, kinds = self.answerable.smallest_cohort, self.least_noise_multiplier, self.answerable.kinds
@@ -139,6 +141,7 @@ class NodeSettings:
             "questions": (", ".join(sorted(kinds)), kinds <= KINDS.keys(), f"some of {', '.join(KINDS)}"),
             "smallest-cohort": (cohort, 0.0 <= cohort < math.inf, "a number, 0 or more"),
             "device": (self.device, is_device(self.device), "auto, cpu, cuda or cuda:N"),
+            "autocast": (self.autocast, self.autocast in AUTOCASTS, " or ".join(AUTOCASTS)),
         }
         if wrong := [
             f"gives {name} as {value!r}; give {give}" for name, (value, right, give) in rules.items() if not right
@@ -189,6 +192,7 @@ class NodeSettings:
             most_steps=int(node.get("most-steps", MOST_STEPS)),
             answerable=answerable,
             device=str(node.get("device", "auto")),
+            autocast=str(node.get("autocast", AUTOCASTS[0])),
         )
 
     @property
@@ -276,7 +280,9 @@ class NodeSettings:
 
 
 _KINDS: dict[str, type] = {
-    **dict.fromkeys(("folder", "key", "server-key", "task", "tasks", "device", "client-id", "guard", "filter"), str),
+    **dict.fromkeys(
+        ("folder", "key", "server-key", "task", "tasks", "device", "autocast", "client-id", "guard", "filter"), str
+    ),
     **dict.fromkeys(("questions", "question-columns"), str),
     **dict.fromkeys(("epsilon", "delta", "least-noise-multiplier", "question-epsilon", "smallest-cohort"), float),
     "disclose-shard-size": bool,

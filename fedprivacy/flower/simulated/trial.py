@@ -19,6 +19,7 @@ from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.settings.configuration import RunConfig
+from fedprivacy.runs.settings.device import autocast_of
 from fedprivacy.tasks import Shard, ShardSource, Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import (
@@ -82,7 +83,8 @@ def machine_for(task: Task, config: RunConfig, *, stacked: bool) -> Machine:
         stacked: whether clients train together, in stacks if their model is one for that.
     """
     shard = opened_shard(task, config, 0)
-    engine = engine_of(task, shard.inputs.device, config.clipping, max(config.augmentation_multiplicity, 1))
+    views = max(config.augmentation_multiplicity, 1)
+    engine = engine_of(task, shard.inputs.device, config.clipping, views, autocast_of(config.autocast))
     stacked = stacked and engine.stack(*shard.blank) is not None
     if not stacked:
         engine.prepare(*shard.blank)

@@ -41,6 +41,8 @@ class BookKeeping:
                 not its class's.
         """
         self._model, self._loss, self._autocast = model, loss, autocast
+        if autocast is not None:
+            self.name = f"{self.name} in {str(autocast).removeprefix('torch.')}"
         self._indices = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
         self._axes: dict[str, int] = {}
         self._expanded: dict[str, Parameter] = {}

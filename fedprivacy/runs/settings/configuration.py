@@ -80,7 +80,7 @@ CONFIG = "config.json"
 DEFAULT_SEED = 0
 """Default seed of simulations on bundled records."""
 
-_OF_BUDGETS = {"noise_multiplier", "question_spend", "spend"}
+_OF_PRIVACY = {"noise_multiplier", "question_spend", "spend", "autocast"}
 """Settings that a run without privacy ignores."""
 
 _SWITCHES = {"asynchronous": ASYNCHRONOUS, "user_level": USER_LEVEL}
@@ -251,7 +251,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
     if not settings["privacy"]:
-        settings = {name: value for name, value in settings.items() if name not in _OF_BUDGETS}
+        settings = {name: value for name, value in settings.items() if name not in _OF_PRIVACY}
         settings["epsilon"] = math.inf  # of the private run beside it: here nothing would keep them
     wrong |= not_allowed(FIELDS, settings)
     together += task_problems.of_question(task, settings, wrong) if task else []

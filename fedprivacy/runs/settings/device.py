@@ -1,4 +1,4 @@
-"""Choice of the device on which a client computes."""
+"""Choice of the device on which a client computes, and of the type in which it computes activations."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from fedprivacy._support.settings import ConfigError
 
 if TYPE_CHECKING:
     import torch
+
+AUTOCASTS = ("float32", "bfloat16")
+"""Names of the types in which activations can be computed."""
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
@@ -47,3 +50,10 @@ def choose_device(name: str, client_number: int = 0) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise ConfigError([f"device is '{name}', but this machine has {gpus} GPUs; use auto or cpu."])
     return device
+
+
+def autocast_of(name: str) -> torch.dtype | None:
+    """The type in which activations are computed, by its name, one of `AUTOCASTS`; None: float32, as models are."""
+    import torch
+
+    return {"bfloat16": torch.bfloat16}.get(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from fedprivacy._support.settings import LEAST, SettingsGroup, is_printable, setting
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
-from fedprivacy.runs.settings.device import check_device
+from fedprivacy.runs.settings.device import AUTOCASTS, check_device
 from fedprivacy.trackers import TRACKERS, check_trackers
 
 LEDGER = "ledger.db"
@@ -70,6 +70,12 @@ class ExecutionSettings(
     )
     device: str = setting(
         "auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto", check=check_device
+    )
+    autocast: str = setting(
+        "Type of activations in private training: float32, or bfloat16, which is faster on GPUs. A record's gradient "
+        "is clipped after it is rounded, so the guarantee is the same. A deployed client sets its own.",
+        "float32",
+        choices=AUTOCASTS,
     )
     out: str = setting("Folder for the results.", "")
     name: str = setting("Name with which the run's folder begins. Left open: the task's.", "", check=_check_name)
