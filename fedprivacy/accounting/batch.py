@@ -34,12 +34,15 @@ from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction
 from fedprivacy.accounting.plans import Moments, Plans, plans
+from fedprivacy.accounting.privacy_loss import DiscreteLoss, discretise
 from fedprivacy.accounting.spectra import LEVELS, LossGrid, Spectrum, kernel, levels
 from fedprivacy.values.events import Event, History
 
 _PLANNED_AT_ONCE = 2**13
+_TRANSFORMED_AT_ONCE = 64  # events
 _EVALUATED_AT_ONCE, _FEW = 2**17, 2**16  # frequencies times histories
 _MOST_PLANS = 6
+_MOST_LOSSES = 2**12  # discretised losses, of some thousand numbers each
 _MOST_REMEMBERED = 2**26  # numbers in spectra, half a gigabyte
 _NEGLIGIBLE = 1e-5  # share of delta that may be charged before a history is left to `pld`
 _LARGEST_LOG = 745.0  # largest absolute log of a magnitude that is not zero
@@ -61,6 +64,7 @@ class BatchComposer:
         # By the event's column: a spectrum, and the number of executions for which its frequencies suffice.
         self._spectra: dict[tuple[Direction, LossGrid], dict[int, tuple[float, Spectrum]]] = {}
         self._remembered = 0
+        self._losses: dict[tuple[int, Direction, int, int], DiscreteLoss] = {}  # while epsilons are computed
 
     def columns(self, events: Sequence[Event]) -> IntArray:
         """Return the columns of events in `epsilons`, shape [events]; new events get new columns."""
@@ -96,6 +100,7 @@ class BatchComposer:
         busy = np.flatnonzero(np.diff(counts.indptr))
         if busy.size:
             epsilons[busy] = self._epsilons(counts[busy] if busy.size < len(deltas) else counts, deltas[busy])
+        self._losses.clear()
         if self._remembered > _MOST_REMEMBERED:
             self._spectra.clear()
             self._remembered = 0
@@ -132,6 +137,11 @@ class BatchComposer:
             for few, curves in self._curves(grid, Direction.REMOVE, part, some, planned.estimate[rows]):
                 larger[few] = curves.epsilons()
             found = np.flatnonzero(~np.isnan(larger))
+            doubtful = np.zeros(found.size, dtype=np.bool_)
+            if found.size:
+                for few, curves in self._curves(grid.coarse, Direction.ADD, part[found], some[found], larger[found]):
+                    doubtful[few] = curves.exceed(larger[found[few]])
+                found = found[doubtful]
             if found.size:
                 for few, curves in self._curves(grid, Direction.ADD, part[found], some[found], larger[found]):
                     larger[found[few]] = curves.epsilons_above(larger[found[few]])
@@ -157,11 +167,25 @@ class BatchComposer:
     def _spectra_of(self, columns: IntArray, direction: Direction, grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
         """Return the spectra of some columns' events, with as many frequencies as `steps` executions of each need."""
         known = self._spectra.setdefault((direction, grid), {})
-        for column, fewest in zip(columns.tolist(), steps.tolist(), strict=True):
-            if column not in known or known[column][0] > fewest:
-                known[column] = fewest, Spectrum.of(self.events[column], direction, grid, fewest)
-                self._remembered += 2 * known[column][1].angle.size
+        wanted = zip(columns.tolist(), steps.tolist(), strict=True)
+        missing = [(column, fewest) for column, fewest in wanted if column not in known or known[column][0] > fewest]
+        for start in range(0, len(missing), _TRANSFORMED_AT_ONCE):
+            some = missing[start : start + _TRANSFORMED_AT_ONCE]
+            losses = [self._loss(column, direction, grid) for column, _ in some]
+            fewest_steps = np.array([fewest for _, fewest in some])
+            for (column, fewest), spectrum in zip(some, Spectrum.of(losses, grid, fewest_steps), strict=True):
+                known[column] = fewest, spectrum
+                self._remembered += 2 * spectrum.angle.size
         return [known[column][1] for column in columns.tolist()]
+
+    def _loss(self, column: int, direction: Direction, grid: LossGrid) -> DiscreteLoss:
+        """Return the discretised loss of a column's event; grids that differ only in tilt and period share it."""
+        key = column, direction, grid.log2_step, grid.reach
+        if key not in self._losses:
+            if len(self._losses) == _MOST_LOSSES:
+                self._losses.clear()
+            self._losses[key] = discretise(self.events[column], grid.log2_step, grid.reach)[direction]
+        return self._losses[key]
 
     def _history(self, counts: csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])
@@ -294,10 +318,14 @@ class Curves:
         sharp = self.charge <= _NEGLIGIBLE * self._values(lower + 1.0)
         return np.where(found & sharp, self._between(lower, before, after), np.nan)
 
+    def exceed(self, floors: FloatArray) -> BoolArray:
+        """Return where epsilon may be larger than `floors`, in nats, shape [histories]."""
+        points: FloatArray = np.floor((floors - self.slack) / self.grid.step) - self.origin
+        return np.asarray(self.excess(points) > 0.0)
+
     def epsilons_above(self, floors: FloatArray) -> FloatArray:
         """Compute the larger of `floors` and `epsilons`, in nats, shape [histories]; fast if the floors are larger."""
-        points: FloatArray = np.floor((floors - self.slack) / self.grid.step) - self.origin
-        larger = np.flatnonzero(self.excess(points) > 0.0)
+        larger = np.flatnonzero(self.exceed(floors))
         results = floors.copy()
         if larger.size:
             results[larger] = np.maximum(floors[larger], self._picked(larger).epsilons())

@@ -366,9 +366,9 @@ def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArra
     log_magnitude, log_doubt, angle, operations = np.zeros((4, points // 2 + 1))
     followed = np.ones(points // 2 + 1, dtype=np.bool_)
     for loss, count in terms:
-        tilts, log_mgf = TILTS[tilt] * (loss.first + np.arange(loss.masses.size)), loss.log_mgf[tilt]
-        growth = np.exp(tilts - log_mgf, out=np.zeros(tilts.shape), where=loss.masses > 0.0)
-        transform, error = transformed(folded(loss.masses * growth, points))
+        tilts, log_mgf = TILTS[tilt] * (loss.first + loss.present), loss.log_mgf[tilt]
+        tilted = loss.masses[loss.present] * np.exp(tilts - log_mgf)
+        (transform,), (error,) = transformed(folded(tilted, loss.present, points)[None])
         magnitude = np.maximum(np.abs(transform), 1e-300)
         log_magnitude += count * np.log(magnitude)
         log_doubt += count * np.log1p(error / magnitude)
