@@ -11,12 +11,13 @@ True
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from fedprivacy.accounting import pld, rdp
+from fedprivacy.accounting import gdp, pld, rdp
 from fedprivacy.accounting.histories import extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
@@ -28,6 +29,9 @@ LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # smallest and largest noise multiplier of 
 _USED = 0.999  # minimum share of epsilon that a calibrated noise multiplier spends
 _AIM = 0.9995
 _RAREST = 1e9  # inverse of the smallest sampling rate that is tried
+_LEAST_LEFT = 1e-6  # share of the square of mu, for a guess
+_LONGEST_MOVE = math.log(16.0)
+_LARGEST_EXPONENT = 700.0
 _FINEST_RATIO = 1.0 + 1e-9  # ratio of two noise multipliers below which they count as equal
 
 
@@ -66,23 +70,18 @@ def noise_multiplier(
     def spent(noise: float) -> float:
         return pld.epsilon(history(noise), budget.delta)
 
-    enough = LEAST_NOISE
-    while enough < MOST_NOISE and rdp.epsilon(history(enough), budget.delta) > budget.epsilon:
-        enough = min(2.0 * enough, MOST_NOISE)
-    if spent(enough) > budget.epsilon:
+    noise = _least(spent, budget, (LEAST_NOISE, MOST_NOISE), *_guessed_noise(budget, before, sampling_rate, steps))
+    if math.isinf(noise):
         raise ValueError(
             f"{setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon, "
             "fewer steps or a smaller sampling_rate."
         )
-    too_little = enough
-    while spent(too_little) <= budget.epsilon:
-        if too_little <= LEAST_NOISE:
-            raise ValueError(
-                f"{setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
-                "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
-            )
-        enough, too_little = too_little, max(too_little / 1.5, LEAST_NOISE)
-    return _narrowed(spent, too_little, enough, budget.epsilon)
+    if noise <= LEAST_NOISE:
+        raise ValueError(
+            f"{setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
+            "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
+        )
+    return noise
 
 
 def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, past: History | None = None) -> float:
@@ -107,15 +106,16 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
         event = PoissonSampledGaussian(min(1.0, 1.0 / inverse), noise_multiplier)
         return pld.epsilon(extended(past, event, steps), budget.delta)
 
-    if spent(1.0) <= budget.epsilon:
-        return 1.0
-    if spent(_RAREST) > budget.epsilon:
+    before = pld.epsilon(past, budget.delta) if past else 0.0
+    root = math.sqrt(steps * math.expm1(min(noise_multiplier**-2, _LARGEST_EXPONENT)))
+    inverse = _least(spent, budget, (1.0, _RAREST), root / _mu_left(budget, before), slope=-1.0)
+    if math.isinf(inverse):
         raise ValueError(
             f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps with a noise multiplier of "
             f"{noise_multiplier}, which a sampling rate of {1.0 / _RAREST:g} does not meet; choose a larger epsilon, "
             "fewer steps or more noise."
         )
-    return 1.0 / _narrowed(spent, 1.0, _RAREST, budget.epsilon)
+    return 1.0 / inverse
 
 
 def check_solvable(
@@ -132,22 +132,64 @@ def check_solvable(
         raise ValueError(f"epsilon is infinite; choose a finite epsilon{remedy}")
 
 
-def _narrowed(spent: Callable[[float], float], too_little: float, enough: float, epsilon: float) -> float:
-    """Narrow the bracket until its upper end spends the wanted share: safeguarded false position on logarithms."""
-    excess, saved = spent(too_little), spent(enough)
-    iteration = 0
-    while saved < _USED * epsilon and enough > too_little * _FINEST_RATIO:
-        share = 0.5
-        if iteration % 3 < 2 and saved > 0.0 and math.isfinite(excess):
-            share = float(np.clip(math.log(excess / (_AIM * epsilon)) / math.log(excess / saved), 0.01, 0.99))
-        candidate = too_little * (enough / too_little) ** share
-        cost = spent(candidate)
-        if cost <= epsilon:
-            enough, saved = candidate, cost
+def _mu_left(budget: PrivacyBudget, before: float) -> float:
+    """Return mu of Gaussian mechanisms that spend what is left of a budget, roughly: squares of mu add up."""
+    whole = gdp.gaussian_mu(budget.epsilon, budget.delta)
+    gone = gdp.gaussian_mu(before, budget.delta) if 0.0 < before < budget.epsilon else 0.0
+    return math.sqrt(max(whole**2 - gone**2, _LEAST_LEFT * whole**2))
+
+
+def _guessed_noise(budget: PrivacyBudget, before: float, sampling_rate: float, steps: int) -> tuple[float, float]:
+    """Guess the noise multiplier by the central limit theorem (see `gdp.mu`), and the slope of log mu by its log."""
+    growth = _mu_left(budget, before) ** 2 / steps / sampling_rate**2
+    exponent = growth if sampling_rate == 1.0 else math.log1p(growth)
+    return 1.0 / math.sqrt(exponent), -1.0 if sampling_rate == 1.0 else -exponent * (1.0 + 1.0 / growth)
+
+
+def _least(
+    spent: Callable[[float], float], budget: PrivacyBudget, limits: tuple[float, float], guess: float, slope: float
+) -> float:
+    """Return an x within limits that uses the wanted share of the budget and no more; infinite if none is so large.
+
+    `spent` falls as x grows. Log x is compared with log mu, mu that of the Gaussian mechanism which costs as much: it is
+    nearly a line, of the given slope at the guess, so that few secants suffice. The bracket found so far bounds them.
+    """
+    low, high = limits
+    wanted = _log_mu(_AIM * budget.epsilon, budget.delta)
+    too_little, enough = 0.0, math.inf
+    at = before = min(max(guess, low), high)
+    known = math.nan
+    for trial in itertools.count():
+        cost = spent(at)
+        if cost <= budget.epsilon:
+            enough = at
+            if cost >= _USED * budget.epsilon or at <= low:
+                return at
+        elif at >= high:
+            return math.inf
         else:
-            too_little, excess = candidate, cost
-        iteration += 1
-    return enough
+            too_little = at
+        if enough <= too_little * _FINEST_RATIO:
+            return enough
+        found = _log_mu(cost, budget.delta)
+        secant = (found - known) / math.log(at / before) if at != before else math.nan
+        slope = secant if 0.25 < secant / slope < 4.0 else slope
+        before, known = at, found
+        move = (wanted - found) / slope
+        if not math.isfinite(move):
+            move = math.log(2.0 if cost > budget.epsilon else 0.5)
+        if too_little > 0.0 and enough < math.inf:
+            whole = math.log(enough / too_little)
+            share = 0.5 if trial % 3 == 2 else (math.log(at / too_little) + move) / whole
+            at = too_little * math.exp(whole * min(max(share, 0.01), 0.99))
+        else:  # the farther, the longer no end of the bracket is found
+            move *= 2.0 ** max(trial - 2, 0)
+            at = min(max(at * math.exp(min(max(move, -_LONGEST_MOVE), _LONGEST_MOVE)), low), high)
+    raise AssertionError
+
+
+def _log_mu(epsilon: float, delta: float) -> float:
+    return math.log(gdp.gaussian_mu(epsilon, delta)) if 0.0 < epsilon < math.inf else math.nan
 
 
 def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None) -> int:
