@@ -48,7 +48,7 @@ _NEGLIGIBLE = 1e-5  # share of delta that may be charged before a history is lef
 _LARGEST_LOG = 745.0  # largest absolute log of a magnitude that is not zero
 _GUESSES = 12
 _NEAR = 0.25  # distance from the target, in grid points, that is near enough
-_MOST_STEPS = 40  # maximum number of steps from the guess to the grid point
+_MOST_STEPS = 60  # maximum number of evaluations between the guess and the grid point
 
 
 class BatchComposer:
@@ -253,10 +253,11 @@ class Curves:
         `spectrum` has a row for each event; `counts` are the executions in each history, shape [histories, events].
         `level`, an index into `LEVELS`, `deltas`, and `estimates` of epsilon in nats have shape [histories].
         """
-        rows, size = np.arange(level.size), spectrum.angle.shape[1]
-        kept = np.arange(size) <= LEVELS[level][:, None]
+        rows = np.arange(level.size)
         lowest, beyond = kernel(grid)
-        weight = lowest[:size]
+        weight = lowest[: spectrum.angle.shape[1]]
+        size = weight.size
+        kept = np.arange(size) <= LEVELS[level][:, None]
         magnitude, angle = np.exp(counts @ spectrum.log_magnitude) * kept, counts @ spectrum.angle
         series = (magnitude * (np.cos(angle) + 1j * np.sin(angle)) * weight).T
         relative = np.expm1(np.minimum((counts @ spectrum.log_doubt)[rows, level], 700.0))
@@ -308,15 +309,28 @@ class Curves:
         points = self._guess()
         lower = np.maximum(np.floor(points), -1.0 - self.origin.astype(np.float64))
         before, after = self.excess(lower), self.excess(lower + 1.0)
-        for _ in range(_MOST_STEPS):
-            too_low, too_high = after > 0.0, (before <= 0.0) & (lower + self.origin >= 0.0)
-            if not (too_low | too_high).any():
-                break
-            lower += too_low.astype(np.float64) - too_high.astype(np.float64)
+        far = np.flatnonzero((after > 0.0) | ((before <= 0.0) & (lower + self.origin >= 0.0)))
+        if far.size:
+            lower[far] = self._picked(far)._searched(lower[far] + (after[far] > 0.0))
             before, after = self.excess(lower), self.excess(lower + 1.0)
         found = (after <= 0.0) & ((before > 0.0) | (lower + self.origin < 0.0))
         sharp = self.charge <= _NEGLIGIBLE * self._values(lower + 1.0)
         return np.where(found & sharp, self._between(lower, before, after), np.nan)
+
+    def _searched(self, start: FloatArray) -> FloatArray:
+        """Return the last point before the target is met, shape [histories]: with ever longer steps, then bisection."""
+        low, high = np.full(start.shape, -np.inf), np.full(start.shape, np.inf)
+        floor, at, stride = -1.0 - self.origin, start, 1.0
+        for _ in range(_MOST_STEPS):
+            unmet = (self.excess(at) > 0.0) | (at <= floor)
+            low, high = np.where(unmet, at, low), np.where(unmet, high, at)
+            found = high - low <= 1.0
+            if found.all():
+                break
+            farther = np.where(np.isinf(high), low + stride, high - stride)
+            at = np.where(np.isfinite(high - low), np.floor(0.5 * (low + high)), np.maximum(farther, floor))
+            at, stride = np.where(found, low, at), 2.0 * stride
+        return np.where(np.isinf(low), high - 1.0, low)
 
     def exceed(self, floors: FloatArray) -> BoolArray:
         """Return where epsilon may be larger than `floors`, in nats, shape [histories]."""

@@ -151,8 +151,8 @@ def _least(
 ) -> float:
     """Return an x within limits that uses the wanted share of the budget and no more; infinite if none is so large.
 
-    `spent` falls as x grows. Log x is compared with log mu, mu that of the Gaussian mechanism which costs as much: it is
-    nearly a line, of the given slope at the guess, so that few secants suffice. The bracket found so far bounds them.
+    `spent` falls as x grows. Log x is compared with log mu, mu that of the Gaussian mechanism which costs as much:
+    nearly a line, of the given slope at the guess, so few secants suffice. The bracket found so far bounds them.
     """
     low, high = limits
     wanted = _log_mu(_AIM * budget.epsilon, budget.delta)

@@ -20,7 +20,7 @@ from fedprivacy.accounting.privacy_loss import DiscreteLoss, folded, hockey_stic
 
 _TRANSFORMED_AT_ONCE = 2**17  # grid points
 _LARGEST_LOG = 750.0  # largest absolute log of a floating-point number
-LEVELS: IntArray = 2 ** np.arange(3, 11) - 1  # numbers of lowest frequencies above zero that may be computed
+LEVELS: IntArray = 2 ** np.arange(3, 15) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
 VANISHED = -19.0  # log of the magnitude below which a frequency, and those above it, are charged instead of computed
 
@@ -49,13 +49,13 @@ class LossGrid(NamedTuple):
         return float(TILTS[self.tilt]) * self.step
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def kernel(grid: LossGrid) -> tuple[ComplexArray, FloatArray]:
     """Compute the hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative.
 
     Returns:
-        The lowest frequencies, shape [largest of LEVELS + 1], zero beyond N / 2; and the sum of the magnitudes beyond
-        each of `LEVELS`, shape [levels].
+        The lowest frequencies, shape [largest of LEVELS + 1, or all]; and the sum of the magnitudes beyond each of
+        `LEVELS`, shape [levels].
     """
     half = grid.points // 2
     frequencies = 2.0 * np.pi / grid.points * np.arange(half + 1, dtype=np.float64)
@@ -63,9 +63,7 @@ def kernel(grid: LossGrid) -> tuple[ComplexArray, FloatArray]:
     transform *= 2.0 / grid.points
     transform[[0, -1]] /= 2.0
     falling = np.append(np.abs(transform)[::-1].cumsum()[::-1], 0.0)
-    lowest = np.zeros(LEVELS[-1] + 1, dtype=np.complex128)
-    lowest[: half + 1] = transform[: LEVELS[-1] + 1]
-    return lowest, falling[np.minimum(LEVELS, half) + 1]
+    return transform[: LEVELS[-1] + 1].copy(), falling[np.minimum(LEVELS, half) + 1]
 
 
 class Spectrum(NamedTuple):
@@ -118,7 +116,7 @@ class Spectrum(NamedTuple):
     @classmethod
     def stacked(cls, spectra: Sequence[Spectrum], level: int) -> Spectrum:
         """Stack several spectra, a row for each, up to a level; zero where one has fewer frequencies."""
-        width = int(LEVELS[level]) + 1
+        width = min(int(LEVELS[level]) + 1, max(one.angle.size for one in spectra))
         log_magnitude, angle = np.full((len(spectra), width), -np.inf), np.zeros((len(spectra), width))
         for row, one in enumerate(spectra):
             size = min(one.angle.size, width)
