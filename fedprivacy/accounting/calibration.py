@@ -18,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fedprivacy.accounting import gdp, pld, rdp
+from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.histories import extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
@@ -29,6 +30,10 @@ LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # smallest and largest noise multiplier of 
 _USED = 0.999  # minimum share of epsilon that a calibrated noise multiplier spends
 _AIM = 0.9995
 _RAREST = 1e9  # inverse of the smallest sampling rate that is tried
+_ESTIMATE = 0.9991  # share of epsilon that estimates aim at: they are a little too low
+_MOST_ESTIMATES, _CLOSE, _NEAR = 8, 1e-4, math.log(4.0)
+_RELATIVE_TILTS: FloatArray = 2.0 ** np.linspace(-4.0, 0.75, 58)
+_MOST_NODES = 1000
 _LEAST_LEFT = 1e-6  # share of the square of mu, for a guess
 _LONGEST_MOVE = math.log(16.0)
 _LARGEST_EXPONENT = 700.0
@@ -70,7 +75,8 @@ def noise_multiplier(
     def spent(noise: float) -> float:
         return pld.epsilon(history(noise), budget.delta)
 
-    noise = _least(spent, budget, (LEAST_NOISE, MOST_NOISE), *_guessed_noise(budget, before, sampling_rate, steps))
+    event = PoissonSampledGaussian(sampling_rate, 1.0, relation)
+    noise = _least(spent, budget, (LEAST_NOISE, MOST_NOISE), *_guessed_noise(budget, before, event, steps))
     if math.isinf(noise):
         raise ValueError(
             f"{setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon, "
@@ -139,11 +145,56 @@ def _mu_left(budget: PrivacyBudget, before: float) -> float:
     return math.sqrt(max(whole**2 - gone**2, _LEAST_LEFT * whole**2))
 
 
-def _guessed_noise(budget: PrivacyBudget, before: float, sampling_rate: float, steps: int) -> tuple[float, float]:
-    """Guess the noise multiplier by the central limit theorem (see `gdp.mu`), and the slope of log mu by its log."""
-    growth = _mu_left(budget, before) ** 2 / steps / sampling_rate**2
-    exponent = growth if sampling_rate == 1.0 else math.log1p(growth)
-    return 1.0 / math.sqrt(exponent), -1.0 if sampling_rate == 1.0 else -exponent * (1.0 + 1.0 / growth)
+def _guessed_noise(
+    budget: PrivacyBudget, before: float, event: PoissonSampledGaussian, steps: int
+) -> tuple[float, float]:
+    """Guess the noise multiplier by the central limit theorem (see `gdp.mu`), then, if it is near, by saddle points.
+
+    Also returns the slope of log epsilon by its logarithm.
+    """
+    rate, left = event.sampling_rate, _mu_left(budget, before)
+    growth = left**2 / steps / rate**2
+    exponent = growth if rate == 1.0 else math.log1p(growth)
+    slope = -1.0 if rate == 1.0 else -exponent * (1.0 + 1.0 / growth)
+    first = at = -0.5 * math.log(exponent)
+    whole, wanted = gdp.gaussian_mu(budget.epsilon, budget.delta), math.log(_ESTIMATE * budget.epsilon)
+    fall, known, before_at = slope, math.nan, at
+    for _ in range(_MOST_ESTIMATES if rate < 1.0 else 0):
+        if not abs(at - first) < _NEAR:
+            break
+        estimate = _saddle_point(rate, math.exp(at), steps, whole, square=whole**2 - left**2, delta=budget.delta)
+        excess = math.log(estimate) - wanted if 0.0 < estimate < math.inf else math.nan
+        if abs(excess) < _CLOSE:
+            return math.exp(at) * event.sensitivity, fall
+        secant = (excess - known) / (at - before_at) if at != before_at else fall
+        fall = secant if 0.25 < secant / fall < 4.0 else fall
+        before_at, known, at = at, excess, at - excess / fall
+    return math.exp(first) * event.sensitivity, slope
+
+
+def _saddle_point(rate: float, noise: float, steps: int, mu: float, *, square: float, delta: float) -> float:
+    """Estimate epsilon of sampled Gaussians and of others before them, by the saddle-point method.
+
+    Tilts t around that of a Gaussian mechanism of parameter `mu` are tried; `square` is mu^2 of those before.
+    """
+    tilts = math.sqrt(-2.0 * math.log(delta)) / mu * _RELATIVE_TILTS
+    z = np.arange(-9.0, 9.0 + (1.0 + tilts[-1]) / noise, min(0.35, 0.45 * noise))[:_MOST_NODES]
+    with np.errstate(all="ignore"):
+        losses = np.log1p(rate * np.expm1(z / noise - 0.5 / noise**2))
+        exponents = np.multiply.outer(1.0 + tilts, losses) - 0.5 * z**2
+        highest = exponents.max(axis=1)
+        weights = np.exp(exponents - highest[:, None])
+        totals = weights.sum(axis=1)
+        variances = weights @ losses**2 / totals - (weights @ losses / totals) ** 2
+        logs = steps * (highest + np.log(totals * (z[1] - z[0]) / math.sqrt(2.0 * math.pi)))
+        curvatures = steps * variances + square + 1.0 / tilts**2 + 1.0 / (1.0 + tilts) ** 2
+        logs += 0.5 * square * (tilts**2 + tilts) - 0.5 * np.log(2.0 * math.pi * curvatures)
+        epsilons = (logs - np.log(tilts * (1.0 + tilts)) - math.log(delta)) / tilts
+    least = int(np.argmin(epsilons))
+    if not 0 < least < tilts.size - 1:
+        return math.nan
+    before, at, after = epsilons[least - 1 : least + 2].tolist()
+    return at - (before - after) ** 2 / (8.0 * (before - 2.0 * at + after))  # the least point of a parabola
 
 
 def _least(
@@ -151,11 +202,11 @@ def _least(
 ) -> float:
     """Return an x within limits that uses the wanted share of the budget and no more; infinite if none is so large.
 
-    `spent` falls as x grows. Log x is compared with log mu, mu that of the Gaussian mechanism which costs as much:
-    nearly a line, of the given slope at the guess, so few secants suffice. The bracket found so far bounds them.
+    `spent` falls as x grows, and its logarithm by that of x is nearly a line, of the given slope at the guess: few
+    secants suffice. The bracket found so far bounds them.
     """
     low, high = limits
-    wanted = _log_mu(_AIM * budget.epsilon, budget.delta)
+    wanted = math.log(_AIM * budget.epsilon)
     too_little, enough = 0.0, math.inf
     at = before = min(max(guess, low), high)
     known = math.nan
@@ -171,7 +222,7 @@ def _least(
             too_little = at
         if enough <= too_little * _FINEST_RATIO:
             return enough
-        found = _log_mu(cost, budget.delta)
+        found = math.log(cost) if 0.0 < cost < math.inf else math.nan
         secant = (found - known) / math.log(at / before) if at != before else math.nan
         slope = secant if 0.25 < secant / slope < 4.0 else slope
         before, known = at, found
@@ -180,16 +231,12 @@ def _least(
             move = math.log(2.0 if cost > budget.epsilon else 0.5)
         if too_little > 0.0 and enough < math.inf:
             whole = math.log(enough / too_little)
-            share = 0.5 if trial % 3 == 2 else (math.log(at / too_little) + move) / whole
+            share = 0.5 if trial > 4 and trial % 2 else (math.log(at / too_little) + move) / whole
             at = too_little * math.exp(whole * min(max(share, 0.01), 0.99))
         else:  # the farther, the longer no end of the bracket is found
             move *= 2.0 ** max(trial - 2, 0)
             at = min(max(at * math.exp(min(max(move, -_LONGEST_MOVE), _LONGEST_MOVE)), low), high)
     raise AssertionError
-
-
-def _log_mu(epsilon: float, delta: float) -> float:
-    return math.log(gdp.gaussian_mu(epsilon, delta)) if 0.0 < epsilon < math.inf else math.nan
 
 
 def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None) -> int:
