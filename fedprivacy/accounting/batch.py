@@ -258,8 +258,14 @@ class Curves:
         weight = lowest[: spectrum.angle.shape[1]]
         size = weight.size
         kept = np.arange(size) <= LEVELS[level][:, None]
-        magnitude, angle = np.exp(counts @ spectrum.log_magnitude) * kept, counts @ spectrum.angle
-        series = (magnitude * (np.cos(angle) + 1j * np.sin(angle)) * weight).T
+        magnitude = np.exp(counts @ spectrum.log_magnitude[:, :size])
+        magnitude *= kept
+        magnitude *= np.abs(weight)
+        angle = counts @ spectrum.angle[:, :size]
+        angle += np.angle(weight)
+        series = np.empty((size, level.size), dtype=np.complex128)
+        np.multiply(magnitude.T, np.cos(angle).T, out=series.real)
+        np.multiply(magnitude.T, np.sin(angle, out=angle).T, out=series.imag)
         relative = np.expm1(np.minimum((counts @ spectrum.log_doubt)[rows, level], 700.0))
         relative += ROUNDING * (_LARGEST_LOG + 5.0 * counts.sum(axis=1) + 4.0 * size)
         dropped = np.exp((counts @ spectrum.log_beyond)[rows, level]) * beyond[level]
@@ -273,7 +279,7 @@ class Curves:
             origin=origin,
             series=_in_blocks(series),
             turns=turns.astype(np.float64),
-            charge=relative * (magnitude @ np.abs(weight)) + dropped,
+            charge=relative * magnitude.sum(axis=1) + dropped,
             log_scale=counts @ spectrum.log_scale,
             log_target=log_target,
             slack=counts @ spectrum.slack,

@@ -83,6 +83,7 @@ def deviation(event: Event) -> float:
     return min(pair(event).deviation(direction) for direction in Direction)
 
 
+@functools.lru_cache(maxsize=1024)
 def support(event: Event, direction: Direction, reach: float) -> tuple[float, float]:
     """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of the noise."""
     low, high = pair(event).support(reach)
