@@ -139,7 +139,8 @@ class BatchComposer:
             found = np.flatnonzero(~np.isnan(larger))
             doubtful = np.zeros(found.size, dtype=np.bool_)
             if found.size:
-                for few, curves in self._curves(grid.coarse, Direction.ADD, part[found], some[found], larger[found]):
+                added = part[found], some[found], larger[found]
+                for few, curves in self._curves(grid.coarse, Direction.ADD, *added, rough=True):
                     doubtful[few] = curves.exceed(larger[found[few]])
                 found = found[doubtful]
             if found.size:
@@ -149,14 +150,21 @@ class BatchComposer:
         return epsilons
 
     def _curves(
-        self, grid: LossGrid, direction: Direction, counts: csr_array, deltas: FloatArray, estimates: FloatArray
+        self,
+        grid: LossGrid,
+        direction: Direction,
+        counts: csr_array,
+        deltas: FloatArray,
+        estimates: FloatArray,
+        *,
+        rough: bool = False,
     ) -> Iterator[tuple[IntArray, Curves]]:
-        """Yield histories that are computed together, and their curves."""
+        """Yield histories that are computed together, and their curves: of fewer frequencies, if `rough` is enough."""
         columns, powers = _compact(counts)
         fewest = np.full(columns.size, np.inf)
         np.minimum.at(fewest, powers.indices, powers.data)
         spectra = self._spectra_of(columns, direction, grid, fewest)
-        needed = levels(powers @ np.stack([spectrum.log_beyond for spectrum in spectra]))
+        needed = levels(powers @ np.stack([spectrum.log_beyond for spectrum in spectra]), rough=rough)
         computed = np.array([spectrum.level for spectrum in spectra])[powers.indices]
         level = np.minimum(needed, np.minimum.reduceat(computed, powers.indptr[:-1]))
         for some in _portions(level):
@@ -289,11 +297,15 @@ class Curves:
         """Compute log of delta over the target, at each history's grid point counted from its origin; shape
         [histories].
         """
-        values = np.maximum(self._values(points), 0.0) + self.charge
+        return self._excess(points, self._values(points))
+
+    def _excess(self, points: FloatArray, values: FloatArray) -> FloatArray:
+        """Compute `excess` where the series' real part is known."""
+        bounds = np.maximum(values, 0.0) + self.charge
         tilts = self.grid.tilt_per_step * (self.origin + points)
         rounding = ROUNDING * (100.0 + np.abs(self.log_scale) + np.abs(tilts))
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.log(values) + self.log_scale - tilts + rounding - self.log_target)
+            return np.asarray(np.log(bounds) + self.log_scale - tilts + rounding - self.log_target)
 
     def _values(self, points: FloatArray) -> FloatArray:
         """Compute the series' real part: Horner's scheme over blocks of powers."""
@@ -314,13 +326,16 @@ class Curves:
         """Bound epsilon, in nats, shape [histories]; NaN where charges are too large, or no bound is found."""
         points = self._guess()
         lower = np.maximum(np.floor(points), -1.0 - self.origin.astype(np.float64))
-        before, after = self.excess(lower), self.excess(lower + 1.0)
+        before, values = self.excess(lower), self._values(lower + 1.0)
+        after = self._excess(lower + 1.0, values)
         far = np.flatnonzero((after > 0.0) | ((before <= 0.0) & (lower + self.origin >= 0.0)))
         if far.size:
-            lower[far] = self._picked(far)._searched(lower[far] + (after[far] > 0.0))
-            before, after = self.excess(lower), self.excess(lower + 1.0)
+            curves = self._picked(far)
+            lower[far] = curves._searched(lower[far] + (after[far] > 0.0))
+            before[far], values[far] = curves.excess(lower[far]), curves._values(lower[far] + 1.0)
+            after[far] = curves._excess(lower[far] + 1.0, values[far])
         found = (after <= 0.0) & ((before > 0.0) | (lower + self.origin < 0.0))
-        sharp = self.charge <= _NEGLIGIBLE * self._values(lower + 1.0)
+        sharp = self.charge <= _NEGLIGIBLE * values
         return np.where(found & sharp, self._between(lower, before, after), np.nan)
 
     def _searched(self, start: FloatArray) -> FloatArray:

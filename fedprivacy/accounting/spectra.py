@@ -22,6 +22,7 @@ _TRANSFORMED_AT_ONCE = 2**17  # grid points
 _LARGEST_LOG = 750.0  # largest absolute log of a floating-point number
 LEVELS: IntArray = 2 ** np.arange(3, 15) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
+_ROUGHLY_VANISHED = -7.0  # the same where a bound is compared that is usually far from deciding
 VANISHED = -19.0  # log of the magnitude below which a frequency, and those above it, are charged instead of computed
 
 
@@ -142,9 +143,9 @@ def _smallest_kept(magnitudes: FloatArray) -> FloatArray:
     return between[:, np.minimum(np.arange(LEVELS.size), inside.size)]
 
 
-def levels(log_beyond: FloatArray) -> IntArray:
+def levels(log_beyond: FloatArray, *, rough: bool = False) -> IntArray:
     """Return the first level beyond which every magnitude has vanished, or their number: [..., levels] to [...]."""
-    return np.asarray((log_beyond > VANISHED).sum(axis=-1))
+    return np.asarray((log_beyond > (_ROUGHLY_VANISHED if rough else VANISHED)).sum(axis=-1))
 
 
 def _tilted(loss: DiscreteLoss, grid: LossGrid, row: FloatArray) -> tuple[int, float]:
