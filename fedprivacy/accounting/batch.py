@@ -356,7 +356,7 @@ class Curves:
     def exceed(self, floors: FloatArray) -> BoolArray:
         """Return where epsilon may be larger than `floors`, in nats, shape [histories]."""
         points: FloatArray = np.floor((floors - self.slack) / self.grid.step) - self.origin
-        return np.asarray(self.excess(points) > 0.0)
+        return np.asarray(~(self.excess(points) <= 0.0))
 
     def epsilons_above(self, floors: FloatArray) -> FloatArray:
         """Compute the larger of `floors` and `epsilons`, in nats, shape [histories]; fast if the floors are larger."""

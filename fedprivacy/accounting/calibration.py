@@ -31,7 +31,8 @@ _USED = 0.999  # minimum share of epsilon that a calibrated noise multiplier spe
 _AIM = 0.9995
 _RAREST = 1e9  # inverse of the smallest sampling rate that is tried
 _ESTIMATE = 0.9991  # share of epsilon that estimates aim at: they are a little too low
-_MOST_ESTIMATES, _CLOSE, _NEAR = 8, 1e-4, math.log(4.0)
+_MOST_ESTIMATES, _CLOSE = 8, 2e-4  # the latter of log epsilon
+_USUAL = 0.2  # largest correction of a saddle point's delta with which it is believed
 _RELATIVE_TILTS: FloatArray = 2.0 ** np.linspace(-4.0, 0.75, 58)
 _MOST_NODES = 1000
 _LEAST_LEFT = 1e-6  # share of the square of mu, for a guess
@@ -158,17 +159,17 @@ def _guessed_noise(
     slope = -1.0 if rate == 1.0 else -exponent * (1.0 + 1.0 / growth)
     first = at = -0.5 * math.log(exponent)
     whole, wanted = gdp.gaussian_mu(budget.epsilon, budget.delta), math.log(_ESTIMATE * budget.epsilon)
-    fall, known, before_at = slope, math.nan, at
+    fall, known, before = slope, math.nan, at
     for _ in range(_MOST_ESTIMATES if rate < 1.0 else 0):
-        if not abs(at - first) < _NEAR:
+        if not abs(at - first) < _LONGEST_MOVE:
             break
         estimate = _saddle_point(rate, math.exp(at), steps, whole, square=whole**2 - left**2, delta=budget.delta)
         excess = math.log(estimate) - wanted if 0.0 < estimate < math.inf else math.nan
         if abs(excess) < _CLOSE:
             return math.exp(at) * event.sensitivity, fall
-        secant = (excess - known) / (at - before_at) if at != before_at else fall
+        secant = (excess - known) / (at - before) if at != before else fall
         fall = secant if 0.25 < secant / fall < 4.0 else fall
-        before_at, known, at = at, excess, at - excess / fall
+        before, known, at = at, excess, at - excess / fall
     return math.exp(first) * event.sensitivity, slope
 
 
@@ -185,16 +186,20 @@ def _saddle_point(rate: float, noise: float, steps: int, mu: float, *, square: f
         highest = exponents.max(axis=1)
         weights = np.exp(exponents - highest[:, None])
         totals = weights.sum(axis=1)
-        variances = weights @ losses**2 / totals - (weights @ losses / totals) ** 2
+        means = weights @ losses / totals
+        second, third, fourth = ((weights * (losses - means[:, None]) ** k).sum(axis=1) / totals for k in (2, 3, 4))
+        saddles = steps * means + square * (tilts + 0.5) - 1.0 / tilts - 1.0 / (1.0 + tilts)
+        bends = steps * second + square + tilts**-2.0 + (1.0 + tilts) ** -2.0
+        skews = steps * third - 2.0 * (tilts**-3.0 + (1.0 + tilts) ** -3.0)
+        tails = steps * (fourth - 3.0 * second**2) + 6.0 * (tilts**-4.0 + (1.0 + tilts) ** -4.0)
         logs = steps * (highest + np.log(totals * (z[1] - z[0]) / math.sqrt(2.0 * math.pi)))
-        curvatures = steps * variances + square + 1.0 / tilts**2 + 1.0 / (1.0 + tilts) ** 2
-        logs += 0.5 * square * (tilts**2 + tilts) - 0.5 * np.log(2.0 * math.pi * curvatures)
-        epsilons = (logs - np.log(tilts * (1.0 + tilts)) - math.log(delta)) / tilts
-    least = int(np.argmin(epsilons))
-    if not 0 < least < tilts.size - 1:
+        logs += 0.5 * square * (tilts**2 + tilts) - tilts * saddles - 0.5 * np.log(2.0 * math.pi * bends)
+        corrections = tails / (8.0 * bends**2) - 5.0 * skews**2 / (24.0 * bends**3)
+        logs += corrections - np.log(tilts * (1.0 + tilts))
+        usual = np.abs(corrections) < _USUAL
+    if not usual.any() or (np.diff(logs[usual]) >= 0.0).any():
         return math.nan
-    before, at, after = epsilons[least - 1 : least + 2].tolist()
-    return at - (before - after) ** 2 / (8.0 * (before - 2.0 * at + after))  # the least point of a parabola
+    return float(np.interp(-math.log(delta), -logs[usual], saddles[usual], left=math.nan, right=math.nan))
 
 
 def _least(

@@ -29,6 +29,15 @@ def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilo
     assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
 
 
+def test_noise_takes_few_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epsilon takes milliseconds, and a server looks for the noise of thousands of clients."""
+    taken, exact = [], pld.epsilon
+    monkeypatch.setattr(pld, "epsilon", lambda history, delta: taken.append(history) or exact(history, delta))
+    for q, n, epsilon, delta in ((0.01, 1000, 2.0, 1e-5), (0.05, 300, 6.0, 1e-6), (0.004, 2500, 0.5, 1e-7)):
+        noise_multiplier(PrivacyBudget(epsilon, delta), q, n)
+    assert len(taken) <= 6
+
+
 def test_noise_after_a_past_spends_what_is_left() -> None:
     budget = PrivacyBudget(2.5, 1e-5)
     noise = noise_multiplier(budget, 0.01, 1_000, past=PAST)
