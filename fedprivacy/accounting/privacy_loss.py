@@ -135,7 +135,7 @@ def discretise(event: Event, log2_step: int, reach: float) -> DiscreteLosses:
     whole, step = pair(event), 2.0**log2_step
     low, high = support(event, Direction.REMOVE, reach)
     points = _ends_of_cells(whole, math.floor(low / step) - 1, math.ceil(high / step) + 1, step)
-    p, q, slack = whole.masses(points * step)
+    p, q, slack = whole.masses(points.astype(np.float64) * step)
     return DiscreteLosses(p, q, points, step, slack)
 
 
@@ -149,7 +149,7 @@ def _ends_of_cells(whole: Pair, first: int, last: int, step: float) -> IntArray:
     if not isinstance(whole, SampledGaussian) or points.size < _FEWEST_THINNED:
         return points
     starts = points[::_POINTS_OF_BLOCK]
-    outcomes, _ = whole.outcomes(starts * step)
+    outcomes, _ = whole.outcomes(starts.astype(np.float64) * step)
     farthest = np.abs(outcomes) + (whole.rows - 0.5) / whole.noise
     with np.errstate(invalid="ignore"):
         cells = _CELLS_PER_DEVIATION * (outcomes[1:] - outcomes[:-1]) * (1.0 + np.maximum(farthest[1:], farthest[:-1]))
@@ -186,7 +186,7 @@ def _rounded_up(p: Masses, q: Masses, points: IntArray, step: float, slack: floa
 
 def folded(weights: FloatArray, places: IntArray, points: int) -> FloatArray:
     """Add weights up at their places modulo a period, shape [points]."""
-    return np.bincount(places % points, weights, minlength=points)
+    return np.asarray(np.bincount(places % points, weights, minlength=points), dtype=np.float64)
 
 
 def transformed(masses: FloatArray) -> tuple[ComplexArray, FloatArray]:
