@@ -11,9 +11,9 @@ True
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,10 +34,10 @@ _ESTIMATE = 0.9991  # share of epsilon that estimates aim at: they are a little 
 _MOST_ESTIMATES, _CLOSE = 8, 2e-4  # the latter of log epsilon
 _USUAL = 0.2  # largest correction of a saddle point's delta with which it is believed
 _RELATIVE_TILTS: FloatArray = 2.0 ** np.linspace(-4.0, 0.75, 58)
-_MOST_NODES = 1000
+_MOST_NODES = 1000  # of an estimate's integrals
 _LEAST_LEFT = 1e-6  # share of the square of mu, for a guess
 _LONGEST_MOVE = math.log(16.0)
-_LARGEST_EXPONENT = 700.0
+_LARGEST_MU, _LARGEST_INVERSE = 1e150, 26.0  # their squares, and e to that of the latter, are finite
 _FINEST_RATIO = 1.0 + 1e-9  # ratio of two noise multipliers below which they count as equal
 
 
@@ -109,12 +109,14 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
     """
     check_solvable(budget, steps, ": every sampling rate fits an infinite one.")
 
-    def spent(inverse: float) -> float:
-        event = PoissonSampledGaussian(min(1.0, 1.0 / inverse), noise_multiplier)
-        return pld.epsilon(extended(past, event, steps), budget.delta)
-
     before = pld.epsilon(past, budget.delta) if past else 0.0
-    root = math.sqrt(steps * math.expm1(min(noise_multiplier**-2, _LARGEST_EXPONENT)))
+    event = PoissonSampledGaussian(1.0, noise_multiplier)
+
+    def spent(inverse: float) -> float:
+        sampled = replace(event, sampling_rate=min(1.0, 1.0 / inverse))
+        return pld.epsilon(extended(past, sampled, steps), budget.delta)
+
+    root = math.sqrt(steps * math.expm1(min(1.0 / noise_multiplier, _LARGEST_INVERSE) ** 2))
     inverse = _least(spent, budget, (1.0, _RAREST), root / _mu_left(budget, before), slope=-1.0)
     if math.isinf(inverse):
         raise ValueError(
@@ -143,7 +145,7 @@ def _mu_left(budget: PrivacyBudget, before: float) -> float:
     """Return mu of Gaussian mechanisms that spend what is left of a budget, roughly: squares of mu add up."""
     whole = gdp.gaussian_mu(budget.epsilon, budget.delta)
     gone = gdp.gaussian_mu(before, budget.delta) if 0.0 < before < budget.epsilon else 0.0
-    return math.sqrt(max(whole**2 - gone**2, _LEAST_LEFT * whole**2))
+    return whole * math.sqrt(max(1.0 - (gone / whole) ** 2, _LEAST_LEFT))
 
 
 def _guessed_noise(
@@ -154,7 +156,7 @@ def _guessed_noise(
     Also returns the slope of log epsilon by its logarithm.
     """
     rate, left = event.sampling_rate, _mu_left(budget, before)
-    growth = left**2 / steps / rate**2
+    growth = max(min(left / rate, _LARGEST_MU) ** 2 / steps, 1.0 / _LARGEST_MU)
     exponent = growth if rate == 1.0 else math.log1p(growth)
     slope = -1.0 if rate == 1.0 else -exponent * (1.0 + 1.0 / growth)
     first = at = -0.5 * math.log(exponent)
@@ -179,7 +181,8 @@ def _saddle_point(rate: float, noise: float, steps: int, mu: float, *, square: f
     Tilts t around that of a Gaussian mechanism of parameter `mu` are tried; `square` is mu^2 of those before.
     """
     tilts = math.sqrt(-2.0 * math.log(delta)) / mu * _RELATIVE_TILTS
-    z = np.arange(-9.0, 9.0 + (1.0 + tilts[-1]) / noise, min(0.35, 0.45 * noise))[:_MOST_NODES]
+    spacing = min(0.35, 0.45 * noise)
+    z = spacing * np.arange(min((18.0 + (1.0 + float(tilts[-1])) / noise) / spacing, _MOST_NODES)) - 9.0
     with np.errstate(all="ignore"):
         losses = np.log1p(rate * np.expm1(z / noise - 0.5 / noise**2))
         exponents = np.multiply.outer(1.0 + tilts, losses) - 0.5 * z**2
@@ -192,7 +195,7 @@ def _saddle_point(rate: float, noise: float, steps: int, mu: float, *, square: f
         bends = steps * second + square + tilts**-2.0 + (1.0 + tilts) ** -2.0
         skews = steps * third - 2.0 * (tilts**-3.0 + (1.0 + tilts) ** -3.0)
         tails = steps * (fourth - 3.0 * second**2) + 6.0 * (tilts**-4.0 + (1.0 + tilts) ** -4.0)
-        logs = steps * (highest + np.log(totals * (z[1] - z[0]) / math.sqrt(2.0 * math.pi)))
+        logs = steps * (highest + np.log(totals * spacing / math.sqrt(2.0 * math.pi)))
         logs += 0.5 * square * (tilts**2 + tilts) - tilts * saddles - 0.5 * np.log(2.0 * math.pi * bends)
         corrections = tails / (8.0 * bends**2) - 5.0 * skews**2 / (24.0 * bends**3)
         logs += corrections - np.log(tilts * (1.0 + tilts))
@@ -214,8 +217,8 @@ def _least(
     wanted = math.log(_AIM * budget.epsilon)
     too_little, enough = 0.0, math.inf
     at = before = min(max(guess, low), high)
-    known = math.nan
-    for trial in itertools.count():
+    known, trial = math.nan, 0
+    while True:
         cost = spent(at)
         if cost <= budget.epsilon:
             enough = at
@@ -241,7 +244,7 @@ def _least(
         else:  # the farther, the longer no end of the bracket is found
             move *= 2.0 ** max(trial - 2, 0)
             at = min(max(at * math.exp(min(max(move, -_LONGEST_MOVE), _LONGEST_MOVE)), low), high)
-    raise AssertionError
+        trial += 1
 
 
 def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None) -> int:
