@@ -35,6 +35,7 @@ _MOST_ESTIMATES, _CLOSE = 8, 2e-4  # the latter of log epsilon
 _USUAL = 0.2  # largest correction of a saddle point's delta with which it is believed
 _RELATIVE_TILTS: FloatArray = 2.0 ** np.linspace(-4.0, 0.75, 58)
 _MOST_NODES = 1000  # of an estimate's integrals
+_FLAT = 0.45  # slope of log epsilon by log n, less than the usual one
 _LEAST_LEFT = 1e-6  # share of the square of mu, for a guess
 _LONGEST_MOVE = math.log(16.0)
 _LARGEST_MU, _LARGEST_INVERSE = 1e150, 26.0  # their squares, and e to that of the latter, are finite
@@ -266,24 +267,30 @@ def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None)
     if not budget.enforced:
         return UNLIMITED
 
-    def fits(steps: int) -> bool:
-        return pld.epsilon(extended(history, event, steps), budget.delta) <= budget.epsilon
+    def cost(steps: int) -> float:
+        return pld.epsilon(extended(history, event, steps), budget.delta)
 
     most = _rdp_quota(event, budget, history)
-    if not fits(most):  # 0 by RDP, or a rounding error
-        most = 0
-        if not fits(0):
+    spent = cost(most)
+    if spent > budget.epsilon:  # 0 by RDP, or a rounding error
+        most, spent = 0, cost(0)
+        if spent > budget.epsilon:
             return 0
-    stride = 1 + most // 8
-    too_many = min(most + stride, UNLIMITED)
-    while fits(too_many):
-        if too_many == UNLIMITED:
-            return UNLIMITED
-        stride *= 4
-        most, too_many = too_many, min(too_many + stride, UNLIMITED)
+    too_many, excess, trial = UNLIMITED + 1, math.inf, 0
     while too_many - most > 1:
-        middle = (most + too_many) // 2
-        most, too_many = (middle, too_many) if fits(middle) else (most, middle)
+        ended = too_many <= UNLIMITED
+        if spent <= 0.0 or most == 0 or trial % 4 == 3 or (ended and math.isinf(excess)):
+            steps = (most + too_many) // 2 if ended else 16 + 4 * most
+        else:  # on a line in logarithms; a flat one, which overshoots, until there are two ends
+            slope = math.log(excess / spent) / math.log(too_many / most) if ended else _FLAT
+            growth = min(math.log(budget.epsilon / spent) / slope, math.log(UNLIMITED / most))
+            steps = int(most * math.exp(growth)) + (not ended)
+        steps, trial = min(max(steps, most + 1), too_many - 1), trial + 1
+        found = cost(steps)
+        if found <= budget.epsilon:
+            most, spent = steps, found
+        else:
+            too_many, excess = steps, found
     return most
 
 
