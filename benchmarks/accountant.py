@@ -1,12 +1,13 @@
 """What a round costs the central accountant, and what one client's epsilon costs ours and the peers'.
 
-    python -m benchmarks.accountant [--json] [--scale 1.0] [--peer-settings 20]
+    python -m benchmarks.accountant [--json] [--only MEASURE ...] [--scale 1.0] [--peer-settings 20]
 
 - grid: a million clients, sampling rates on a 1 % grid (348 of them), steps by participation; a round in which a tenth
   of them takes part. Cold: a new process's first round. Warm: the median of the next five.
 - different: 10,000 clients, all with their own sampling rate, noise multiplier and delta; nothing rounded; every client
-  takes part in every round. Warm: the median of rounds 20 to 25.
-- mixed: a million different histories of two mechanisms each, of 875 mechanisms; tables warm.
+  takes part in every round. First: the round in which all events are new. Warm: the median of rounds 20 to 25.
+- mixed: a million different histories of two mechanisms each, of 875 mechanisms. Cold: tables included.
+- calibration: noise for 10,000 budgets, all with their own epsilon, delta, sampling rate and steps, one after another.
 - one client: the same random settings by our batch (cold, tables included) and by the peers, one after another.
 
 Times are processor time on one thread. Bytes are what the process holds more, names of datasets included (Linux only).
@@ -28,13 +29,15 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedprivacy.accounting import privacy_loss
+from fedprivacy.accounting import noise_multiplier, pld, privacy_loss
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.population import PopulationAccountant
+from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
 GRID = 1.01
 DELTA = 1e-5
+MEASURES = ("grid", "different", "mixed", "calibration", "one-client")
 
 
 class Clock:
@@ -117,6 +120,24 @@ def mixed(clients: int) -> dict[str, float]:
     return {"mixed_1m_s": clock.seconds, "mixed_1m_cold_s": cold}
 
 
+def calibration(budgets: int, checked: int = 200) -> dict[str, float]:
+    """Noise for budgets that all differ; the least and the largest share of epsilon that some of them spend."""
+    rng, clock = np.random.default_rng(3), Clock()
+    rates, steps = 10.0 ** rng.uniform(-2.5, -1.0, budgets), rng.integers(200, 3_000, budgets)
+    epsilons, deltas = rng.uniform(0.5, 8.0, budgets), 10.0 ** -rng.uniform(4.0, 7.0, budgets)
+    settings = [
+        (PrivacyBudget(epsilon, delta), rate, count)
+        for epsilon, delta, rate, count in zip(*(x.tolist() for x in (epsilons, deltas, rates, steps)), strict=True)
+    ]
+    with clock.running():
+        noises = [noise_multiplier(*setting) for setting in settings]
+    used = [
+        pld.epsilon({PoissonSampledGaussian(rate, noise): count}, budget.delta) / budget.epsilon
+        for (budget, rate, count), noise in list(zip(settings, noises, strict=True))[:checked]
+    ]
+    return {"calibrate_10k_s": clock.seconds, "calibration_used": min(used), "calibration_used_most": max(used)}
+
+
 def one_client(settings: int) -> dict[str, float]:
     """Milliseconds for one client's epsilon: ours in a batch of 10,000, and the peers'."""
     rng = np.random.default_rng(4)
@@ -192,15 +213,20 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=MEASURES, help="measures to take; all when omitted")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the clients, for a quick look")
     parser.add_argument("--peer-settings", type=int, default=20)
     options = parser.parse_args()
-    found = (
-        grid(int(1_000_000 * options.scale))
-        | different(int(10_000 * options.scale))
-        | mixed(int(1_000_000 * options.scale))
-        | one_client(options.peer_settings)
-    )
+    measures: dict[str, Callable[[], dict[str, float]]] = {
+        "grid": lambda: grid(int(1_000_000 * options.scale)),
+        "different": lambda: different(int(10_000 * options.scale)),
+        "mixed": lambda: mixed(int(1_000_000 * options.scale)),
+        "calibration": lambda: calibration(int(10_000 * options.scale)),
+        "one-client": lambda: one_client(options.peer_settings),
+    }
+    found: dict[str, float] = {}
+    for name in options.only or measures:
+        found |= measures[name]()
     if options.json:
         print(json.dumps(found))
         return

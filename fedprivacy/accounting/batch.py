@@ -34,18 +34,21 @@ from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction
 from fedprivacy.accounting.plans import Moments, Plans, plans
+from fedprivacy.accounting.privacy_loss import DiscreteLoss, discretise
 from fedprivacy.accounting.spectra import LEVELS, LossGrid, Spectrum, kernel, levels
 from fedprivacy.values.events import Event, History
 
 _PLANNED_AT_ONCE = 2**13
+_TRANSFORMED_AT_ONCE = 64  # events
 _EVALUATED_AT_ONCE, _FEW = 2**17, 2**16  # frequencies times histories
 _MOST_PLANS = 6
+_MOST_LOSSES = 2**12  # discretised losses, of some thousand numbers each
 _MOST_REMEMBERED = 2**26  # numbers in spectra, half a gigabyte
 _NEGLIGIBLE = 1e-5  # share of delta that may be charged before a history is left to `pld`
 _LARGEST_LOG = 745.0  # largest absolute log of a magnitude that is not zero
 _GUESSES = 12
 _NEAR = 0.25  # distance from the target, in grid points, that is near enough
-_MOST_STEPS = 40  # maximum number of steps from the guess to the grid point
+_MOST_STEPS = 60  # maximum number of evaluations between the guess and the grid point
 
 
 class BatchComposer:
@@ -61,6 +64,7 @@ class BatchComposer:
         # By the event's column: a spectrum, and the number of executions for which its frequencies suffice.
         self._spectra: dict[tuple[Direction, LossGrid], dict[int, tuple[float, Spectrum]]] = {}
         self._remembered = 0
+        self._losses: dict[tuple[int, Direction, int, int], DiscreteLoss] = {}  # while epsilons are computed
 
     def columns(self, events: Sequence[Event]) -> IntArray:
         """Return the columns of events in `epsilons`, shape [events]; new events get new columns."""
@@ -96,6 +100,7 @@ class BatchComposer:
         busy = np.flatnonzero(np.diff(counts.indptr))
         if busy.size:
             epsilons[busy] = self._epsilons(counts[busy] if busy.size < len(deltas) else counts, deltas[busy])
+        self._losses.clear()
         if self._remembered > _MOST_REMEMBERED:
             self._spectra.clear()
             self._remembered = 0
@@ -132,6 +137,12 @@ class BatchComposer:
             for few, curves in self._curves(grid, Direction.REMOVE, part, some, planned.estimate[rows]):
                 larger[few] = curves.epsilons()
             found = np.flatnonzero(~np.isnan(larger))
+            doubtful = np.zeros(found.size, dtype=np.bool_)
+            if found.size:
+                added = part[found], some[found], larger[found]
+                for few, curves in self._curves(grid.coarse, Direction.ADD, *added, rough=True):
+                    doubtful[few] = curves.exceed(larger[found[few]])
+                found = found[doubtful]
             if found.size:
                 for few, curves in self._curves(grid, Direction.ADD, part[found], some[found], larger[found]):
                     larger[found[few]] = curves.epsilons_above(larger[found[few]])
@@ -139,14 +150,21 @@ class BatchComposer:
         return epsilons
 
     def _curves(
-        self, grid: LossGrid, direction: Direction, counts: csr_array, deltas: FloatArray, estimates: FloatArray
+        self,
+        grid: LossGrid,
+        direction: Direction,
+        counts: csr_array,
+        deltas: FloatArray,
+        estimates: FloatArray,
+        *,
+        rough: bool = False,
     ) -> Iterator[tuple[IntArray, Curves]]:
-        """Yield histories that are computed together, and their curves."""
+        """Yield histories that are computed together, and their curves: of fewer frequencies, if `rough` is enough."""
         columns, powers = _compact(counts)
         fewest = np.full(columns.size, np.inf)
         np.minimum.at(fewest, powers.indices, powers.data)
         spectra = self._spectra_of(columns, direction, grid, fewest)
-        needed = levels(powers @ np.stack([spectrum.log_beyond for spectrum in spectra]))
+        needed = levels(powers @ np.stack([spectrum.log_beyond for spectrum in spectra]), rough=rough)
         computed = np.array([spectrum.level for spectrum in spectra])[powers.indices]
         level = np.minimum(needed, np.minimum.reduceat(computed, powers.indptr[:-1]))
         for some in _portions(level):
@@ -157,11 +175,25 @@ class BatchComposer:
     def _spectra_of(self, columns: IntArray, direction: Direction, grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
         """Return the spectra of some columns' events, with as many frequencies as `steps` executions of each need."""
         known = self._spectra.setdefault((direction, grid), {})
-        for column, fewest in zip(columns.tolist(), steps.tolist(), strict=True):
-            if column not in known or known[column][0] > fewest:
-                known[column] = fewest, Spectrum.of(self.events[column], direction, grid, fewest)
-                self._remembered += 2 * known[column][1].angle.size
+        wanted = zip(columns.tolist(), steps.tolist(), strict=True)
+        missing = [(column, fewest) for column, fewest in wanted if column not in known or known[column][0] > fewest]
+        for start in range(0, len(missing), _TRANSFORMED_AT_ONCE):
+            some = missing[start : start + _TRANSFORMED_AT_ONCE]
+            losses = [self._loss(column, direction, grid) for column, _ in some]
+            fewest_steps = np.array([fewest for _, fewest in some])
+            for (column, fewest), spectrum in zip(some, Spectrum.of(losses, grid, fewest_steps), strict=True):
+                known[column] = fewest, spectrum
+                self._remembered += 2 * spectrum.angle.size
         return [known[column][1] for column in columns.tolist()]
+
+    def _loss(self, column: int, direction: Direction, grid: LossGrid) -> DiscreteLoss:
+        """Return the discretised loss of a column's event; grids that differ only in tilt and period share it."""
+        key = column, direction, grid.log2_step, grid.reach
+        if key not in self._losses:
+            if len(self._losses) == _MOST_LOSSES:
+                self._losses.clear()
+            self._losses[key] = discretise(self.events[column], grid.log2_step, grid.reach)[direction]
+        return self._losses[key]
 
     def _history(self, counts: csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])
@@ -229,12 +261,19 @@ class Curves:
         `spectrum` has a row for each event; `counts` are the executions in each history, shape [histories, events].
         `level`, an index into `LEVELS`, `deltas`, and `estimates` of epsilon in nats have shape [histories].
         """
-        rows, size = np.arange(level.size), spectrum.angle.shape[1]
-        kept = np.arange(size) <= LEVELS[level][:, None]
+        rows = np.arange(level.size)
         lowest, beyond = kernel(grid)
-        weight = lowest[:size]
-        magnitude, angle = np.exp(counts @ spectrum.log_magnitude) * kept, counts @ spectrum.angle
-        series = (magnitude * (np.cos(angle) + 1j * np.sin(angle)) * weight).T
+        weight = lowest[: spectrum.angle.shape[1]]
+        size = weight.size
+        kept = np.arange(size) <= LEVELS[level][:, None]
+        magnitude = np.exp(counts @ spectrum.log_magnitude[:, :size])
+        magnitude *= kept
+        magnitude *= np.abs(weight)
+        angle = counts @ spectrum.angle[:, :size]
+        angle += np.angle(weight)
+        series = np.empty((size, level.size), dtype=np.complex128)
+        np.multiply(magnitude.T, np.cos(angle).T, out=series.real)
+        np.multiply(magnitude.T, np.sin(angle, out=angle).T, out=series.imag)
         relative = np.expm1(np.minimum((counts @ spectrum.log_doubt)[rows, level], 700.0))
         relative += ROUNDING * (_LARGEST_LOG + 5.0 * counts.sum(axis=1) + 4.0 * size)
         dropped = np.exp((counts @ spectrum.log_beyond)[rows, level]) * beyond[level]
@@ -248,7 +287,7 @@ class Curves:
             origin=origin,
             series=_in_blocks(series),
             turns=turns.astype(np.float64),
-            charge=relative * (magnitude @ np.abs(weight)) + dropped,
+            charge=relative * magnitude.sum(axis=1) + dropped,
             log_scale=counts @ spectrum.log_scale,
             log_target=log_target,
             slack=counts @ spectrum.slack,
@@ -258,11 +297,15 @@ class Curves:
         """Compute log of delta over the target, at each history's grid point counted from its origin; shape
         [histories].
         """
-        values = np.maximum(self._values(points), 0.0) + self.charge
+        return self._excess(points, self._values(points))
+
+    def _excess(self, points: FloatArray, values: FloatArray) -> FloatArray:
+        """Compute `excess` where the series' real part is known."""
+        bounds = np.maximum(values, 0.0) + self.charge
         tilts = self.grid.tilt_per_step * (self.origin + points)
         rounding = ROUNDING * (100.0 + np.abs(self.log_scale) + np.abs(tilts))
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(np.log(values) + self.log_scale - tilts + rounding - self.log_target)
+            return np.asarray(np.log(bounds) + self.log_scale - tilts + rounding - self.log_target)
 
     def _values(self, points: FloatArray) -> FloatArray:
         """Compute the series' real part: Horner's scheme over blocks of powers."""
@@ -283,21 +326,41 @@ class Curves:
         """Bound epsilon, in nats, shape [histories]; NaN where charges are too large, or no bound is found."""
         points = self._guess()
         lower = np.maximum(np.floor(points), -1.0 - self.origin.astype(np.float64))
-        before, after = self.excess(lower), self.excess(lower + 1.0)
-        for _ in range(_MOST_STEPS):
-            too_low, too_high = after > 0.0, (before <= 0.0) & (lower + self.origin >= 0.0)
-            if not (too_low | too_high).any():
-                break
-            lower += too_low.astype(np.float64) - too_high.astype(np.float64)
-            before, after = self.excess(lower), self.excess(lower + 1.0)
+        before, values = self.excess(lower), self._values(lower + 1.0)
+        after = self._excess(lower + 1.0, values)
+        far = np.flatnonzero((after > 0.0) | ((before <= 0.0) & (lower + self.origin >= 0.0)))
+        if far.size:
+            curves = self._picked(far)
+            lower[far] = curves._searched(lower[far] + (after[far] > 0.0))
+            before[far], values[far] = curves.excess(lower[far]), curves._values(lower[far] + 1.0)
+            after[far] = curves._excess(lower[far] + 1.0, values[far])
         found = (after <= 0.0) & ((before > 0.0) | (lower + self.origin < 0.0))
-        sharp = self.charge <= _NEGLIGIBLE * self._values(lower + 1.0)
+        sharp = self.charge <= _NEGLIGIBLE * values
         return np.where(found & sharp, self._between(lower, before, after), np.nan)
+
+    def _searched(self, start: FloatArray) -> FloatArray:
+        """Return the last point before the target is met, shape [histories]: with ever longer steps, then bisection."""
+        low, high = np.full(start.shape, -np.inf), np.full(start.shape, np.inf)
+        floor, at, stride = -1.0 - self.origin, start, 1.0
+        for _ in range(_MOST_STEPS):
+            unmet = (self.excess(at) > 0.0) | (at <= floor)
+            low, high = np.where(unmet, at, low), np.where(unmet, high, at)
+            found = high - low <= 1.0
+            if found.all():
+                break
+            farther = np.where(np.isinf(high), low + stride, high - stride)
+            at = np.where(np.isfinite(high - low), np.floor(0.5 * (low + high)), np.maximum(farther, floor))
+            at, stride = np.where(found, low, at), 2.0 * stride
+        return np.where(np.isinf(low), high - 1.0, low)
+
+    def exceed(self, floors: FloatArray) -> BoolArray:
+        """Return where epsilon may be larger than `floors`, in nats, shape [histories]."""
+        points: FloatArray = np.floor((floors - self.slack) / self.grid.step) - self.origin
+        return np.asarray(~(self.excess(points) <= 0.0))
 
     def epsilons_above(self, floors: FloatArray) -> FloatArray:
         """Compute the larger of `floors` and `epsilons`, in nats, shape [histories]; fast if the floors are larger."""
-        points: FloatArray = np.floor((floors - self.slack) / self.grid.step) - self.origin
-        larger = np.flatnonzero(self.excess(points) > 0.0)
+        larger = np.flatnonzero(self.exceed(floors))
         results = floors.copy()
         if larger.size:
             results[larger] = np.maximum(floors[larger], self._picked(larger).epsilons())

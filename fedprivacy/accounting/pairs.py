@@ -77,7 +77,7 @@ class Masses:
         return Masses(other.below, inside, self.above, error)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Joining:
     """Probabilities that j of k rows join a Poisson sample: Binomial(k, q), correctly rounded."""
 
@@ -86,6 +86,11 @@ class Joining:
     some: float  # probability that at least one row joins
     log_none: float  # log of the probability that no row joins
     left_out: float  # bound on the probability of all other j together
+
+    @functools.cached_property
+    def log_weights(self) -> FloatArray:
+        """Logs of the probabilities of j > 0 rows, given that some row joins, shape [counts - 1, 1]."""
+        return np.asarray(np.log(self.weights[1:, None]) - np.log(self.some))
 
     @classmethod
     @functools.lru_cache(maxsize=1024)
@@ -194,7 +199,7 @@ class SampledGaussian:
 
     @property
     def _log_weights(self) -> FloatArray:
-        return np.asarray(np.log(self._joining.weights[1:, None]) - np.log(self._joining.some))
+        return self._joining.log_weights
 
     @property
     def _joining(self) -> Joining:

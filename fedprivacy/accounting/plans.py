@@ -28,10 +28,15 @@ _NEGLIGIBLE = 1e-6  # share of delta that aliases may cost
 _FEWEST_POINTS = 64
 _MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
 _LOWER_TILTS = 8  # number of lower tilts tried for a shorter period
-_DOUBT = 1.5  # over the tilt: excess of an estimate of epsilon over epsilon, at most
+_DOUBT = 4.0  # over the tilt: excess of an estimate of epsilon over epsilon, at most
 _HALF_OCTAVE = math.log(2.0) / 2.0
 _REACHES = (10.0, 40.0)  # standard deviations of noise within which an event's largest loss is computed
 _FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
+_LEAST_EXCESS = 1e-3  # nats
+_GAPS: FloatArray = TILTS - TILTS[:, None]
+_INVERSE_GAPS: FloatArray = np.where(
+    _GAPS > 0.0, 1.0 / np.where(_GAPS > 0.0, _GAPS, 1.0), 1e100
+)  # [t, u]; never for u <= t
 _KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
 
 
@@ -194,11 +199,10 @@ def _periods(
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
     As in `pld`, whose `_periods` has one history and all t; t is that of index `tilt`, [histories], of `TILTS`.
     """
-    gaps = TILTS - TILTS[tilt][:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        needed = (magnified - log_negligible[:, None]) / np.abs(gaps)
-    right = np.minimum(np.where(gaps > 0.0, needed, np.inf).min(axis=1), furthest)
-    left = np.minimum(np.where(gaps < 0.0, needed, np.inf).min(axis=1), -log_negligible / TILTS[tilt])
+    excess = np.maximum(magnified - log_negligible[:, None], _LEAST_EXCESS)
+    with np.errstate(over="ignore"):
+        right = np.minimum((excess * _INVERSE_GAPS[tilt]).min(axis=1), furthest)
+        left = np.minimum((excess * _INVERSE_GAPS.T[tilt]).min(axis=1), -log_negligible / TILTS[tilt])
     return right, left
 
 

@@ -66,6 +66,8 @@ _CHERNOFF_GAP = 5.0  # over the tilt: usual excess of a Chernoff bound on epsilo
 _LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
 _PROFILED = (1e-9, 1e-6, 1e-4, 1e-2, 0.2, 0.7, 0.99)  # deltas around which a profile is composed
 _MOST_PROFILED = 2048  # maximum number of points of a profile around each of them
+_COARSER = 2  # octaves of the grid on which the direction is tried that is usually the smaller one
+_SURELY_BELOW_RDP = 0.99  # share of Chernoff's bound on a fine grid below which RDP is not looked at
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
 _DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
 
@@ -174,43 +176,56 @@ def _truncated_bound(history: Mapping[Event, int], cut: float, delta: float) -> 
 def _whole_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
     """Bound histories without cut samples, each of which contains the next, shape [histories].
 
-    Each is the better of two rigorous bounds; RDP wins where the grid had to be coarsened beyond use. A bound of a
-    history also bounds its parts, which keeps the bounds in order and tells each plan where to look.
+    A bound of a history also bounds its parts, which keeps the bounds in order and tells each plan where to look.
     """
-    bounds = np.array([rdp.epsilon(history, delta) for history in histories], dtype=np.float64)
-    directed = np.zeros((len(Direction), len(histories)))
-    for row, direction in enumerate(Direction):
-        known = math.inf
-        for column, history in enumerate(histories):
-            known = min(known, float(bounds[column]))
-            known = _directed_epsilon(history, direction, delta, known)
-            directed[row, column] = known
-    return np.asarray(directed.max(axis=0))
+    bounds: list[float] = []
+    removing = adding = math.inf
+    for history in histories:
+        removing = _directed_epsilon(history, Direction.REMOVE, delta, removing)
+        adding = _directed_epsilon(history, Direction.ADD, delta, adding, enough=removing)
+        bounds.append(max(removing, adding))
+    return np.array(bounds, dtype=np.float64)
 
 
-def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta: float, known: float) -> float:
-    """Return an upper bound on epsilon in one direction: `known`, which is one, or a smaller one."""
-    if not history:
-        return 0.0
-    return min([known, *(epsilon for _, epsilon in _compositions(history, direction, delta, known))])
+def _directed_epsilon(
+    history: Mapping[Event, int], direction: Direction, delta: float, known: float, enough: float = 0.0
+) -> float:
+    """Return an upper bound on epsilon in one direction: `known`, which is one, or a smaller one.
+
+    It is the better of two rigorous bounds. RDP wins where the grid had to be coarsened beyond use, or rounding
+    decides; else, it is not computed. Nor is a bound of at most `enough`, which a coarse grid proves, improved.
+    """
+    if not history or known <= enough:
+        return known if history else 0.0
+    settled = False
+    for coarser in (_COARSER, 0) if enough > 0.0 else (0,):
+        for curve, epsilon in _compositions(history, direction, delta, known, coarser):
+            known, settled = min(known, epsilon), settled or epsilon <= curve.least_by_rdp
+        if known <= enough:
+            return known
+    return known if settled else min(known, rdp.epsilon(history, delta))
 
 
 def _compositions(
-    history: Mapping[Event, int], direction: Direction, delta: float, known: float
+    history: Mapping[Event, int], direction: Direction, delta: float, known: float, coarser: int = 0
 ) -> Iterator[tuple[_Curve, float]]:
-    """Yield deltas by epsilon, each time from a better plan, with the epsilon that they prove at `delta`."""
+    """Yield deltas by epsilon, each time from a better plan, with the epsilon that they prove at `delta`.
+
+    The grid is the finest that is worth its time, `coarser` by so many octaves.
+    """
     if min(pair(event).noise for event in history) < _LEAST_NOISE:
         return
     reach = _reach(history, delta)
     supports = [support(event, direction, reach) for event in history]
-    log2_step = _log2_step(history, supports)
+    log2_step, fine = _log2_step(history, supports)
+    log2_step, fine = log2_step + coarser, fine and not coarser
     for _ in range(_MOST_PLANS):
         terms = [(discretise(event, log2_step, reach)[direction], count) for event, count in history.items()]
         plan = _Plan.of(terms, 2.0**log2_step, delta, known)
         if plan.points > _MOST_POINTS:
-            log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
+            log2_step, fine = log2_step + math.ceil(math.log2(plan.points / _MOST_POINTS)), False
             continue
-        curve = _Curve.of(terms, plan)
+        curve = _Curve.of(terms, plan, _SURELY_BELOW_RDP * plan.chernoff if fine else 0.0)
         epsilon = curve.epsilon(delta)
         yield curve, epsilon
         # Chernoff bounds are far off where a rare execution may cost much: then plan again, around the result.
@@ -228,8 +243,9 @@ def _reach(history: Mapping[Event, int], delta: float) -> float:
     return math.ceil(-2.0 * float(ndtri(tail))) / 2.0
 
 
-def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, float]]) -> int:
-    """Return the base-2 logarithm of a grid step that is fine relative to the history's root mean square deviation.
+def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, float]]) -> tuple[int, bool]:
+    """Return the base-2 logarithm of a grid step that is fine relative to the history's root mean square deviation, and
+    False if it had to be coarser.
 
     Splitting a cell adds at most h^2 / 4 to the variance of each execution's loss, whatever the event: what counts is
     the mean variance of an execution. A fixed step would be wasteful for large losses and wrong for small ones.
@@ -241,7 +257,8 @@ def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, flo
     largest = max(max(abs(low), abs(high)) for low, high in supports)
     least = max(2.0 * longest / _MOST_POINTS, largest / _LARGEST_INDEX, _FINEST_STEP)
     bounded = any(math.isfinite(pair(event).largest_loss) for event in history)
-    return math.floor(math.log2(max(typical / float(points_per_deviation(bounded, counts.sum())), least)))
+    fine = typical / float(points_per_deviation(bounded, counts.sum()))
+    return math.floor(math.log2(max(fine, least))), fine >= least
 
 
 _Terms = Sequence[tuple[DiscreteLoss, int]]  # discretised losses on one grid, each with its number of executions
@@ -254,6 +271,7 @@ class _Plan:
     step: float  # grid step h, in nats
     tilt: int  # index of the tilt t in `TILTS`
     points: int  # number of grid points N in a period
+    chernoff: float  # epsilon by Chernoff's bound, in nats: that of RDP, up to the orders tried
     lowest: float  # smallest epsilon, in nats, down to which aliases are negligible
     last: int  # index of the last grid point examined, just above the Chernoff bound on epsilon
 
@@ -268,7 +286,8 @@ class _Plan:
         tilts = TILTS / step
         log_mgf = np.sum([count * loss.log_mgf for loss, count in terms], axis=0)
         bounds = (log_mgf - math.log(delta) + xlogy(tilts, tilts) - xlogy(1.0 + tilts, 1.0 + tilts)) / tilts
-        highest = min(max(float(bounds.min()), 0.0), known)
+        chernoff = max(float(bounds.min()), 0.0)
+        highest = min(chernoff, known)
         lowest = max(highest - _CHERNOFF_GAP / float(tilts[(log_mgf - tilts * highest).argmin()]), 0.0)
         magnified = log_mgf - tilts * lowest
         furthest = sum(count * (loss.first + loss.masses.size) for loss, count in terms) * step - lowest
@@ -276,7 +295,7 @@ class _Plan:
         tilt = int(np.argmin(np.where(magnified <= magnified.min() + _LOG_MAGNIFICATION, periods, np.inf)))
         cells = math.ceil(periods[tilt] / step) + _FEWEST_POINTS
         points = int(fft.next_fast_len(cells, real=True))
-        return cls(step, tilt, points, lowest, math.ceil(highest / step) + 1)
+        return cls(step, tilt, points, chernoff, lowest, math.ceil(highest / step) + 1)
 
 
 def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, furthest: float) -> FloatArray:
@@ -303,14 +322,15 @@ class _Curve:
     slack: float  # nats to add to every epsilon of the grid
     log_delta: FloatArray  # log of delta at each, infinite losses excepted, shape [points]
     infinity: float  # probability of an infinite loss, part of every delta
+    least_by_rdp: float  # epsilon, in nats, than which RDP proves no smaller one; 0: it is not known
 
     @classmethod
-    def of(cls, terms: _Terms, plan: _Plan) -> _Curve:
+    def of(cls, terms: _Terms, plan: _Plan, least_by_rdp: float = 0.0) -> _Curve:
         """Compose losses on the planned grid."""
         grid = np.arange(max(-1, plan.last - plan.points + 1), plan.last + 1)
         slack = sum(count * loss.slack for loss, count in terms)
         infinity = -math.expm1(sum(count * math.log1p(-loss.infinity) for loss, count in terms))
-        return cls(grid, plan.step, slack, _log_delta(terms, plan, grid), infinity)
+        return cls(grid, plan.step, slack, _log_delta(terms, plan, grid), infinity, least_by_rdp)
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon that the curve proves at `delta`; infinite if it proves none."""
@@ -363,26 +383,31 @@ def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArra
         factor that undoes the normalisation of the tilted masses, rounded up.
     """
     first, log_scale = 0, 0.0
-    log_magnitude, log_doubt, angle, operations = np.zeros((4, points // 2 + 1))
-    followed = np.ones(points // 2 + 1, dtype=np.bool_)
+    kept = np.arange(points // 2 + 1)
+    log_dropped = np.full(kept.size, -np.inf)  # log of a bound where a frequency is not followed any more
+    log_magnitude, log_doubt, angle, operations = np.zeros((4, kept.size))
     for loss, count in terms:
-        tilts, log_mgf = TILTS[tilt] * (loss.first + np.arange(loss.masses.size)), loss.log_mgf[tilt]
-        growth = np.exp(tilts - log_mgf, out=np.zeros(tilts.shape), where=loss.masses > 0.0)
-        transform, error = transformed(folded(loss.masses * growth, points))
+        tilts, log_mgf = TILTS[tilt] * (loss.first + loss.present), loss.log_mgf[tilt]
+        tilted = loss.masses[loss.present] * np.exp(tilts - log_mgf)
+        (transform,), (error,) = transformed(folded(tilted, loss.present, points)[None])
+        log_dropped += count * math.log(float(tilted.sum()) * (1.0 + ROUNDING * tilted.size))
+        transform = transform[kept]
+        root = math.exp(max(_DROPPED - float(log_magnitude.max()), -_LARGEST_EXPONENT / 3.0) / count)
+        followed = transform.real**2 + transform.imag**2 > root**2
+        largest = float((log_magnitude + log_doubt).max())
+        log_dropped[kept[~followed]] = largest + count * math.log(root * (1.0 + ROUNDING) + error)
+        kept, transform = kept[followed], transform[followed]
         magnitude = np.maximum(np.abs(transform), 1e-300)
-        log_magnitude += count * np.log(magnitude)
-        log_doubt += count * np.log1p(error / magnitude)
-        operations += count * (5.0 + np.abs(np.log(magnitude)))
-        followed &= log_magnitude > _DROPPED
-        angle[followed] += count * np.angle(transform[followed])
+        log_magnitude = log_magnitude[followed] + count * np.log(magnitude)
+        log_doubt = log_doubt[followed] + count * np.log1p(error / magnitude)
+        operations = operations[followed] + count * (5.0 + np.abs(np.log(magnitude)))
+        angle = angle[followed] + count * np.angle(transform)
         first += count * loss.first
         relative_error = ROUNDING * (1.0 + loss.masses.size / points + np.abs(tilts).max() + abs(log_mgf))
         log_scale += count * (log_mgf + relative_error)
-    kept = np.flatnonzero(followed)
     phase = 2.0 * np.pi * (kept * ((start - first) % points) % points) / points
-    values = np.exp(log_magnitude[kept] + 1j * (angle[kept] + phase))
+    values = np.exp(log_magnitude + 1j * (angle + phase))
     # |(x + e)^n - x^n| <= (|x| + |e|)^n - |x|^n
-    doubt = np.exp(np.minimum(log_magnitude + log_doubt, 700.0))
-    relative = np.expm1(np.minimum(log_doubt[kept], 700.0)) + ROUNDING * operations[kept]
-    doubt[kept] = np.abs(values) * relative
+    doubt = np.exp(np.minimum(log_dropped, 700.0))
+    doubt[kept] = np.abs(values) * (np.expm1(np.minimum(log_doubt, 700.0)) + ROUNDING * operations)
     return kept, values, doubt, log_scale

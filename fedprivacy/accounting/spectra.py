@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.pairs import ROUNDING, Direction
+from fedprivacy.accounting.pairs import ROUNDING
 from fedprivacy.accounting.plans import TILTS
-from fedprivacy.accounting.privacy_loss import DiscreteLoss, discretise, folded, hockey_stick, transformed
-from fedprivacy.values.events import Event
+from fedprivacy.accounting.privacy_loss import DiscreteLoss, folded, hockey_stick, transformed
 
+_TRANSFORMED_AT_ONCE = 2**17  # grid points
 _LARGEST_LOG = 750.0  # largest absolute log of a floating-point number
-LEVELS: IntArray = 2 ** np.arange(3, 11) - 1  # numbers of lowest frequencies above zero that may be computed
+LEVELS: IntArray = 2 ** np.arange(3, 15) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
+_ROUGHLY_VANISHED = -7.0  # the same where a bound is compared that is usually far from deciding
 VANISHED = -19.0  # log of the magnitude below which a frequency, and those above it, are charged instead of computed
 
 
@@ -39,18 +40,23 @@ class LossGrid(NamedTuple):
         return 2.0**self.log2_step
 
     @property
+    def coarse(self) -> LossGrid:
+        """The grid of the same period and tilt with a quarter of the points."""
+        return self._replace(log2_step=self.log2_step + 2, points=self.points // 4)
+
+    @property
     def tilt_per_step(self) -> float:
         """Tilt per grid step, t h, without unit."""
         return float(TILTS[self.tilt]) * self.step
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def kernel(grid: LossGrid) -> tuple[ComplexArray, FloatArray]:
     """Compute the hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative.
 
     Returns:
-        The lowest frequencies, shape [largest of LEVELS + 1], zero beyond N / 2; and the sum of the magnitudes beyond
-        each of `LEVELS`, shape [levels].
+        The lowest frequencies, shape [largest of LEVELS + 1, or all]; and the sum of the magnitudes beyond each of
+        `LEVELS`, shape [levels].
     """
     half = grid.points // 2
     frequencies = 2.0 * np.pi / grid.points * np.arange(half + 1, dtype=np.float64)
@@ -58,9 +64,7 @@ def kernel(grid: LossGrid) -> tuple[ComplexArray, FloatArray]:
     transform *= 2.0 / grid.points
     transform[[0, -1]] /= 2.0
     falling = np.append(np.abs(transform)[::-1].cumsum()[::-1], 0.0)
-    lowest = np.zeros(LEVELS[-1] + 1, dtype=np.complex128)
-    lowest[: half + 1] = transform[: LEVELS[-1] + 1]
-    return lowest, falling[np.minimum(LEVELS, half) + 1]
+    return transform[: LEVELS[-1] + 1].copy(), falling[np.minimum(LEVELS, half) + 1]
 
 
 class Spectrum(NamedTuple):
@@ -80,32 +84,40 @@ class Spectrum(NamedTuple):
     level: int | IntArray  # index into `LEVELS` of the number of frequencies
 
     @classmethod
-    def of(cls, event: Event, direction: Direction, grid: LossGrid, steps: float) -> Spectrum:
-        """Compute as many frequencies as `steps` executions, or more, need."""
-        loss = discretise(event, grid.log2_step, grid.reach)[direction]
-        masses, first, log_scale = _tilted(loss, grid)
-        transform, error = transformed(masses)
-        magnitude = np.maximum(np.abs(transform), 1e-300)
+    def of(cls, losses: Sequence[DiscreteLoss], grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
+        """Compute a spectrum of each loss, with as many frequencies as that many `steps`, or more, need."""
+        size = max(1, _TRANSFORMED_AT_ONCE // grid.points)
+        starts = range(0, len(losses), size)
+        return [one for start in starts for one in cls._of(losses[start : start + size], grid, steps[start:])]
+
+    @classmethod
+    def _of(cls, losses: Sequence[DiscreteLoss], grid: LossGrid, steps: FloatArray) -> Iterator[Spectrum]:
+        rows = np.empty((len(losses), grid.points))
+        scales = [_tilted(loss, grid, row) for loss, row in zip(losses, rows, strict=True)]
+        transforms, errors = transformed(rows)
+        lowest = np.maximum(np.abs(transforms[:, : LEVELS[-1] + 1]), 1e-300)
         with np.errstate(divide="ignore"):
-            log_beyond = np.log(_largest_beyond(magnitude, error))
-        level = min(int(levels(steps * log_beyond)), LEVELS.size - 1)
-        kept = min(LEVELS[level], magnitude.size - 1)
-        return cls(
-            log_magnitude=np.log(magnitude[: kept + 1]),
-            angle=np.angle(transform[: kept + 1]),
-            log_beyond=log_beyond,
-            log_doubt=np.log1p(error / _smallest_kept(magnitude)),
-            first=first,
-            log_scale=log_scale,
-            slack=loss.slack,
-            log_finite=math.log1p(-loss.infinity),
-            level=level,
-        )
+            log_beyond = np.log(_largest_beyond(transforms, errors))
+        log_doubt = np.log1p(errors[:, None] / _smallest_kept(lowest))
+        for row, (loss, (first, log_scale)) in enumerate(zip(losses, scales, strict=True)):
+            level = min(int(levels(steps[row] * log_beyond[row])), LEVELS.size - 1)
+            kept = slice(0, LEVELS[level] + 1)
+            yield cls(
+                log_magnitude=np.log(lowest[row, kept]),
+                angle=np.angle(transforms[row, kept]),
+                log_beyond=log_beyond[row],
+                log_doubt=log_doubt[row],
+                first=first,
+                log_scale=log_scale,
+                slack=loss.slack,
+                log_finite=math.log1p(-loss.infinity),
+                level=level,
+            )
 
     @classmethod
     def stacked(cls, spectra: Sequence[Spectrum], level: int) -> Spectrum:
         """Stack several spectra, a row for each, up to a level; zero where one has fewer frequencies."""
-        width = int(LEVELS[level]) + 1
+        width = min(int(LEVELS[level]) + 1, max(one.angle.size for one in spectra))
         log_magnitude, angle = np.full((len(spectra), width), -np.inf), np.zeros((len(spectra), width))
         for row, one in enumerate(spectra):
             size = min(one.angle.size, width)
@@ -113,42 +125,45 @@ class Spectrum(NamedTuple):
         return cls(log_magnitude, angle, *(np.array(column) for column in list(zip(*spectra, strict=True))[2:]))
 
 
-def _largest_beyond(magnitude: FloatArray, error: float) -> FloatArray:
-    """Bound the largest magnitude beyond each of `LEVELS`; 0 where there is none."""
-    inside = LEVELS[magnitude.size - 1 > LEVELS]
-    largest = np.zeros(LEVELS.size)
-    between = np.maximum.reduceat(magnitude, inside + 1)
-    largest[: inside.size] = np.maximum.accumulate(between[::-1])[::-1] + error
+def _largest_beyond(transforms: ComplexArray, errors: FloatArray) -> FloatArray:
+    """Bound the largest magnitude beyond each of `LEVELS`, shape [rows, levels]; 0 where there is none."""
+    inside = LEVELS[transforms.shape[1] - 1 > LEVELS]
+    largest = np.zeros((errors.size, LEVELS.size))
+    squares = transforms.real**2
+    squares += transforms.imag**2  # their roots are rounded, too: far less than by `errors`
+    between = np.sqrt(np.maximum.reduceat(squares, inside + 1, axis=1))
+    largest[:, : inside.size] = np.maximum.accumulate(between[:, ::-1], axis=1)[:, ::-1] + errors[:, None]
     return largest
 
 
-def _smallest_kept(magnitude: FloatArray) -> FloatArray:
-    """Return the smallest magnitude up to each of `LEVELS`, or of all."""
-    inside = LEVELS[magnitude.size - 1 > LEVELS]
-    between = np.minimum.accumulate(np.minimum.reduceat(magnitude, np.append(0, inside + 1)))
-    return np.asarray(np.append(between, np.full(LEVELS.size, between[-1]))[: LEVELS.size])
+def _smallest_kept(magnitudes: FloatArray) -> FloatArray:
+    """Return the smallest magnitude up to each of `LEVELS`, or of all, shape [rows, levels]."""
+    inside = LEVELS[magnitudes.shape[1] - 1 > LEVELS]
+    between = np.minimum.accumulate(np.minimum.reduceat(magnitudes, np.append(0, inside + 1), axis=1), axis=1)
+    return between[:, np.minimum(np.arange(LEVELS.size), inside.size)]
 
 
-def levels(log_beyond: FloatArray) -> IntArray:
+def levels(log_beyond: FloatArray, *, rough: bool = False) -> IntArray:
     """Return the first level beyond which every magnitude has vanished, or their number: [..., levels] to [...]."""
-    return np.asarray((log_beyond > VANISHED).sum(axis=-1))
+    return np.asarray((log_beyond > (_ROUGHLY_VANISHED if rough else VANISHED)).sum(axis=-1))
 
 
-def _tilted(loss: DiscreteLoss, grid: LossGrid) -> tuple[FloatArray, int, float]:
-    """Tilt and normalise the masses modulo the period, and rotate them so that their mean is near the first point.
+def _tilted(loss: DiscreteLoss, grid: LossGrid, row: FloatArray) -> tuple[int, float]:
+    """Write the tilted, normalised masses modulo the period to a row, rotated so that their mean is near its start.
 
-    Rotation keeps angles small, and with them their powers' rounding. Also returns the first mass's grid point, and
+    Rotation keeps angles small, and with them their powers' rounding. Returns the grid point of the row's start, and
     K(t), log of the factor that undoes the normalisation, rounded up.
     """
-    exponents = grid.tilt_per_step * (loss.first + np.arange(loss.masses.size, dtype=np.float64))
-    largest = float(np.abs(exponents).max())
-    with np.errstate(divide="ignore"):
-        exponents += np.log(loss.masses)
+    exponents = grid.tilt_per_step * (loss.first + loss.present)
+    largest = max(abs(float(exponents[0])), abs(float(exponents[-1])))
+    exponents += np.log(loss.masses[loss.present])
     highest = float(exponents.max())
-    weights = np.exp(exponents - highest)
+    exponents -= highest
+    weights = np.exp(exponents, out=exponents)
     total = float(weights.sum())
     weights /= total
-    mean = round(float(weights @ np.arange(weights.size)))
+    mean = round(float(weights @ loss.present))
     log_scale = highest + math.log(total)
-    rounding = ROUNDING * (_LARGEST_LOG + weights.size / grid.points + largest + abs(log_scale))
-    return np.roll(folded(weights, grid.points), -mean), loss.first + mean, log_scale + rounding
+    rounding = ROUNDING * (_LARGEST_LOG + loss.masses.size / grid.points + largest + abs(log_scale))
+    row[:] = folded(weights, loss.present - mean, grid.points)
+    return loss.first + mean, log_scale + rounding

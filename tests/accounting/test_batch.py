@@ -56,6 +56,16 @@ def test_never_below_the_exact_privacy_loss(history: History, delta: float) -> N
     assert 0.95 <= oracles.exact_share(history, float(epsilon), delta) <= 1.0
 
 
+def test_first_rounds_are_composed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few steps need thousands of frequencies; still no history is left to `pld`, which takes them one by one."""
+    rng = np.random.default_rng(8)
+    events = [PoissonSampledGaussian(float(10.0 ** rng.uniform(-2.5, -1.0)), rng.uniform(0.8, 2.0)) for _ in range(40)]
+    histories = [{event: int(rng.integers(5, 15))} for event in events]
+    one_by_one = [pld.epsilon(history, 1e-5) for history in histories]
+    monkeypatch.delattr(pld, "epsilon")
+    assert epsilons(histories, 1e-5) == pytest.approx(np.array(one_by_one), rel=1e-4)
+
+
 def test_a_history_costs_the_same_in_any_company() -> None:
     rng = np.random.default_rng(2)
     histories = [{drawn(rng): int(rng.integers(20, 2_000))} for _ in range(40)]

@@ -29,6 +29,19 @@ def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilo
     assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
 
 
+def test_noise_and_quotas_take_few_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epsilon takes milliseconds, and a server asks for the noise and the quotas of thousands of clients."""
+    taken, exact = [], pld.epsilon
+    monkeypatch.setattr(pld, "epsilon", lambda history, delta: taken.append(history) or exact(history, delta))
+    settings = ((0.01, 1000, 2.0, 1e-5), (0.05, 300, 6.0, 1e-6), (0.004, 2500, 0.5, 1e-7))
+    noises = [noise_multiplier(PrivacyBudget(epsilon, delta), q, n) for q, n, epsilon, delta in settings]
+    assert len(taken) <= 2 * 3
+    taken.clear()
+    for (q, n, epsilon, delta), noise in zip(settings, noises, strict=True):
+        assert n <= step_quota(PoissonSampledGaussian(q, noise), PrivacyBudget(epsilon, delta)) <= 1.01 * n
+    assert len(taken) <= 6 * 3
+
+
 def test_noise_after_a_past_spends_what_is_left() -> None:
     budget = PrivacyBudget(2.5, 1e-5)
     noise = noise_multiplier(budget, 0.01, 1_000, past=PAST)
