@@ -71,7 +71,7 @@ AVOIDED = {
 }
 """Words that a reader stumbles over, and what to write instead."""
 
-_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|al|vs|cf|no|Dr|Mr|Mrs|St|Fig|Eq|Sec|approx)|\b[A-Z])\.$")
+_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|al|vs|cf|no|Dr|Mr|Mrs|St|Fig|Eq|Sec|approx))\.$")
 _AVOIDED = re.compile(rf"\b(?:{'|'.join(sorted(AVOIDED, key=len, reverse=True))})\b", re.IGNORECASE)
 _CLAUSE_AS_SUBJECT = re.compile(
     r"^(?:(?:What|Whatever|Whoever|Whom|Whose|Who|Whether)\b(?!.*[?]$)"
