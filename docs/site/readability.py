@@ -192,7 +192,7 @@ def _plain(block: str) -> str:
     block = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", block)
     block = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", block)
     block = re.sub(r"<[^>]+>|https?://\S+", " ", block)
-    return " ".join(re.sub(r"\*\*|(?<!\w)[*_](?=\w)|(?<=[\w.])[*_](?!\w)", "", block).split())
+    return " ".join(re.sub(r"\*\*|(?<!\w)[*_](?=\w)|(?<=[\w.?!)])[*_](?!\w)", "", block).split())
 
 
 def _split(block: str) -> Iterator[str]:
