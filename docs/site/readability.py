@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LONGEST_SENTENCE = 40
+LONGEST_SENTENCE = 35
 """Maximum number of words in a sentence."""
 
 LONG_SENTENCE = 30
