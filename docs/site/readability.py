@@ -180,18 +180,19 @@ def _blocks(text: str) -> Iterator[str]:
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.|\|)\s?)", text):
         if block.lstrip().startswith("|"):
-            cells = map(_plain, re.split(r"(?<!\\)\|", block))
+            cells = map(_plain, re.split(r"(?<!\\)\||;\s", block))  # a semicolon divides the items of a cell
             yield from (cell for cell in cells if len(words(cell)) >= SHORTEST_CELL)
         elif not block.startswith("#"):
             yield _plain(re.sub(r"^\s*(?:[-*+]|\d+\.)\s+", "", block))
 
 
 def _plain(block: str) -> str:
-    """Take the marks of Markdown away: code becomes one word, a link its text, a picture nothing."""
+    """Take the marks of Markdown away: code, or a list of it, becomes one word, a link its text, a picture nothing."""
     block = re.sub(r"(`+).+?\1", "code", block, flags=re.DOTALL)
     block = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", block)
     block = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", block)
     block = re.sub(r"<[^>]+>|https?://\S+", " ", block)
+    block = re.sub(r"\bcode(?:(?:,| and| or) code\b)+", "code", block)
     return " ".join(re.sub(r"\*\*|(?<!\w)[*_](?=\w)|(?<=[\w.?!)])[*_](?!\w)", "", block).split())
 
 
