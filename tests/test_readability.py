@@ -46,6 +46,11 @@ def test_a_sentence_that_must_be_read_twice_is_found(readability, page, sentence
     assert rule in [fault.rule for fault in readability.faults("made.md", page.format(sentence))]
 
 
+def test_a_sentence_that_begins_with_a_block_of_code_is_found(readability):
+    (fault,) = readability.faults("made.md", "Then\n\n```bash\nfedprivacy runs\n```\n\nlists the runs.\n")
+    assert fault.rule == "continues a block of code"
+
+
 @pytest.mark.parametrize(
     "page",
     [

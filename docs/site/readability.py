@@ -77,6 +77,7 @@ _CLAUSE_AS_SUBJECT = re.compile(
     r"^(?:(?:What|Whatever|Whoever|Whom|Whose|Who|Whether)\b(?!.*[?]$)"
     r"|That (?:an?|all|both|each|every|it|its|no|nobody|nothing|one|our|some|the|their|they|this|these|we|you)\b)"
 )
+_CONTINUED = re.compile(r"^```\n\n([a-z][^\n]*)", re.MULTILINE)
 _IRREGULAR = (
     "begun|bound|broken|brought|built|chosen|cut|done|drawn|driven|fed|found|given|held|hidden|kept|known|laid|led|left"
     "|lost|made|meant|met|paid|proven|put|read|run|said|seen|sent|set|shown|shut|spent|spread|stolen|sworn|taken|taught"
@@ -138,7 +139,8 @@ def words(sentence: str) -> list[str]:
 
 def faults(page: str, text: str) -> list[Fault]:
     """Return every sentence of a page that breaks a rule, once for each rule."""
-    return [Fault(page, sentence, rule) for sentence in sentences(text) for rule in _broken(sentence)]
+    found = [Fault(page, sentence, rule) for sentence in sentences(text) for rule in _broken(sentence)]
+    return found + [Fault(page, line, "continues a block of code") for line in _CONTINUED.findall(text)]
 
 
 def figures(texts: Mapping[str, str]) -> list[Page]:
