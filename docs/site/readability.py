@@ -201,7 +201,7 @@ def _plain(block: str) -> str:
 def _split(block: str) -> Iterator[str]:
     """Yield the sentences of a block: they end at a full stop, unless it ends an abbreviation."""
     begun = ""
-    for part in re.split(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]*[A-Z0-9]|code\b)", block):
+    for part in re.split(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]*(?:[A-Z0-9]|code\b))", block):
         begun = f"{begun} {part}".strip()
         if not _ABBREVIATION.search(begun):
             yield begun
