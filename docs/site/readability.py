@@ -71,7 +71,7 @@ AVOIDED = {
 }
 """Words that a reader stumbles over, and what to write instead."""
 
-_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|al|vs|cf|no|Dr|Mr|Mrs|St|Fig|Eq|Sec|approx))\.$")
+_ABBREVIATION = re.compile(r"(?:\b(?:e\.g|i\.e|etc|al|vs|cf|Dr|Mr|Mrs|St|Fig|Eq|Sec|approx))\.$")
 _AVOIDED = re.compile(rf"\b(?:{'|'.join(sorted(AVOIDED, key=len, reverse=True))})\b", re.IGNORECASE)
 _CLAUSE_AS_SUBJECT = re.compile(
     r"^(?:(?:What|Whatever|Whoever|Whom|Whose|Who|Whether)\b(?!.*[?]$)"
@@ -180,11 +180,12 @@ def _blocks(text: str) -> Iterator[str]:
     text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
     text = re.sub(r"^ *(```+|~~~+).*?^ *\1\s*?$", "\n", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^#+ .*$", "\n", text, flags=re.MULTILINE)
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.|\|)\s?)", text):
         if block.lstrip().startswith("|"):
             cells = map(_plain, re.split(r"(?<!\\)\||;\s", block))  # a semicolon divides the items of a cell
             yield from (cell for cell in cells if len(words(cell)) >= SHORTEST_CELL)
-        elif not block.startswith("#"):
+        else:
             yield _plain(re.sub(r"^\s*(?:[-*+]|\d+\.)\s+", "", block))
 
 
@@ -230,6 +231,8 @@ def main(names: list[str]) -> None:
     """Print the figures of every page, or of those named, and the worst ten."""
     texts = pages()
     rows = figures(texts)
+    if unknown := set(names) - texts.keys():
+        sys.exit(f"error: no such page: {', '.join(sorted(unknown))}. Name it as docs/how-to/audit.md.")
     if names:
         print("\n".join(_table(row for row in rows if row.name in names)))
         print("\n".join(str(fault) for name in names for fault in faults(name, texts[name])))
