@@ -12,5 +12,5 @@ def test_each_example_prints_what_stands_below_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = pages.Page.run(PAGE)
     alike("\n".join(page.said), "\n".join(page.printed))
-    assert len(page.printed) == 5 and all(page.printed)
+    assert len(page.printed) == 7 and all(page.printed)
     assert unproved(page.text) == []

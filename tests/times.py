@@ -25,7 +25,7 @@ prepared, Hypothesis' examples, and the tests themselves. Each second is counted
 COLUMNS = ("items", "seconds", *CAUSES, "waiting", "started")
 """Columns of a table: `waiting` is wall time in which no processor worked, `started` counts processes."""
 
-SHOWN = 25
+SHOWN = 10
 """Files in a table; the rest is one row."""
 
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "testing.md"

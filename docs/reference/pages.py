@@ -79,8 +79,9 @@ def settings() -> str:
 The {len(FIELDS)} settings of a run. Each is written the same way everywhere: as an option (`--local-steps 5`), in a
 [run file](../how-to/run-file.md) and in Flower's run config (`local-steps = 5`), and with underscores in Python
 (`fp.simulate("digits", local_steps=5)`). A setting that you leave open is decided by the task's recipe, then by
-its default. *In digits* is its value in a plain `fedprivacy simulate`. *Who obeys*: what a client obeys travels to it
-in [the grant](wire.md#grant), and it refuses what its owner does not allow; the server obeys all others."""
+its default. *In digits* is its value in a plain `fedprivacy simulate`. A setting that each client
+obeys travels to it in [the grant](wire.md#grant), and the client refuses what its owner does not allow. The server
+obeys all others."""
     ]
     for group in GROUPS:
         fields = dataclasses.fields(group)
@@ -165,16 +166,17 @@ def refusals() -> str:
         [
             """# Refusals and failures
 
-Why a client's update is not in the model: the codes in a run's report, on the dashboard, in the ledger and in logs.
-A client sends a code and never a text; a detail may follow after a colon. The charge of a client that refused before
-it read a record is returned. Any other charge stands: a client that did not answer may have trained all the same.""",
+These codes say why a client's update is not in the model. They stand in a run's report, on the dashboard, in the
+ledger and in logs. A client sends a code and never a text; a detail may follow after a colon. The charge of a client
+that refused before it read a record is returned. Any other charge stands: a client that did not answer may have
+trained all the same.""",
             _table(["code", "what it means", "its charge", "what to do"], rows),
         ]
     )
 
 
 _FILES = {
-    RUN_FILE: ("the settings with which to repeat the run", "always"),
+    RUN_FILE: ("the settings that repeat the run", "always"),
     CONFIG: ("every setting as it was used, the noise that was found, the run's name in its ledger", "always"),
     folder.START: ("the state before the first round, in the form of a line of the next file", "always"),
     folder.ROUNDS: ("a line for each round, see below", "once a round has ended"),
@@ -271,10 +273,10 @@ def wire() -> str:
     parts = [
         f"""# The wire
 
-What crosses between server and clients besides the model's arrays: records of Flower messages (`ConfigRecord`), all
-of version {VERSION}. A record of another version, with a field too many or too few, or with a value of another type is
+Besides the model's arrays, server and clients exchange records of Flower messages (`ConfigRecord`), all of version
+{VERSION}. A record of another version, with a field too many or too few, or with a value of another type is
 refused, so server and clients are [upgraded together](../how-to/operate.md#upgrade). Nothing else leaves a client.
-[What each field of a grant does](../explanation/server-fields.md); [what an adversary
+See [what each field of a grant does](../explanation/server-fields.md) and [what an adversary
 sees](../explanation/threat-model.md)."""
     ]
     for message in _MESSAGES:

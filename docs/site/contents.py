@@ -99,6 +99,7 @@ CONTENTS = {
         "explanation/is-your-model-private",
         "explanation/accounting",
         "explanation/gradients",
+        "explanation/speed",
         "explanation/models",
         "explanation/server-fields",
         "explanation/compliance",

@@ -5,7 +5,7 @@ others use, too, the thread that it waits for may have lost its core meanwhile, 
 of a model's many short operations: ten times the processor time of one thread. A thread that slept at once would be
 woken too late on an idle machine, where two would be slower than one. To count to COUNT, some tenths of a millisecond,
 takes a tenth more time on an idle machine, and on a busy one a quarter of what the default burns
-(docs/explanation/gradients.md). No bit of a result depends on it. OpenMP reads the variable when torch is imported, and
+(docs/explanation/speed.md). No bit of a result depends on it. OpenMP reads the variable when torch is imported, and
 keeps it.
 """
 

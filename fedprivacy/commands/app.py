@@ -96,9 +96,7 @@ _WORKERS = Annotated[
 ]
 _RAY_ADDRESS = Annotated[
     str,
-    typer.Option(
-        help="Ray cluster that runs already, and on which these processes are: host:port, or auto.", show_default=False
-    ),
+    typer.Option(help="Address of a running Ray cluster for these processes: host:port, or auto.", show_default=False),
 ]
 
 _FILE = Annotated[
@@ -241,8 +239,8 @@ def dashboard(
     """Show runs round by round in a browser: where each client's budget goes, live and afterwards. Read-only.
 
     On an address that other machines reach, a token is needed: one is made and shown on the terminal, unless the
-    environment variable FEDPRIVACY_DASHBOARD_TOKEN holds one. /healthz needs none, for probes: 200, or 503 where the
-    ledger or the folder of runs cannot be read.
+    environment variable FEDPRIVACY_DASHBOARD_TOKEN holds one. Probes ask /healthz without a token: 200, or 503 where
+    the ledger or the folder of runs cannot be read.
     """
     from fedprivacy.dashboard.security import TokenError
     from fedprivacy.dashboard.service import Address, Opened, ServingError, end_with_stdin, serve
@@ -306,7 +304,7 @@ def report(
         Path | None, typer.Option(help="Folder for report and figure. Default: the run's own.", show_default=False)
     ] = None,
 ) -> None:
-    """Draw the report of a run anew, from the rounds in its folder: of one that was stopped, or goes on, too."""
+    """Draw the report of a run again, from the rounds in its folder: also of one that was stopped or goes on."""
     from fedprivacy.runs.records.folder import REPORT, RunFolderError, read_history
     from fedprivacy.runs.records.report import draw
 
@@ -377,12 +375,12 @@ def ask(
 ) -> None:
     """Ask simulated clients about their records: counts, means, quantiles, charged to the account of training.
 
-    All questions are one release: 'count', 'rows 8', 'mean age 0 120', 'median age 0 120', 'variance age 0 120',
-    'sum age 0 120', 'histogram age 0 120 12', 'categories sex f m', 'heavy-hitters icd 5 A00 A01 A02',
-    'prefixes icd A B C4', 'quantiles age 0 120 .1 .9', 'spread age 0 120 bmi 10 60', 'covariance age 0 120 bmi 10 60',
-    'table age=0:120 sex=f,m by arm=a,b'. After any of them: 'where sex=f age=40:60' and 'by arm=a,b'. Bounds and levels
-    are public. What was asked before on the same ledger is read again for nothing. Exit code 1: a client did not
-    answer.
+    All questions are one release. Numbers of records: 'count', 'rows 8'. A number: 'mean age 0 120',
+    'median age 0 120', 'variance age 0 120', 'sum age 0 120', 'histogram age 0 120 12', 'quantiles age 0 120 .1 .9'. A
+    category: 'categories sex f m', 'heavy-hitters icd 5 A00 A01 A02', 'prefixes icd A B C4'. Several columns:
+    'spread age 0 120 bmi 10 60', 'covariance age 0 120 bmi 10 60', 'table age=0:120 sex=f,m by arm=a,b'. After any of
+    them: 'where sex=f age=40:60' and 'by arm=a,b'. Bounds and levels are public. Earlier answers on the same ledger are
+    read again for nothing. Exit code 1: a client did not answer.
     """
     from fedprivacy.commands import ask
 
@@ -451,7 +449,7 @@ def sweep(
 ) -> None:
     """Simulate every combination of settings: each option takes a list, as in --epsilon 0.5,1,5.
 
-    What is finished is not run again. Exit code 1: a run failed; the others are there. Simulations only: in a
+    Finished runs are not repeated. Exit code 1: a run failed; the others are there. Simulations only: in a
     deployment, every run spends real people's privacy.
     """
     from fedprivacy.commands import sweep as sweeps

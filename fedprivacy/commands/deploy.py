@@ -48,7 +48,7 @@ def init(
     *,
     out: Annotated[Path, typer.Option(help="Folder for the parties' folders.")] = Path("deployment"),
     platform: Annotated[
-        Platform, typer.Option("--for", help="What runs the services on the hosts whose folders are written now.")
+        Platform, typer.Option("--for", help="Program that runs the services on hosts whose folders are written now.")
     ] = Platform.SYSTEMD,
     example: Annotated[bool, typer.Option("--example", help="Print a description to start from, and stop.")] = False,
 ) -> None:
@@ -222,7 +222,7 @@ def keys(
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="DNS name or IP address under which clients reach the server; repeat for more."),
+        typer.Option(help="DNS name or IP address that clients reach the server by; repeat for more."),
     ] = None,
     client: Annotated[
         list[str] | None, typer.Option(help="Name of a client to make a key pair for; repeat for more.")
@@ -286,7 +286,7 @@ def client_key(
 def signing_key(
     file: Annotated[Path, typer.Argument(help="Where the key lies, or shall lie; the run's signing-key.")],
 ) -> None:
-    """Make the key with which the server signs grants and its ledger, and show what the clients need of it."""
+    """Make the server's key that signs grants and the ledger, and show what the clients need of it."""
     from fedprivacy._support.signing import server_key, server_public_key
 
     with _checked():

@@ -14,7 +14,7 @@ from fedprivacy.commands.terminal import ERR, Json, plain_errors, print_json
 if TYPE_CHECKING:
     from fedprivacy.guard.tally import Tally
 
-guard_app = Commands(no_args_is_help=True, help="What a client's own guard has counted.")
+guard_app = Commands(no_args_is_help=True, help="Show and manage the account of a client's own guard.")
 
 _FILE = Annotated[
     Path, typer.Argument(metavar="FILE", help="The client's guard.", exists=True, dir_okay=False, show_default=False)
@@ -52,7 +52,7 @@ def model(
     *,
     task: Annotated[str, typer.Option(help="The run's task, as in the node configuration.", show_default=False)],
     global_model: Annotated[
-        Path, typer.Option(help="The run's model.safetensors, from whoever ran it.", exists=True, show_default=False)
+        Path, typer.Option(help="The run's model.safetensors, from the operator.", exists=True, show_default=False)
     ],
     out: Annotated[Path, typer.Option(help="File to write, which only you can read.", show_default=False)],
     run: Annotated[

@@ -125,7 +125,7 @@ def export(
 
 @ledger_app.command(name="import")
 def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: LEDGER = "") -> None:
-    """Bring an exported ledger, once it is verified, into an empty one: another database, or tables made anew."""
+    """Bring an exported ledger, once it is verified, into an empty one: another database, or new tables."""
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.export import check_export, import_ledger
     from fedprivacy.ledger.replay import BrokenJournalError
@@ -335,11 +335,11 @@ def set_budget(
         datetime.datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="Nothing is granted from that day on (UTC); left open: never."),
     ] = None,
-    by: Annotated[str, typer.Option(help="Who changes it; left open: your account here.", show_default=False)] = "",
+    by: Annotated[str, typer.Option(help="Your name; left open: your account here.", show_default=False)] = "",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether an epsilon of inf is meant.")] = False,
     ledger: LEDGER = "",
 ) -> None:
-    """Give datasets another budget, or renew one that expired. What was charged stays charged."""
+    """Give datasets another budget, or renew one that expired. Charges stay."""
     from fedprivacy.ledger import LedgerError
     from fedprivacy.values.budget import PrivacyBudget
 

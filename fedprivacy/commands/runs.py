@@ -15,7 +15,7 @@ from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, plain_errors, print_json
 from fedprivacy.runs.settings.configuration import RUNS
 
-runs_app = Commands(help="What was run: list, filter and sort runs, show the last error, remove runs.")
+runs_app = Commands(help="List, filter and sort runs, show the last error, remove runs.")
 
 _MOST = 30
 """Maximum number of runs that are listed unless more are asked for."""
@@ -84,7 +84,7 @@ def remove(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete runs with everything in their folders. What was charged to a ledger elsewhere stays charged."""
+    """Delete runs with everything in their folders. Charges in a ledger elsewhere stay."""
     from fedprivacy.runs.records.folder import RunFolderError
     from fedprivacy.runs.records.removal import remove_runs
 

@@ -197,7 +197,7 @@ class AsynchronySettings(SettingsGroup, question="Does the server wait for all?"
         bounds=WHOLE,
     )
     buffer_size: int | None = setting(
-        "Simulated: how many updates make a step of the server in asynchronous rounds, where whoever is done is "
+        "Simulated: number of updates that make a step of the server in asynchronous rounds. A client that is done is "
         "replaced at once, and a stale update counts less. Left open, with concurrency: rounds are synchronous.",
         None,
         bounds=WHOLE,

@@ -15,12 +15,12 @@ class ParticipationSettings(SettingsGroup, question="Who takes part?", basic=("f
     """Selection of the clients of a round: how many are asked, and which of them answer in time."""
 
     fraction_train: float = setting(
-        "Share of the clients that each round asks; with user-level noise, the probability with which each joins.",
+        "Share of the clients that each round asks; with user-level noise, the probability that each joins.",
         1.0,
         bounds=(LEAST, 1.0),
     )
     cohort_size: int | None = setting(
-        "How many clients' updates a round averages, sampled anew in each; left open: fraction-train of them.",
+        "Number of clients' updates that a round averages, sampled in each round; left open: fraction-train of them.",
         None,
         bounds=WHOLE,
     )
@@ -35,7 +35,7 @@ class ParticipationSettings(SettingsGroup, question="Who takes part?", basic=("f
         bounds=(1.0, 100.0),
     )
     drop_out: float = setting(
-        "Simulated: probability with which a client that is asked goes away without an answer. It stays charged.",
+        "Simulated: probability that a client that is asked goes away without an answer. It stays charged.",
         0.0,
         bounds=(0.0, 0.99),
     )

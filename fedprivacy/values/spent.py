@@ -80,7 +80,7 @@ REASONS = {
     ),
     "seed-in-deployment": Reason(
         "the client refused to train with a known seed",
-        "take seed out of the run: whoever knows it can remove the noise",
+        "take seed out of the run: anybody who knows it can remove the noise",
         refused=True,
     ),
     "no-guard": Reason(

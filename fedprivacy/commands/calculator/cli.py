@@ -13,13 +13,13 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 
 SAMPLING_RATE = Annotated[
-    float | None, typer.Option(help="Probability with which each record joins a step.", show_default=False)
+    float | None, typer.Option(help="Probability that each record joins a step.", show_default=False)
 ]
 NOISE = Annotated[
     float | None, typer.Option(help="Standard deviation of the noise over the clipping norm.", show_default=False)
 ]
 _ACCOUNTANT = Annotated[
-    str, typer.Option(help="Who computes it; pld gives the guarantee.", metavar="pld|rdp|gdp|advanced|basic|all")
+    str, typer.Option(help="Accountant; pld gives the guarantee.", metavar="pld|rdp|gdp|advanced|basic|all")
 ]
 STEPS = Annotated[int | None, typer.Option(help="Number of noisy steps, over all rounds.", show_default=False)]
 DELTA = Annotated[
@@ -27,10 +27,10 @@ DELTA = Annotated[
 ]
 RELATION = Annotated[
     NeighbouringRelation | None,
-    typer.Option(help="What is protected: whether a record is there, or what it says. Default: add-or-remove-one."),
+    typer.Option(help="Protected fact: that a record is there, or its contents. Default: add-or-remove-one."),
 ]
 ROWS = Annotated[int, typer.Option(help="The most records that one person has at a client.")]
-CLIENTS = Annotated[int, typer.Option(help="Clients at which one person has records, all with these trainings.")]
+CLIENTS = Annotated[int, typer.Option(help="Number of clients with records of one person, all with these trainings.")]
 HISTORY = Annotated[str, typer.Option(metavar="FILE", help="Instead of rate, noise, steps; - is stdin.")]
 
 
@@ -89,7 +89,7 @@ def sigma(
     sampling_rate: SAMPLING_RATE = None,
     steps: STEPS = None,
     relation: RELATION = None,
-    past: Annotated[str, typer.Option(metavar="FILE", help="What was spent already, like epsilon's --history.")] = "",
+    past: Annotated[str, typer.Option(metavar="FILE", help="Earlier trainings, like epsilon's --history.")] = "",
     as_json: Json = False,
 ) -> None:
     """Tell what noise a budget needs: the smallest noise multiplier. Reads no records, runs nothing."""

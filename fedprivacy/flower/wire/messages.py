@@ -169,7 +169,7 @@ class EnrolmentRequest(SignedMessage):
 
     Attributes:
         run_id: Flower's number of the run, in decimal: a request is of no use in another run.
-        client_key: hash of the key under which the client is registered: a request is of no use at another client.
+        client_key: hash of the client's registered key: a request is of no use at another client.
         signature: with the server's key.
     """
 

@@ -78,13 +78,13 @@ class ExecutionSettings(
         choices=AUTOCASTS,
     )
     out: str = setting("Folder for the results.", "")
-    name: str = setting("Name with which the run's folder begins. Left open: the task's.", "", check=_check_name)
+    name: str = setting("Beginning of the name of the run's folder. Left open: the task's.", "", check=_check_name)
     tags: str = setting(
         "Words to find the run by, separated by commas: 'fedprivacy runs --tag'.",
         "",
         check=partial(_check_words, "tags"),
     )
-    note: str = setting("What the run is for, in words for people.", "", check=partial(_check_words, "note"))
+    note: str = setting("The purpose of the run, in words for people.", "", check=partial(_check_words, "note"))
     ledger: str = setting(
         "Ledger to share over runs: an SQLite file, or postgresql+psycopg://user@host/name; left open: a simulation "
         "keeps its own in out.",
@@ -97,7 +97,7 @@ class ExecutionSettings(
         "",
     )
     trackers: str = setting(
-        f"Who else is told of every round, separated by commas: {', '.join(TRACKERS)} (offline). Each is an extra: "
+        f"Trackers told of every round, separated by commas: {', '.join(TRACKERS)} (offline). Each is an extra: "
         "pip install 'fedprivacy[tensorboard]'.",
         "",
         check=check_trackers,

@@ -69,8 +69,8 @@ class TaskSettings(SettingsGroup, question="Which model to begin with, and what 
         "",
     )
     held_out_evaluation: int = setting(
-        "Simulated: every so many rounds, and after the last one, each client's model is measured on records of its "
-        "own that the task holds out and declares public (Task.held_out); 0: after the last one alone.",
+        "Simulated: number of rounds between two measurements of each client's model; the last round is always "
+        "measured, and 0 means it alone. The task holds out the records and declares them public (Task.held_out).",
         0,
         bounds=(0, 10**9),
     )

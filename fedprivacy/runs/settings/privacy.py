@@ -52,7 +52,7 @@ class PrivacySettings(
         "flat",
         choices=CLIPPINGS,
     )
-    sampling_rate: float = setting("q, probability with which a record joins a local step.", bounds=SAMPLING_RATES)
+    sampling_rate: float = setting("q, probability that a record joins a local step.", bounds=SAMPLING_RATES)
     batch_size: float | None = setting(
         "Expected batch size, instead of sampling-rate: a client's q is this over its public shard size, at most 1. "
         "With noise-multiplier left open, each client has the least noise for its own q.",
@@ -60,7 +60,7 @@ class PrivacySettings(
         bounds=(1e-6, 1e9),
     )
     client_terms: str = setting(
-        f"What some clients have of their own: {TABLE_FORMS}; in Python, or a mapping. What is open is the "
+        f"Settings of single clients: {TABLE_FORMS}; in Python, or a mapping. A setting that is left open is the "
         "run's; noise that is open in both is the least that the client's own budget and rate allow.",
         "",
         check=client_terms.check_form,

@@ -15,7 +15,7 @@ class AlgorithmSettings(SettingsGroup, question="Which algorithm?", basic=("algo
     """Algorithm of the clients: their use of a round's local steps, and what they keep of their own."""
 
     algorithm: str = setting(
-        f"What clients do with a round's local steps: {', '.join(ALGORITHMS)}. fedavg: all train the global model; "
+        f"Algorithm of a round's local steps: {', '.join(ALGORITHMS)}. fedavg: all train the global model; "
         "the others keep something of their own.",
         DEFAULT_ALGORITHM,
         choices=ALGORITHMS,
