@@ -18,6 +18,10 @@ CONTENTS = {
         "tutorial/6-training",
         "tutorial/7-patients",
     ],
+    "Notebooks": [
+        "notebooks/README",
+        "notebooks/1-five-minutes",
+    ],
     "Before you train": [
         "how-to/choose-epsilon",
         "how-to/epsilon",
