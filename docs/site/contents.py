@@ -21,6 +21,7 @@ CONTENTS = {
     "Notebooks": [
         "notebooks/README",
         "notebooks/1-five-minutes",
+        "notebooks/2-your-table",
     ],
     "Before you train": [
         "how-to/choose-epsilon",
