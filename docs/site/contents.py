@@ -22,6 +22,7 @@ CONTENTS = {
         "notebooks/README",
         "notebooks/1-five-minutes",
         "notebooks/2-your-table",
+        "notebooks/3-patients",
     ],
     "Before you train": [
         "how-to/choose-epsilon",
