@@ -23,6 +23,7 @@ CONTENTS = {
         "notebooks/1-five-minutes",
         "notebooks/2-your-table",
         "notebooks/3-patients",
+        "notebooks/6-several-runs",
     ],
     "Before you train": [
         "how-to/choose-epsilon",
