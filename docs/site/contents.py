@@ -24,6 +24,7 @@ CONTENTS = {
         "notebooks/2-your-table",
         "notebooks/3-patients",
         "notebooks/6-several-runs",
+        "notebooks/7-table-one",
     ],
     "Before you train": [
         "how-to/choose-epsilon",
