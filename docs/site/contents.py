@@ -25,6 +25,7 @@ CONTENTS = {
         "notebooks/3-patients",
         "notebooks/6-several-runs",
         "notebooks/7-table-one",
+        "notebooks/8-audit-and-attack",
     ],
     "Before you train": [
         "how-to/choose-epsilon",
