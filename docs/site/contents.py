@@ -26,6 +26,7 @@ CONTENTS = {
         "notebooks/6-several-runs",
         "notebooks/7-table-one",
         "notebooks/8-audit-and-attack",
+        "notebooks/9-deployment",
     ],
     "Before you train": [
         "how-to/choose-epsilon",
