@@ -23,6 +23,7 @@ CONTENTS = {
         "notebooks/1-five-minutes",
         "notebooks/2-your-table",
         "notebooks/3-patients",
+        "notebooks/4-images",
         "notebooks/6-several-runs",
         "notebooks/7-table-one",
         "notebooks/8-audit-and-attack",
