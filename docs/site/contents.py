@@ -24,6 +24,7 @@ CONTENTS = {
         "notebooks/2-your-table",
         "notebooks/3-patients",
         "notebooks/4-images",
+        "notebooks/5-adapters",
         "notebooks/6-several-runs",
         "notebooks/7-table-one",
         "notebooks/8-audit-and-attack",
