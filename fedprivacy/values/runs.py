@@ -129,4 +129,5 @@ class Rows(list[dict[str, Any]]):
             for row in self[:_MOST_SHOWN]
         ]
         body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        return f"<table><tr>{heads}</tr>{body}</table>" + f"<p>and {len(self) - len(rows)} more</p>" * (len(self) > len(rows))
+        more = len(self) - len(rows)
+        return f"<table><tr>{heads}</tr>{body}</table>" + f"<p>and {more} more</p>" * bool(more)

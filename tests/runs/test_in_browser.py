@@ -82,7 +82,8 @@ COLOURS = """() => [...document.querySelectorAll("p, b, td, th")].map(element =>
 
 PAPERS = """() => [...document.querySelectorAll("svg")].map(svg => {
     const first = svg.querySelector("rect"), [inner, outer] = [first, svg].map(e => e.getBoundingClientRect());
-    return [first.getAttribute("fill"), Math.abs(inner.width - outer.width) + Math.abs(inner.height - outer.height) < 2];
+    const same = Math.abs(inner.width - outer.width) + Math.abs(inner.height - outer.height) < 2;
+    return [first.getAttribute("fill"), same];
 })"""
 
 
