@@ -18,6 +18,7 @@ GROUPS = dict.fromkeys(
         "tests/deploy/test_killed.py",
         "tests/deploy/test_containers.py",
         "tests/deploy/test_deploy_demo.py",
+        "tests/deploy/test_rehearsed.py",
         "tests/deploy/test_sandbox.py",
         "tests/deploy/test_wheel.py",
         "tests/privacy/test_logs.py",

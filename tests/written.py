@@ -5,6 +5,9 @@ import math
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.figures.reading import texts
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial"
@@ -12,6 +15,10 @@ NUMBER = r"\d+(?:\.\d+)?"
 
 AS_LARGE = 0.01
 """Relative tolerance of a number: other versions of numpy and torch round otherwise."""
+
+
+ON_ANOTHER_PROCESSOR = 0.03
+"""Relative tolerance of a number of a training: three of a hundred test records, by other rounding."""
 
 
 def script(name):
@@ -31,6 +38,17 @@ def alike(said, printed, within=AS_LARGE):
     assert re.sub(NUMBER, "#", said) == re.sub(NUMBER, "#", printed)
     pairs = zip(re.findall(NUMBER, said), re.findall(NUMBER, printed), strict=True)
     assert [(a, b) for a, b in pairs if not math.isclose(float(a), float(b), rel_tol=within)] == []
+
+
+def check_notebook(path):
+    """A notebook's page, run in the folder where we are, prints and draws what it says."""
+    page = pages.Page.run(path)
+    alike("\n".join(page.said), "\n".join(page.printed), ON_ANOTHER_PROCESSOR)
+    alike(page.text, page.corrected(), ON_ANOTHER_PROCESSOR)
+    for name, drawn in zip(page.shown, page.drawn, strict=True):
+        kept = (ROOT / "docs" / "images" / f"{name}.svg").read_text()
+        said, shown = ("\n".join(texts(ElementTree.fromstring(svg))) for svg in (kept, drawn))
+        alike(said, shown, ON_ANOTHER_PROCESSOR)
 
 
 def unproved(text):

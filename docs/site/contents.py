@@ -18,6 +18,18 @@ CONTENTS = {
         "tutorial/6-training",
         "tutorial/7-patients",
     ],
+    "Notebooks": [
+        "notebooks/README",
+        "notebooks/1-five-minutes",
+        "notebooks/2-your-table",
+        "notebooks/3-patients",
+        "notebooks/4-images",
+        "notebooks/5-adapters",
+        "notebooks/6-several-runs",
+        "notebooks/7-table-one",
+        "notebooks/8-audit-and-attack",
+        "notebooks/9-deployment",
+    ],
     "Before you train": [
         "how-to/choose-epsilon",
         "how-to/epsilon",

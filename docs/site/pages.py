@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import notebooks
 from contents import CONTENTS
 
 import fedprivacy
@@ -43,10 +44,19 @@ def gather(folder: Path) -> None:
             shutil.copyfile(image, there)
     with (folder / "index.md").open("a") as index:
         index.writelines(_listed(title, places) for title, places in CONTENTS.items())
+    notebooks.write(folder / "notebooks")
+    for page in notebooks.PAGES:
+        _offer(folder / "notebooks" / page.name)
     (folder / "reference" / "python.md").write_text(_python())
     (folder / "_static").mkdir()
     shutil.copyfile(HERE / "site.css", folder / "_static" / "site.css")
     shutil.copyfile(HERE / "conf.py", folder / "conf.py")
+
+
+def _offer(page: Path) -> None:
+    """Let a page offer itself as a notebook, below its title."""
+    title, text = page.read_text().split("\n", 1)
+    page.write_text(f"{title}\n\n{{download}}`This page as a notebook <{page.stem}.ipynb>`\n{text}")
 
 
 def pages() -> Mapping[str, str]:

@@ -1,10 +1,12 @@
-"""Runs pages with code: writes below each block what it prints, and draws the tutorial's figures.
+"""Runs pages with code: writes below each block what it prints and shows, and draws figures.
 
-python docs/tutorial/pages.py    # three minutes: the averaging attack asks more than a thousand times
+python docs/tutorial/pages.py           # ten minutes: the averaging attack asks more than a thousand times
+python docs/tutorial/pages.py PAGE...   # only these
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import re
@@ -28,14 +30,19 @@ from fedprivacy.figures.style import for_both_themes, to_svg
 FOLDER = Path(__file__).parent.resolve()
 ROOT = FOLDER.parents[1]
 IMAGES = ROOT / "docs" / "images"
+NOTEBOOKS = tuple(sorted((ROOT / "docs" / "notebooks").glob("[1-9]*.md")))
 PAGES = (
     *sorted(FOLDER.glob("[1-9]*.md")),
+    *NOTEBOOKS,
     ROOT / "docs" / "how-to" / "questions.md",
     ROOT / "docs" / "explanation" / "sharp-edges.md",
 )
 
 BLOCK = re.compile(r"```(python|sh)\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
 """Of which kind a block is, what it says, and what the page says that it prints."""
+
+SHOWN = re.compile(r"!\[[^\]]*\]\(\.\./images/(notebook-[\w-]+)\.svg\)")
+"""Name of a figure that a block shows."""
 
 SCRIPT = "python "
 """How a block begins that runs a script of the repository."""
@@ -48,12 +55,14 @@ class Page:
     Attributes:
         text: of the page.
         names: what its code has defined; under `script`, what its script has.
-        printed: what each block has printed.
+        printed: what each block has printed; as in a notebook, also the value of its last line.
+        drawn: the pictures that blocks have shown, in their order.
     """
 
     text: str
     names: Names
     printed: Sequence[str]
+    drawn: Sequence[str]
 
     @classmethod
     def run(cls, path: Path, *, scripts: bool = False) -> Page:
@@ -63,11 +72,11 @@ class Page:
             path: of the page.
             scripts: whether scripts are run, which take minutes. If not, what the page says that they print is kept.
         """
-        text, names, printed = path.read_text(), dict[str, Any](), []
+        text, names, printed, drawn = path.read_text(), dict[str, Any](), [], []
         for kind, block, said in BLOCK.findall(text):
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 if kind == "python":
-                    exec(compile(block, path.name, "exec"), names)
+                    drawn += _run_cell(block, path.name, names)
                 elif not block.startswith(SCRIPT):
                     out.write(_typed(block))
                 elif scripts:
@@ -75,12 +84,17 @@ class Page:
                 else:
                     out.write(said)
             printed.append(out.getvalue())
-        return cls(text, names, printed)
+        return cls(text, names, printed, drawn)
 
     @property
     def said(self) -> list[str]:
         """What the page says that each block prints."""
         return [said for _, _, said in BLOCK.findall(self.text)]
+
+    @property
+    def shown(self) -> list[str]:
+        """Names of the figures that the page says its blocks show."""
+        return SHOWN.findall(self.text)
 
     def corrected(self) -> str:
         """The page with what its blocks have printed."""
@@ -90,6 +104,21 @@ class Page:
 
 def _block(kind: str, block: str, printed: str) -> str:
     return f"```{kind}\n{block}```\n" + f"\n```text\n{printed}```\n" * bool(printed)
+
+
+def _run_cell(block: str, page: str, names: dict[str, Any]) -> list[str]:
+    """Run a block, print the value of its last line as a notebook shows it, or return it if it is a picture."""
+    *before, last = ast.parse(block).body
+    if not isinstance(last, ast.Expr):
+        exec(compile(block, page, "exec"), names)
+        return []
+    exec(compile(ast.Module(before, []), page, "exec"), names)
+    value = eval(compile(ast.Expression(last.value), page, "eval"), names)
+    if hasattr(value, "_repr_svg_"):
+        return [for_both_themes(value._repr_svg_())]
+    if value is not None:
+        sys.stdout.write(f"{value!r}\n")
+    return []
 
 
 def _typed(commands: str) -> str:
@@ -116,18 +145,22 @@ def picture(chart: alt.LayerChart) -> str:
     return for_both_themes(to_svg(chart))
 
 
-def renew() -> None:
-    """Run every page, correct what it says, and draw its figures."""
+def renew(*chosen: Path) -> None:
+    """Run every page, or those chosen, correct what they say, and draw their figures."""
     with tempfile.TemporaryDirectory() as elsewhere:
         pages = {}
-        for path in PAGES:
+        for path in chosen or PAGES:
             with contextlib.chdir(tempfile.mkdtemp(dir=elsewhere)):
-                pages[path.name] = Page.run(path, scripts=True)
-    for path in PAGES:
-        path.write_text(pages[path.name].corrected(), encoding="utf-8")
-    for name, (page, draw) in FIGURES.items():
-        (IMAGES / f"{name}.svg").write_text(picture(draw(pages[page].names)), encoding="utf-8")
+                pages[path] = Page.run(path, scripts=True)
+    drawn = {}
+    for path, page in pages.items():
+        path.write_text(page.corrected(), encoding="utf-8")
+        drawn |= dict(zip(page.shown, page.drawn, strict=True))
+    by_name = {path.name: page for path, page in pages.items()}
+    drawn |= {name: picture(draw(by_name[page].names)) for name, (page, draw) in FIGURES.items() if page in by_name}
+    for name, svg in drawn.items():
+        (IMAGES / f"{name}.svg").write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    renew()
+    renew(*(Path(each).resolve() for each in sys.argv[1:]))

@@ -159,5 +159,5 @@ def _follow(run: SupervisedProcess, rounds: Path, say: Callable[[str], None]) ->
 
 
 def _round_line(record: Mapping[str, Any]) -> str:
-    metrics = ", ".join(f"{name} {value:.3f}" for name, value in record["metrics"].items() if value is not None)
-    return f"round {record['round']}: {metrics}; largest epsilon {record['max_epsilon']:.3f}"
+    parts = [f"{name} {value:.3f}" for name, value in record["metrics"].items() if value is not None]
+    return f"round {record['round']}: {', '.join([*parts, 'largest epsilon'])} {record['max_epsilon']:.3f}"

@@ -24,6 +24,9 @@ class Figure:
         """Write the figure into a file: .svg, .png, .pdf, .html or .json (Vega-Lite)."""
         self.chart.save(str(path))
 
+    def __repr__(self) -> str:
+        return f"<Figure: {' '.join(self.chart.title.text)}>"
+
     def _repr_svg_(self) -> str:
         return to_svg(self.chart)
 

@@ -11,6 +11,7 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals, combined
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.unit import RECORD
+from fedprivacy.values.wording import count_text
 
 NOT_TOLD = "not told"
 """Text in place of the figures of a group that no client tells of."""
@@ -42,6 +43,13 @@ class Answers:
     asked: Questionnaire
     told: Mapping[str, Sequence[Told]]
     unit: str = RECORD.name
+
+    def __repr__(self) -> str:
+        questions, clients = count_text(len(self.asked.questions), "question"), count_text(len(self.told), "client")
+        return f"<Answers of {clients} to {questions}>"
+
+    def _repr_html_(self) -> str:
+        return self.federation._repr_html_()
 
     @property
     def federation(self) -> Rows:

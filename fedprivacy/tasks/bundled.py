@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ class DirichletSplit:
     @lru_cache(maxsize=4)  # noqa: B019 - by the split's values: each client of a simulation asks for the same draw
     def _drawn(self, labels: bytes, kind: str, num_partitions: int) -> list[NDArray[np.int64]]:
         # Imported here: a deployed client reads its folder and should not wait seconds for these in every round.
-        with needing_extras():
+        with needing_extras(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # in a notebook without widgets, tqdm warns that it needs them for bars
             from datasets import Dataset
             from flwr_datasets.partitioner import DirichletPartitioner
 

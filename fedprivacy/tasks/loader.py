@@ -104,7 +104,10 @@ def method_of(task: Task, call: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        file = inspect.getsourcefile(type(task))
+        try:
+            file = inspect.getsourcefile(type(task))
+        except (OSError, TypeError):  # a class of a notebook's cell, or of a shell
+            file = None
         raise TaskError(f"task {task.name}: {call} fails: {sources.told(error, file)}.") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -97,8 +98,12 @@ class AuditResult:
         return Verdict.CONSISTENT if self.lower <= self.upper else Verdict.VIOLATED
 
 
+_MOST_SHOWN = 50
+"""Maximum number of rows of a table in a notebook."""
+
+
 class Rows(list[dict[str, Any]]):
-    """Results as plain dictionaries with the same keys; convertible to a data frame.
+    """Results as plain dictionaries with the same keys; convertible to a data frame. A notebook shows a table.
 
     >>> rows = Rows([{"client_id": "client-0", "epsilon": 1.5}])
     >>> rows[0]["epsilon"]
@@ -116,3 +121,13 @@ class Rows(list[dict[str, Any]]):
         except ImportError as error:
             raise ImportError("pandas is not installed; pip install pandas, or use the rows as they are.") from error
         return pd.DataFrame.from_records(self)
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{html.escape(key)}</th>" for key in (self[0] if self else ()))
+        rows = [
+            [f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in row.values()]
+            for row in self[:_MOST_SHOWN]
+        ]
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        more = len(self) - len(rows)
+        return f"<table><tr>{heads}</tr>{body}</table>" + f"<p>and {more} more</p>" * bool(more)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from fedprivacy.audit.findings import Findings
+from fedprivacy.figures.style import PAPER
 from fedprivacy.runs.records.report import report_html
 from fedprivacy.runs.records.run import Run
 from tests.dashboard.browser import LEGIBLE, text_sizes
@@ -71,3 +73,33 @@ def test_a_notebook_shows_a_run_and_its_figures_without_a_network(page, tmp_path
     assert "exhausted" in page.locator("svg").first.text_content()
     assert page.evaluate(CLIPPED) == []
     assert (page.asked, page.complaints) == ([], [])
+
+
+COLOURS = """() => [...document.querySelectorAll("p, b, td, th")].map(element => {
+    const style = getComputedStyle(element);
+    return `${style.color} on ${style.backgroundColor}`;
+})"""
+
+PAPERS = """() => [...document.querySelectorAll("svg")].map(svg => {
+    const first = svg.querySelector("rect"), [inner, outer] = [first, svg].map(e => e.getBoundingClientRect());
+    const same = Math.abs(inner.width - outer.width) + Math.abs(inner.height - outer.height) < 2;
+    return [first.getAttribute("fill"), same];
+})"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("ink", "paper"), [("rgb(0, 0, 0)", "rgb(255, 255, 255)"), ("rgb(224, 224, 224)", "rgb(17, 17, 17)")]
+)
+def test_words_have_the_colours_of_a_notebook_s_theme_and_figures_a_paper_of_their_own(page, tmp_path, ink, paper):
+    run = Run(tmp_path, HISTORIES["exhausted"])
+    shown = [
+        run._repr_html_(),
+        Findings(subject="this code", seed=0, gates=())._repr_html_(),
+        run.figures.epsilon()._repr_svg_(),
+    ]
+    cells = "".join(f"<div>{cell}</div>" for cell in shown)
+    page.set_content(f"<!doctype html><body style='color: {ink}; background: {paper}'>{cells}")
+    assert len(page.evaluate(COLOURS)) > 20
+    assert set(page.evaluate(COLOURS)) == {f"{ink} on rgba(0, 0, 0, 0)"}
+    assert page.evaluate(PAPERS) == [[PAPER, True]] * 2

@@ -72,6 +72,14 @@ def test_a_task_s_table_is_that_of_the_source(tmp_path):
     assert offers_table(task) and table_of(task, SOURCE).numbers("part").tolist() == [0, 0, 0]
 
 
+def test_an_error_of_a_class_without_a_file_is_told_too():
+    """As in a notebook's cell, whose classes are of no file."""
+    cell = {"fp": fp, "Blobs": Blobs}
+    exec("class Typed(Blobs):\n    def table(self, source):\n        raise KeyError('age')", cell)
+    with pytest.raises(TaskError, match=r"table\(\) fails: KeyError: 'age' \(<string>, line 3\)"):
+        table_of(cell["Typed"](), SOURCE)
+
+
 def test_a_table_that_fails_or_is_none_is_told_with_the_method():
     class Failing(Blobs):
         def table(self, source):

@@ -76,7 +76,7 @@ class QuestionAccounts(Accounts[QuestionGrant]):
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AskResult(Answers):
     """The answers of all clients, and the cost of those that were asked now.
 
