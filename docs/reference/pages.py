@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +19,9 @@ import typer
 from sqlalchemy import Table
 
 import fedprivacy.runs.records.store.schema  # noqa: F401 - its tables stand beside the ledger's
+import fedprivacy.values.events as event_values
 from fedprivacy._support.settings import KIND_WORDS, Value, key_of, kind_of, range_words
+from fedprivacy.accounting import pld, rdp
 from fedprivacy.audit import findings_page
 from fedprivacy.commands.app import app
 from fedprivacy.flower.server.accounts import WITNESS
@@ -42,7 +46,24 @@ from fedprivacy.server.question_run import ANSWERS
 from fedprivacy.simulation.profile import TABLE
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS
 from fedprivacy.training.machine import MACHINE
+from fedprivacy.values.event_codec import MECHANISMS, as_fields
+from fedprivacy.values.events import (
+    FixedSizeSampledGaussian,
+    PoissonSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+    TruncatedPoissonSampledGaussian,
+)
 from fedprivacy.values.spent import REASONS
+
+EVENTS = (
+    PoissonSampledGaussian(0.01, 1.1),
+    PoissonSampledLaplace(0.01, 2.0),
+    RandomizedResponse(4, 0.8),
+    FixedSizeSampledGaussian(100, 10_000, 1.1),
+    TruncatedPoissonSampledGaussian(0.01, 1.1, records=10_000, largest_sample=200),
+)
+"""An example of every event that may have been executed."""
 
 FOLDER = Path(__file__).parent.resolve()
 
@@ -66,6 +87,7 @@ def pages() -> dict[str, str]:
         "run-folder.md": run_folder(),
         "ledger-tables.md": ledger_tables(),
         "wire.md": wire(),
+        "events.md": events(),
     }
     return {name: f"{_MADE}\n\n{text}\n" for name, text in made.items()}
 
@@ -288,6 +310,44 @@ sees](../explanation/threat-model.md)."""
         parts += [f"## {_spaced(message.__name__)}", f"`{message.name}`. {_summary(message)}"]
         parts.append(_table(["field", "type", "what"], rows))
     return "\n\n".join(parts)
+
+
+def events() -> str:
+    """Every event that may have been executed, and how stable events are."""
+    _, first, stable, _ = (inspect.getdoc(event_values) or "").split("\n\n")
+    parts = [
+        f"""# Events
+
+{_paragraphs(first)} [How epsilon follows from
+them](../explanation/accounting.md).
+
+## Stability
+
+{_paragraphs(stable)}
+
+## As text
+
+A guard's log, `fedprivacy epsilon --history` and the state of an accountant hold an event as JSON. A history is a list
+of them, each with its number of `steps`. The last columns are what a thousand steps of the example cost, by each
+accountant, at delta 1e-5; the smaller figure is reported.""",
+        _table(["event", "example", "epsilon by PLD", "epsilon by RDP"], [*map(_example, EVENTS)]),
+    ]
+    assert {type(event) for event in EVENTS} == set(MECHANISMS.values())
+    for event in EVENTS:
+        rows = [(f"`{name}`", words) for name, words in _attributes(type(event)).items()]
+        what, _, _ = (inspect.getdoc(event) or "").partition("\n\nAttributes:")
+        parts += [f"## `{type(event).__name__}`", _paragraphs(what), _table(["parameter", "what"], rows)]
+    return "\n\n".join(parts)
+
+
+def _example(event: Any) -> Sequence[str]:
+    history = {event: 1000}
+    bounds = (accountant.epsilon(history, 1e-5) for accountant in (pld, rdp))
+    return (
+        f"`{type(event).__name__}`",
+        f"`{json.dumps(as_fields(event))}`",
+        *("none" if math.isinf(bound) else f"{bound:.3g}" for bound in bounds),
+    )
 
 
 def _attributes(message: type) -> Mapping[str, str]:

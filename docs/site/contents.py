@@ -102,6 +102,7 @@ CONTENTS = {
         "reference/run-folder",
         "reference/ledger-tables",
         "reference/wire",
+        "reference/events",
         "reference/flower-versions",
         "reference/glossary",
     ],

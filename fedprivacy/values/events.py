@@ -5,6 +5,10 @@ event (`fedprivacy.mechanisms.gaussian_sum`), accountants compose events (`fedpr
 them, and grants and receipts carry them. There is no second place where the sampling rate or the noise multiplier is
 written.
 
+Ledgers and certificates outlive programs, so an event is stable: it is never removed, and no parameter ever changes its
+meaning. A mechanism with another parameter, or another guarantee, is another event. Every later version reads what an
+earlier one wrote.
+
 >>> event = PoissonSampledGaussian(sampling_rate=0.1, noise_multiplier=1.2)
 >>> history = {event: 400}  # 400 local steps
 """
@@ -55,8 +59,8 @@ class PoissonSampledGaussian(_Sum):
     Every record joins independently with probability `sampling_rate` q; the joined records' vectors, each of Euclidean
     norm at most C, are summed; every coordinate receives Gaussian noise of standard deviation `noise_multiplier` * C.
 
-    Formal guarantee (Mironov, Talwar, Zhang 2019; Zhu, Dong, Wang 2022): under the first two relations the release is
-    dominated in each direction by the pair (N(0, s^2), (1 - q) N(0, s^2) + q N(1, s^2)) with s = `noise_multiplier`.
+    Formal guarantee (Mironov, Talwar, Zhang 2019; Zhu, Dong, Wang 2022). Let s = `noise_multiplier`. Under the first
+    two relations the release is dominated in each direction by the pair (N(0, s^2), (1 - q) N(0, s^2) + q N(1, s^2)).
     Both relations therefore cost the same; they are kept apart because they promise different things. Replacing a
     record moves the sum by up to 2 C: without sampling, the pair is (N(0, s^2), N(2, s^2)).
 
@@ -123,8 +127,8 @@ class PoissonSampledLaplace(_Sum):
     value at most C, are summed; the sum receives Laplace noise of scale `noise_multiplier` * C. With q = 1 this is the
     Laplace mechanism (Dwork, McSherry, Nissim, Smith 2006).
 
-    Formal guarantee (Zhu, Dong, Wang 2022, arXiv 2106.08567): under the first two relations the release is dominated in
-    each direction by the pair (Lap(0, b), (1 - q) Lap(0, b) + q Lap(1, b)) with b = `noise_multiplier`. Replacing a
+    Formal guarantee (Zhu, Dong, Wang 2022, arXiv 2106.08567). Let b = `noise_multiplier`. Under the first two relations
+    the release is dominated in each direction by the pair (Lap(0, b), (1 - q) Lap(0, b) + q Lap(1, b)). Replacing a
     record moves the sum by up to 2 C: without sampling, the pair is (Lap(0, b), Lap(2, b)).
 
     Attributes:
@@ -155,14 +159,14 @@ class RandomizedResponse:
     them), otherwise it is true (Warner 1965; Kairouz, Bonawitz, Ramage 2016, arXiv 1602.07387). The truth is told with
     probability 1 - f + f / k altogether, and every other category with f / k.
 
-    Formal guarantee: the release itself is the pair; for two records of different categories, P puts 1 - f + f / k, f /
-    k, f / k ... on the categories, and Q the same with the first two exchanged. It is log(1 + k (1 - f) /
+    Formal guarantee: the release itself is the pair. For two records of different categories, P puts 1 - f + f / k, f /
+    k, f / k ... on the categories. Q has the same with the first two exchanged. The release is log(1 + k (1 - f) /
     f)-differentially private.
 
     Attributes:
         categories: k, at least 2.
         uniform_probability: f, in (0, 1] (at least 1e-300); dp_accounting's `noise_parameter`.
-        relation: `REPLACE_ONE`, the only one under which a record that answers always answers.
+        relation: `REPLACE_ONE`: with the others, a record might not answer at all.
     """
 
     categories: int
@@ -191,8 +195,8 @@ class FixedSizeSampledGaussian(_Sum):
 
     Formal guarantee (Zhu, Dong, Wang 2022, arXiv 2106.08567, Theorem 11; Balle, Barthe, Gaboardi 2018). Let P = N(2,
     s^2), Q = N(0, s^2), s = `noise_multiplier` and g = `sample_size` / `records`. Between shards that differ in one
-    record, the hockey-stick divergence of order a is at most that of ((1 - g) Q + g P, Q) for a >= 1, and at most that
-    of (P, (1 - g) P + g Q) for a < 1. Both directions have the same bound.
+    record, the hockey-stick divergence of order a >= 1 is at most that of ((1 - g) Q + g P, Q). For a < 1 it is at most
+    that of (P, (1 - g) P + g Q). Both directions have the same bound.
 
     Attributes:
         sample_size: records in a sample, at least 1.
@@ -228,8 +232,8 @@ class FixedSizeSampledGaussian(_Sum):
 class TruncatedPoissonSampledGaussian:
     """One release of a Gaussian sum over a Poisson sample that is cut down to a largest size.
 
-    As `PoissonSampledGaussian`, but a sample of more than `largest_sample` records is cut down to that many, whichever
-    are chosen: accelerators need static shapes.
+    As `PoissonSampledGaussian`, but a sample of more than `largest_sample` records is cut down to that many. It
+    does not matter how they are chosen. Accelerators need such static shapes.
 
     Formal guarantee (Chua et al. 2024, arXiv 2411.04205): let psi = Pr[Binomial(records, q) > `largest_sample`]. The
     release is within total variation psi of the one that is not cut down, whose pair is that of
@@ -241,7 +245,7 @@ class TruncatedPoissonSampledGaussian:
         noise_multiplier: sigma, standard deviation of the noise in units of the clipping norm, > 0 and finite.
         records: records of the shard, at least 1.
         largest_sample: most records in a sample, at least 1.
-        relation: `ZERO_OUT`: under the others, the number of records, hence psi, would differ or the cost would double.
+        relation: `ZERO_OUT`: under the others, the number of records and psi would differ, or the cost would double.
     """
 
     sampling_rate: float
