@@ -1,4 +1,7 @@
-"""The workflow that releases, and what it releases: on every Python that the project names, the same bytes again."""
+"""The workflow that releases, and what it releases: on every Python that the project names, the same bytes again.
+
+Beside it, the forms in which people report what is wrong.
+"""
 
 import re
 import subprocess
@@ -12,17 +15,36 @@ import yaml
 from tests.conftest import lacking
 from tests.house import ROOT
 
-WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+GITHUB = ROOT / ".github"
+WORKFLOW = GITHUB / "workflows" / "release.yml"
+FORMS = GITHUB / "ISSUE_TEMPLATE"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_workflow_is_valid():
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [
+        (WORKFLOW, "github-workflows"),
+        (FORMS / "config.yml", "github-issue-config"),
+        *((form, "github-issue-forms") for form in sorted(FORMS.glob("*.yml")) if form.stem != "config"),
+    ],
+    ids=lambda value: getattr(value, "stem", None),
+)
+def test_what_github_reads_is_valid(file, schema):
     check = Path(sys.executable).with_name("check-jsonschema")
     if not check.exists():
         lacking("no check-jsonschema; install the extra test")
-    command = [check, "--builtin-schema", "vendor.github-workflows", WORKFLOW]
+    command = [check, "--builtin-schema", f"vendor.{schema}", file]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_a_form_asks_for_no_secret_and_says_where_a_leak_is_reported():
+    words = (FORMS / "fault.yml").read_text()
+    assert "Report a vulnerability" in words and "Report a vulnerability" in (ROOT / "SECURITY.md").read_text()
+    assert "never paste real records" in words
+    heading = re.search(r'"([^"]*)" in (docs/[\w/-]+\.md)', (FORMS / "wish.yml").read_text())
+    assert f"## {heading[1]}\n" in (ROOT / heading[2]).read_text()
 
 
 def test_every_action_is_pinned_by_a_commit_and_says_of_which_version():
