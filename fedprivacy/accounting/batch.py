@@ -40,7 +40,7 @@ from fedprivacy.values.events import Event, History
 
 _PLANNED_AT_ONCE = 2**13
 _TRANSFORMED_AT_ONCE = 64  # events
-_EVALUATED_AT_ONCE, _FEW = 2**17, 2**16  # frequencies times histories
+_EVALUATED_AT_ONCE = 2**17  # frequencies times histories
 _MOST_PLANS = 6
 _MOST_LOSSES = 2**12  # discretised losses, of some thousand numbers each
 _MOST_REMEMBERED = 2**26  # numbers in spectra, half a gigabyte
@@ -169,7 +169,7 @@ class BatchComposer:
         level = np.minimum(needed, np.minimum.reduceat(computed, powers.indptr[:-1]))
         for some in _portions(level):
             places, part = _compact(powers[some])
-            spectrum = Spectrum.stacked([spectra[place] for place in places], int(level[some].max()))
+            spectrum = Spectrum.stacked([spectra[place] for place in places], grid, int(level[some].max()))
             yield some, Curves.of(grid, spectrum, level[some], part, deltas=deltas[some], estimates=estimates[some])
 
     def _spectra_of(self, columns: IntArray, direction: Direction, grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
@@ -208,10 +208,10 @@ def _compact(counts: csr_array) -> tuple[IntArray, csr_array]:
 
 
 def _portions(level: IntArray) -> Iterator[IntArray]:
-    """Yield groups of histories worth computing together: small ones, or those that need as many frequencies."""
-    if level.size * LEVELS[level.max()] <= _FEW:
-        yield np.arange(level.size)
-        return
+    """Yield groups of histories that need as many frequencies.
+
+    So the last bit of an epsilon tells nothing of the others that are computed with it: a resumed run has the same.
+    """
     for one in np.unique(level):
         rows = np.flatnonzero(level == one)
         size = max(1, _EVALUATED_AT_ONCE // int(LEVELS[one]))

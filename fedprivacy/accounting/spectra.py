@@ -115,9 +115,12 @@ class Spectrum(NamedTuple):
             )
 
     @classmethod
-    def stacked(cls, spectra: Sequence[Spectrum], level: int) -> Spectrum:
-        """Stack several spectra, a row for each, up to a level; zero where one has fewer frequencies."""
-        width = min(int(LEVELS[level]) + 1, max(one.angle.size for one in spectra))
+    def stacked(cls, spectra: Sequence[Spectrum], grid: LossGrid, level: int) -> Spectrum:
+        """Stack several spectra, a row for each, up to a level; zero where one has fewer frequencies.
+
+        How wide they are depends on grid and level alone: rounding, too, must not tell what was computed before.
+        """
+        width = min(int(LEVELS[level]), grid.points // 2) + 1
         log_magnitude, angle = np.full((len(spectra), width), -np.inf), np.zeros((len(spectra), width))
         for row, one in enumerate(spectra):
             size = min(one.angle.size, width)

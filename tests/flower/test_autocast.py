@@ -28,7 +28,8 @@ def way(folder):
 
 def test_a_run_computes_activations_in_it_and_is_charged_as_in_float32(tmp_path):
     half, whole = simulated(tmp_path / "half", autocast="bfloat16"), simulated(tmp_path / "whole")
-    assert way(tmp_path / "half") == "book-keeping in bfloat16" and "bfloat16" not in way(tmp_path / "whole")
+    assert way(tmp_path / "half").startswith("book-keeping in bfloat16")  # some processors: one row at a time
+    assert "bfloat16" not in way(tmp_path / "whole")
     model, exact = half.model().state_dict(), whole.model().state_dict()
     assert 1e-6 < max((model[name] - exact[name]).abs().max() for name in model) < 0.05  # the noise is the same
     assert all(tensor.dtype == torch.float32 for tensor in model.values())
