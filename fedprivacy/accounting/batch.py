@@ -137,8 +137,8 @@ class BatchComposer:
             for few, curves in self._curves(grid, Direction.REMOVE, part, some, planned.estimate[rows]):
                 larger[few] = curves.epsilons()
             found = np.flatnonzero(~np.isnan(larger))
-            doubtful = np.zeros(found.size, dtype=np.bool_)
             if found.size:
+                doubtful = np.zeros(found.size, dtype=np.bool_)
                 added = part[found], some[found], larger[found]
                 for few, curves in self._curves(grid.coarse, Direction.ADD, *added, rough=True):
                     doubtful[few] = curves.exceed(larger[found[few]])
@@ -263,13 +263,13 @@ class Curves:
         """
         rows = np.arange(level.size)
         lowest, beyond = kernel(grid)
-        weight = lowest[: spectrum.angle.shape[1]]
-        size = weight.size
+        size = spectrum.angle.shape[1]
+        weight = lowest[:size]
         kept = np.arange(size) <= LEVELS[level][:, None]
-        magnitude = np.exp(counts @ spectrum.log_magnitude[:, :size])
+        magnitude = np.exp(counts @ spectrum.log_magnitude)
         magnitude *= kept
         magnitude *= np.abs(weight)
-        angle = counts @ spectrum.angle[:, :size]
+        angle = counts @ spectrum.angle
         angle += np.angle(weight)
         series = np.empty((size, level.size), dtype=np.complex128)
         np.multiply(magnitude.T, np.cos(angle).T, out=series.real)

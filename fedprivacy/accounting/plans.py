@@ -33,10 +33,8 @@ _HALF_OCTAVE = math.log(2.0) / 2.0
 _REACHES = (10.0, 40.0)  # standard deviations of noise within which an event's largest loss is computed
 _FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
 _LEAST_EXCESS = 1e-3  # nats
-_GAPS: FloatArray = TILTS - TILTS[:, None]
-_INVERSE_GAPS: FloatArray = np.where(
-    _GAPS > 0.0, 1.0 / np.where(_GAPS > 0.0, _GAPS, 1.0), 1e100
-)  # [t, u]; never for u <= t
+_INVERSE_GAPS: FloatArray = np.full((TILTS.size, TILTS.size), 1e100)  # of t and u, 1 / (u - t); never for u <= t
+np.divide(1.0, TILTS - TILTS[:, None], out=_INVERSE_GAPS, where=TILTS[:, None] < TILTS)
 _KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
 
 

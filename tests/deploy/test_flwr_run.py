@@ -14,16 +14,9 @@ from fedprivacy.deploy.federation import flower_environment, free_ports, program
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.records.folder import read_history
 from tests.deploy.survivors import end, processes_of
+from tests.slow_starts import where_it_starts
 
 REPOSITORY = Path(__file__).parents[2]
-
-SLOW_STARTS = ("Failed to start local SuperLink within", ", in init_ray")
-"""In the log where the machine is too busy for the limits that have no setting; a user types the command again.
-
-Flower gives its SuperLink 15 seconds, and Ray 30 to its node (what fails then is `init_ray` of Flower's engine).
-"""
-
-TYPED = 3
 
 
 @pytest.mark.exhaustive
@@ -42,19 +35,20 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
     try:
         with Supervisor(tmp_path / "logs") as supervisor:
             command = [program("flwr"), "run", ".", "--stream", "--run-config", tmp_path / "run.toml"]
-            # Ray's workers import the app from the folder that the local SuperLink was started in.
-            for attempt in range(TYPED):
+
+            def typed(attempt):
+                """Type it, which must end well; Ray's workers import the app from this folder."""
                 out = tmp_path / f"out-{attempt}"
                 write_toml(tmp_path / "run.toml", {"": {"rounds": 2, "out": str(out)}})
                 run = supervisor.start(f"run-{attempt}", command, environment=environment, directory=REPOSITORY)
                 ended = supervisor.wait(run, timeout=600)
                 said = run.log.read_text()
-                if not any(words in said for words in SLOW_STARTS):
-                    break
-            assert ended == 0, said
+                assert ended == 0 and "Round 2: accuracy" in said and str(out) in said, said
+                return out, said
+
+            out, said = where_it_starts(typed)
             ls = [program("flwr"), "ls", "--format", "json"]
             listed = subprocess.run(ls, env=environment, capture_output=True, check=True, timeout=600, text=True)
-            assert "Round 2: accuracy" in said and str(out) in said, said
             statuses = [entry["status"] for entry in json.loads(listed.stdout)["runs"]]
             assert statuses.count("finished:completed") == 1, said  # a stream that ends with 0 may follow a failed run
             assert any("flower-superlink" in command for command in processes_of(tmp_path))

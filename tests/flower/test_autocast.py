@@ -22,7 +22,7 @@ def simulated(out, **settings):
 
 
 def way(folder):
-    """How a run computed gradients."""
+    """Return the method by which a run computed gradients."""
     return json.loads((folder / "machine.json").read_text())["gradients"]
 
 

@@ -27,8 +27,8 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from tests.commands.running import ENVIRONMENT
 from tests.flower import watched
 from tests.flower.blobs import Blobs, plan_of
-from tests.flower.slow_ray import where_ray_starts
 from tests.processes import all_end
+from tests.slow_starts import where_it_starts
 
 RESULTS = ("start.json", "rounds.jsonl", "model.safetensors")
 CLIENTS = 100
@@ -47,9 +47,9 @@ def address():
     Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)  # where the cluster's address is written
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
-        two = where_ray_starts(lambda _: Cluster(initialize_head=True, head_node_args=head))
+        two = where_it_starts(lambda _: Cluster(initialize_head=True, head_node_args=head))
         try:
-            where_ray_starts(lambda _: two.add_node(num_cpus=1, env_vars={watched.DOOMED: "yes"}))
+            where_it_starts(lambda _: two.add_node(num_cpus=1, env_vars={watched.DOOMED: "yes"}))
             yield two.address
         finally:
             two.shutdown()

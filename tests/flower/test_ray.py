@@ -3,14 +3,14 @@
 import pytest
 
 from tests.commands.running import fedprivacy, started, summary
-from tests.flower.slow_ray import where_ray_starts
+from tests.slow_starts import where_it_starts
 
 
 @pytest.mark.exhaustive
 def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
     options = ("--rounds", "2", "--clients", "3", "--seed", "3")
     engine = ("--engine", "ray", "--node-timeout", "600")
-    ray = where_ray_starts(
+    ray = where_it_starts(
         lambda attempt: summary(*options, *engine, "--out", f"ray-{attempt}", cwd=tmp_path, run=started)
     )
     here = summary(*options, "--out", "here", cwd=tmp_path)

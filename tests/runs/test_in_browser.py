@@ -7,6 +7,7 @@ from fedprivacy.figures.style import PAPER
 from fedprivacy.runs.records.report import report_html
 from fedprivacy.runs.records.run import Run
 from tests.dashboard.browser import LEGIBLE, text_sizes
+from tests.notebook import shown
 from tests.runs.histories import alike, unlike
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -65,8 +66,8 @@ def test_a_report_s_figures_are_legible_without_scrolling_sideways(page, name, w
 def test_a_notebook_shows_a_run_and_its_figures_without_a_network(page, tmp_path):
     run = Run(tmp_path, HISTORIES["exhausted"])
     figures = (run.figures.epsilon(), run.figures.accuracy(), run.figures.tradeoff(), run.figures.cost())
-    shown = [run._repr_html_(), *(figure._repr_svg_() for figure in figures)]
-    page.set_content("".join(f"<div class=cell>{cell}</div>" for cell in shown))
+    outputs = [shown(run), *(shown(figure, "image/svg+xml") for figure in figures)]
+    page.set_content("".join(f"<div class=cell>{cell}</div>" for cell in outputs))
     for cell in page.locator("div.cell").all():
         box = cell.locator("svg").bounding_box()
         assert box["width"] > 300 and box["height"] > 200
@@ -93,12 +94,12 @@ PAPERS = """() => [...document.querySelectorAll("svg")].map(svg => {
 )
 def test_words_have_the_colours_of_a_notebook_s_theme_and_figures_a_paper_of_their_own(page, tmp_path, ink, paper):
     run = Run(tmp_path, HISTORIES["exhausted"])
-    shown = [
-        run._repr_html_(),
-        Findings(subject="this code", seed=0, gates=())._repr_html_(),
-        run.figures.epsilon()._repr_svg_(),
+    outputs = [
+        shown(run),
+        shown(Findings(subject="this code", seed=0, gates=())),
+        shown(run.figures.epsilon(), "image/svg+xml"),
     ]
-    cells = "".join(f"<div>{cell}</div>" for cell in shown)
+    cells = "".join(f"<div>{cell}</div>" for cell in outputs)
     page.set_content(f"<!doctype html><body style='color: {ink}; background: {paper}'>{cells}")
     assert len(page.evaluate(COLOURS)) > 20
     assert set(page.evaluate(COLOURS)) == {f"{ink} on rgba(0, 0, 0, 0)"}

@@ -252,7 +252,7 @@ def _asked(found: _Found, task: Scored, sigma: float) -> Iterator[tuple[AskedCli
     for number, position in enumerate(positions):
         shard = _scored_shard(torch.full(((0, 3, 40)[number % 3], _SCORES), _RAISES), task)
         yield client.holding(shard), found.grant(noise_multiplier=sigma, **position)
-    secret = AskedClient(task, _scored_shard([], task), device=audited.device, autocast=audited.autocast)
+    secret = audited.client_of(task, _scored_shard([], task), secret=True)
     for _ in range(2):
         yield secret, found.grant(noise_multiplier=sigma)
     yield client.colleague(), found.grant(noise_multiplier=sigma)

@@ -127,9 +127,16 @@ class Audited:
         """A seeded client of the task, without a record."""
         return self.client_of(self.task, without_records(self.shard))
 
-    def client_of(self, task: Task, shard: Shard) -> AskedClient:
-        """A new client of any task: nothing that was computed for another one is kept for it."""
-        return AskedClient(task, shard, seed=self.seed, device=self.device, autocast=self.autocast)
+    def client_of(self, task: Task, shard: Shard, *, secret: bool = False) -> AskedClient:
+        """A new client of any task: nothing that was computed for another one is kept for it.
+
+        Args:
+            task: model, loss and what it makes public.
+            shard: its records.
+            secret: whether its randomness is unknown, as in a deployment, instead of seeded.
+        """
+        seed = None if secret else self.seed
+        return AskedClient(task, shard, seed=seed, device=self.device, autocast=self.autocast)
 
     @cached_property
     def parameters(self) -> Parameters:

@@ -167,7 +167,7 @@ class _Blank:
     def _others(self) -> Iterator[tuple[str, AskedClient]]:
         """Another client of the run; and clients with secret randomness, one of which is asked twice."""
         yield "another client", self.client.colleague()
-        secret = AskedClient(self.task, self.records(0), device=self.audited.device, autocast=self.audited.autocast)
+        secret = self.audited.client_of(self.task, self.records(0), secret=True)
         yield "a client with secret randomness", secret
         yield "a client with secret randomness, asked again", secret
         yield "another client with secret randomness", secret.colleague()

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fedprivacy.audit.gates.alarms import Alarms
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.our_client.known_gradients import like, shard_of, zeros_for
-from fedprivacy.audit.real_client import AskedClient
 from fedprivacy.audit.subject import Counts, Effort, Pairs, Samples
 
 _SILENT = 1e-6
@@ -63,8 +62,7 @@ def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]
     records, norm = min(max(math.ceil(_EXPECTED / rate), fewest), most), audited.grant.clipping_norm
     task = like(audited, [records])
     shard, zeros = shard_of(_LONG * norm * torch.eye(records)), zeros_for(task)
-    client = audited.client_of(task, shard)
-    secret = AskedClient(task, shard, device=audited.device, autocast=audited.autocast)
+    client, secret = audited.client_of(task, shard), audited.client_of(task, shard, secret=True)
     steps = 1 if audited.grant.adaptive is not None else _STEPS
     grant = audited.asking(sampling_rate=rate, noise_multiplier=_SILENT, steps=steps)
     positions = audited.positions(16 if audited.effort is Effort.QUICK else 100)

@@ -442,8 +442,8 @@ def part_of(task: Task, settings: RunConfig, part: int, parts: int) -> LocalClie
     source = ShardSource(partition_id=part, num_partitions=parts)
     shard = works_on(task, simulated_shard(task, part, parts, settings.device))
     name = simulated_client_id(part, parts)
-    client = LocalClient(name, task, shard, None, None, source, WHATEVER_IS_ASKED, settings.seed, parts)
-    return replace(client, autocast=autocast_of(settings.autocast))
+    of_run = WHATEVER_IS_ASKED, settings.seed, parts
+    return LocalClient(name, task, shard, None, None, source, *of_run, autocast=autocast_of(settings.autocast))
 
 
 @lru_cache(maxsize=16)
@@ -460,8 +460,8 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
     guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter, unit=unit_of(task))
     source = ShardSource(folder=settings.folder)
     kept = KeptInFolder(kept_beside(settings.guard))
-    own = LocalClient(settings.client_id, task, shard, guard, settings.key, source, settings.answerable, None, 0, kept)
-    return replace(own, autocast=autocast_of(settings.autocast))
+    own = settings.client_id, task, shard, guard, settings.key, source, settings.answerable
+    return LocalClient(*own, None, 0, kept, autocast_of(settings.autocast))
 
 
 @cache

@@ -56,4 +56,4 @@ def autocast_of(name: str) -> torch.dtype | None:
     """The type in which activations are computed, by its name, one of `AUTOCASTS`; None: float32, as models are."""
     import torch
 
-    return {"bfloat16": torch.bfloat16}.get(name)
+    return None if name == AUTOCASTS[0] else getattr(torch, name)
