@@ -5,9 +5,9 @@ SLOW_STARTS = (
     ", in init_ray",
     "The current node timed out during startup",
 )
-"""Words of Flower or Ray where a start took too long: 15 seconds for a SuperLink, 30 for Ray's node, without a setting.
+"""Words of Flower or Ray where a start took too long: a SuperLink's 15 seconds, or those of a helper of Ray's node.
 
-`init_ray` of Flower's engine is what fails then, in a traceback. A user types the command again.
+Neither has a setting. `init_ray` of Flower's engine is what fails then, in a traceback. A user types the command again.
 """
 
 

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.exhaustive
+@pytest.mark.alone
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="flwr detaches a SuperLink that only /proc can find"
 )

@@ -56,9 +56,9 @@ def address():
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def one_process(tmp_path_factory):
     """What the run leaves in one process."""
-    with contextlib.chdir(tmp_path_factory.mktemp("alone")):
+    with contextlib.chdir(tmp_path_factory.mktemp("one")):
         simulated()
         return results()
 
@@ -74,12 +74,13 @@ def results():
 
 
 @pytest.mark.exhaustive
-def test_two_machines_have_the_bytes_of_one_process(address, alone, monkeypatch, capfd):
+@pytest.mark.alone
+def test_two_machines_have_the_bytes_of_one_process(address, one_process, monkeypatch, capfd):
     """Each shard is opened by the worker that trains it, and besides by the trial, before anything is started."""
     monkeypatch.setenv("RAY_ADDRESS", address)
     handler = signal.getsignal(signal.SIGTERM)
     simulated(ray_address="auto")
-    assert results() == alone
+    assert results() == one_process
     here, opened = os.getpid(), watched.opened()
     assert sorted(opened) == list(range(CLIENTS))
     assert [part for part, processes in opened.items() if here in processes] == [0, CLIENTS - 1]
@@ -92,7 +93,8 @@ def test_two_machines_have_the_bytes_of_one_process(address, alone, monkeypatch,
 
 
 @pytest.mark.soak
-def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alone):
+@pytest.mark.alone
+def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, one_process):
     """The terminal's signal reaches the command alone; the run goes on with the bytes of one that nobody stopped."""
     Path("watched.py").write_text(Path(watched.__file__).read_text())
     command = ("simulate", "--task", "watched.py:Watched", "--clients", str(CLIENTS), "--seed", "1", "--out", "run")
@@ -119,15 +121,16 @@ def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alo
     assert len(processes) == 3 and all_end(processes, 60.0)
     watched.STILL.unlink()
     fp.simulate(resume="run", progress=False)
-    assert results()["model.safetensors"] == alone["model.safetensors"]
+    assert results()["model.safetensors"] == one_process["model.safetensors"]
 
 
 @pytest.mark.exhaustive
-def test_a_machine_that_dies_in_a_round_changes_nothing(address, alone, caplog):
+@pytest.mark.alone
+def test_a_machine_that_dies_in_a_round_changes_nothing(address, one_process, caplog):
     """Nor does a client pay twice: those that were trained there train again elsewhere, for what was charged."""
     watched.DEADLY.touch()
     simulated(ray_address=address)
-    assert results() == alone
+    assert results() == one_process
     (death,) = [record.message for record in caplog.records if "died" in record.message]
     assert "another one takes its clients" in death
     again = [processes for processes in watched.opened().values() if len(set(processes) - {os.getpid()}) == 2]

@@ -7,6 +7,7 @@ from tests.slow_starts import where_it_starts
 
 
 @pytest.mark.exhaustive
+@pytest.mark.alone
 def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
     options = ("--rounds", "2", "--clients", "3", "--seed", "3")
     engine = ("--engine", "ray", "--node-timeout", "600")
