@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 
 import fedprivacy as fp
 from fedprivacy.accounting import pld
+from fedprivacy.accounting.risk import Risk
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
@@ -375,6 +376,20 @@ def test_the_model_of_an_object_needs_the_object(blobs):
     with pytest.raises(TaskError, match="object:Coins was given beside it"):
         fp.open_run(blobs.folder, Coins()).model()
     assert not fp.open_run(blobs.folder).model(Blobs()).training
+    with pytest.raises(TaskError, match=r"write model\(client_id='client-0'\)"):
+        blobs.model("client-0")
+
+
+def test_a_run_tells_the_risk_at_the_client_that_has_spent_most(blobs, tmp_path):
+    worst = max(blobs.clients, key=lambda client: client["epsilon"])
+    with Ledger(f"sqlite:///{blobs.folder}/ledger.db") as ledger:
+        account = ledger.accounts(ids := ledger.dataset_ids())[f"{ids[0].rpartition('/')[0]}/{worst['client_id']}"]
+    charged = Risk.of_history(account.history, worst["delta"])
+    for risk in (blobs.risk, fp.open_run(blobs.folder).risk):
+        assert risk.found(0.05) == charged.found(0.05) and risk.epsilon == pytest.approx(worst["epsilon"], rel=1e-6)
+    plain = simulate(Blobs(), privacy=False, rounds=2, out=tmp_path / "plain")
+    with pytest.raises(RunFolderError, match="plain' has no client with privacy: nothing bounds"):
+        _ = plain.risk
 
 
 def test_what_is_not_written_yet_is_said_to_be_missing(blobs, tmp_path):

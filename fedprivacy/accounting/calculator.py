@@ -60,9 +60,10 @@ def epsilon(
 
 def risk(
     *,
-    sampling_rate: float,
-    noise_multiplier: float,
-    steps: int,
+    sampling_rate: float | None = None,
+    noise_multiplier: float | None = None,
+    steps: int | None = None,
+    epsilon: float | None = None,
     delta: float,
     relation: NeighbouringRelation | str = NeighbouringRelation.ADD_OR_REMOVE_ONE,
     past: History | None = None,
@@ -70,6 +71,8 @@ def risk(
     clients_per_person: int = 1,
 ) -> Risk:
     """Return the most that an attacker who sees the noisy result of every step of DP-SGD finds out about one record.
+
+    Give either the training or, of any other mechanism, its epsilon. `Run.risk` is that of a run.
 
     Formal guarantee: upper bounds from the whole privacy profile; see `fedprivacy.accounting.risk`.
 
@@ -80,10 +83,16 @@ def risk(
     >>> round(float(risk.found(0.01)), 3), round(risk.advantage, 2), round(risk.right(0.01, prior=0.01), 3)
     (0.029, 0.16, 0.029)
 
+    An epsilon and its delta are one point of that profile, and bound less:
+
+    >>> round(float(fp.risk(epsilon=risk.epsilon, delta=1e-5).found(0.01)), 3)
+    0.062
+
     Args:
         sampling_rate: q, probability with which each record joins a step, in (0, 1].
         noise_multiplier: sigma, standard deviation of the noise in clipping norms, > 0.
         steps: number of noisy steps, over all rounds, at least 1.
+        epsilon: privacy loss at `delta`, of any mechanism that keeps them; then everything else is left out.
         delta: delta of the epsilon that the risk states beside it, in (0, 1).
         relation: protected fact: the presence of a record ("add-or-remove-one"), or its content ("zero-out").
         past: numbers of earlier executions on the same records, by event; None: none.
@@ -91,8 +100,18 @@ def risk(
         clients_per_person: the clients at which one person has records; each trains, and has trained, as given here.
 
     Raises:
-        ValueError: as `epsilon`.
+        ValueError: as `epsilon`; or a training is given beside an epsilon, or without all of its numbers.
     """
+    if epsilon is not None:
+        training_given = any(each is not None for each in (sampling_rate, noise_multiplier, steps, past))
+        if training_given or (rows_per_person, clients_per_person) != (1, 1):
+            raise ValueError(
+                f"epsilon is {epsilon:g}, which tells nothing of a training, nor of a person with several records; "
+                "leave out either it or these."
+            )
+        return Risk.of_budget(epsilon, delta)
+    if sampling_rate is None or noise_multiplier is None or steps is None:
+        raise ValueError("a training is missing; give sampling_rate, noise_multiplier and steps, or epsilon alone.")
     training = _training(sampling_rate, noise_multiplier, steps, relation, past)
     return Risk.of_history(of_person(training, rows_per_person, clients_per_person), delta)
 

@@ -387,11 +387,8 @@ def opened_ledger(ledger: str, *, new: bool = False, upgrade: bool = False) -> I
             raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote (--ledger).")
         if new:
             check_folder(url)
-        opened = Ledger(url, upgrade=new or upgrade)
-        try:
+        with Ledger(url, upgrade=new or upgrade) as opened:
             yield opened
-        finally:
-            opened.close()
 
 
 def _verified_text(verified: Verified) -> str:

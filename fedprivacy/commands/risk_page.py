@@ -103,7 +103,7 @@ def of_run(folder: Path, person: Person) -> list[StatedRisk]:
     history = read_history(folder)
     last, subjects = history.last, []
     if history.facts.private and last.spent:
-        worst = max(last.spent.values(), key=lambda client: client.epsilon)
+        worst = history.worst
         name = f"{worst.client_id}, which has spent most of {folder}"
         if last.most_charged:
             unit = Unit.of(history.unit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Collection, Iterable, Mapping, Set
+from typing import Self
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -459,8 +460,14 @@ class Ledger:
         return self.database.read(work)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection; `with Ledger(url) as ledger:` does at its end."""
         self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _words(a: Allowance) -> str:

@@ -7,6 +7,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from fedprivacy.accounting import pld
+from fedprivacy.accounting.calculator import risk
 from fedprivacy.accounting.pairs import Direction
 from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.risk import Risk
@@ -163,3 +164,26 @@ def test_what_is_out_of_range_is_refused():
     mixed = TRAINING | {PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT): 1}
     with pytest.raises(ValueError, match="mixes the neighbouring relations"):
         Risk.of_history(mixed, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        ({}, "a training is missing; give sampling_rate, noise_multiplier and steps, or epsilon alone"),
+        ({"sampling_rate": 0.1, "steps": 10}, "a training is missing"),
+        ({"epsilon": 2.0, "steps": 10}, "epsilon is 2, which tells nothing of a training"),
+        ({"epsilon": 2.0, "past": {}}, "epsilon is 2"),
+        ({"epsilon": 2.0, "rows_per_person": 3}, "nor of a person with several records; leave out"),
+        ({"epsilon": -2.0}, "epsilon is -2"),
+    ],
+)
+def test_a_risk_is_of_a_training_or_of_an_epsilon(beside, said):
+    with pytest.raises(ValueError, match=said):
+        risk(**beside, delta=1e-5)
+
+
+def test_the_risk_of_an_epsilon_is_above_that_of_a_training_that_has_it():
+    training = risk(sampling_rate=0.1, noise_multiplier=2.0, steps=300, delta=1e-5)
+    alone = risk(epsilon=training.epsilon, delta=1e-5)
+    assert (alone.epsilon, alone.delta) == (training.epsilon, training.delta)
+    assert (alone.found(RATES) >= training.found(RATES)).all() and alone.found(0.05) > 1.5 * training.found(0.05)

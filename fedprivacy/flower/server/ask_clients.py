@@ -184,9 +184,8 @@ def answered_before(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequen
     if not Ledger.exists(plan.config.ledger):
         return {}
     datasets = {client_id: dataset_id(plan.task, client_id) for client_id in client_ids}
-    ledger = Ledger(plan.config.ledger)
-    stored = [ledger.answers(codec.as_text(question), list(datasets.values())) for question in asked.questions]
-    ledger.close()
+    with Ledger(plan.config.ledger) as ledger:
+        stored = [ledger.answers(codec.as_text(question), list(datasets.values())) for question in asked.questions]
     return {
         client_id: tuple(
             _reread(question, each[dataset][-1]) for question, each in zip(asked.questions, stored, strict=True)

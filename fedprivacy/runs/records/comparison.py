@@ -172,7 +172,7 @@ class Comparison:
     def _row(self, name: str, run: Run) -> dict[str, Any]:
         history, facts = run.history, run.history.facts
         best = best_of(history, self.metric)
-        worst = max(history.last.spent.values(), key=lambda client: client.epsilon)
+        worst = history.worst
         return {
             "run": name,
             "folder": str(run.folder),

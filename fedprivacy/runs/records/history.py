@@ -30,10 +30,11 @@ from fedprivacy.values.series import (
     stride,
     thinned,
 )
-from fedprivacy.values.spent import ClientStanding
+from fedprivacy.values.spent import ClientSpent, ClientStanding
 from fedprivacy.values.unit import RECORD
 
 if TYPE_CHECKING:
+    from fedprivacy.accounting.risk import Risk
     from fedprivacy.runs.records.store import StoredRun
 
 MOST_ROWS = 40
@@ -115,6 +116,22 @@ class RunHistory:
     def last(self) -> RoundResult:
         """The state now: after the last round, or before the first."""
         return self.rounds[-1] if self.rounds else self.start
+
+    @property
+    def worst(self) -> ClientSpent:
+        """The account of the client that has spent most."""
+        return max(self.last.spent.values(), key=lambda client: client.epsilon)
+
+    @cached_property
+    def risk(self) -> Risk | None:
+        """The risk of one unit at that client; None: the run has no privacy, or no client yet."""
+        from fedprivacy.accounting.risk import Risk
+
+        if not (self.facts.private and self.last.spent):
+            return None
+        charged, delta = self.last.most_charged, self.worst.delta
+        # A run of an earlier version tells its epsilon alone.
+        return Risk.of_history(charged, delta) if charged else Risk.of_budget(self.worst.epsilon, delta)
 
     @cached_property
     def metrics(self) -> list[str]:

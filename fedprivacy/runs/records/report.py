@@ -28,7 +28,7 @@ from fedprivacy.runs.records.risk_figure import risk_figure
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
-from fedprivacy.values.spent import ClientSpent, reason_of
+from fedprivacy.values.spent import reason_of
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import plural, written_out
 
@@ -72,8 +72,7 @@ def report_html(history: RunHistory) -> str:
     drawings = [for_every_screen(lambda width, below: figures.metric_figure(series, width=width), FIGURE_WIDTH)]
     if series.facts.private:
         drawings.append(for_every_screen(partial(figures.epsilon_figure, series), FIGURE_WIDTH))
-    worst = max(spent.values(), key=lambda client: client.epsilon)
-    risk = _risk(history, worst) if series.facts.private else None
+    worst, risk = history.worst, history.risk
     if risk:
         drawings.append(for_every_screen(partial(_risk_figure, risk, Unit.of(history.unit).name), FIGURE_WIDTH))
     budgets = {client.budget_epsilon for client in spent.values()}
@@ -104,12 +103,6 @@ def report_html(history: RunHistory) -> str:
 
 def _risk_figure(risk: Risk, unit: str, width: int, below: bool) -> alt.LayerChart:
     return risk_figure(risk, unit, width)  # its labels stand in the plot, however narrow it is
-
-
-def _risk(history: RunHistory, worst: ClientSpent) -> Risk:
-    """The risk at the client that has spent most; a run of an earlier version tells its epsilon alone."""
-    charged = history.last.most_charged
-    return Risk.of_history(charged, worst.delta) if charged else Risk.of_budget(worst.epsilon, worst.delta)
 
 
 def _by_rows(history: RunHistory, delta: float) -> dict[int, Risk]:

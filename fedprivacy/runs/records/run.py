@@ -24,6 +24,7 @@ from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsil
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from fedprivacy.accounting.risk import Risk
     from fedprivacy.figures import RunFigures
     from fedprivacy.tasks import Task
     from fedprivacy.training.machine import Machine
@@ -43,6 +44,8 @@ class Run:
     (2, ['accuracy', 'loss'], 'report.html')
     >>> run.clients[0]["client_id"], run.clients[0]["epsilon"] <= run.clients[0]["budget_epsilon"]
     ('client-0', True)
+    >>> 0.01 < float(run.risk.found(0.01)) < 1.0
+    True
     >>> run.figures.epsilon("client-0").save("epsilon.svg")
     >>> run.model()
     Linear(in_features=30, out_features=2, bias=True)
@@ -84,6 +87,17 @@ class Run:
     def user_level(self) -> UserLevelSpent | None:
         """The privacy loss of any client as a whole, an account of its own; None: the run has no user-level noise."""
         return self.history.last.user_level
+
+    @property
+    def risk(self) -> Risk:
+        """The most that an attacker finds out about one unit at the client that has spent most, over all its runs.
+
+        Raises:
+            RunFolderError: the run has no privacy, or no client yet.
+        """
+        if self.history.risk is None:
+            raise RunFolderError(f"'{self.folder}' has no client with privacy: nothing bounds what an attacker finds.")
+        return self.history.risk
 
     @property
     def machine(self) -> Machine | None:
@@ -193,9 +207,11 @@ class Run:
         from safetensors import safe_open
         from torch import nn
 
-        from fedprivacy.tasks.loader import agreed
+        from fedprivacy.tasks.loader import TaskError, agreed
         from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 
+        if isinstance(task, str):
+            raise TaskError(f"the task is '{task}', a text; for a client's model, write model(client_id='{task}').")
         model = agreed(str(self.settings["task"]), task or self._task).model()
         with safe_open(self._written(MODEL), framework="pt") as file:
             names = file.keys()
