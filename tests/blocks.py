@@ -17,7 +17,7 @@ from tests.terminal import built
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/**/*.md", "clients/*.md", "server/*.md", "simulations/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "clients/*.md", "server/*.md")
     for page in ROOT.glob(pattern)
     if page.name != "CHANGELOG.md"  # which tells of what is gone
 )

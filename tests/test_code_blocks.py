@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,7 +17,8 @@ from tests.blocks import BLOCK, PAGES, SHELL, Python, blocks, commands, mistyped
 from tests.house import ROOT
 from tests.terminal import CliRunner
 
-KINDS = {*SHELL, "python", "toml", "json", "yaml", "text", "diff"}
+KINDS = {*SHELL, "python", "toml", "json", "yaml", "text", "diff", "pycon"}
+"""Kinds of blocks; the last are examples of docstrings, which run there."""
 
 WITH_PYTHON = {place_of(page): page for page in PAGES if blocks(page, "python")}
 
@@ -101,6 +103,17 @@ def test_the_python_of_a_page_runs_in_order_as_a_reader_types_it(place, tmp_path
                 exec(code, dict(names))
         else:
             exec(code.replace(large, small), names)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("undrawn")
+def test_the_task_of_patients_trains_as_its_page_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = WITH_PYTHON["how-to/patients.md"]
+    (task,), (typed,) = blocks(page, "python"), commands("".join(blocks(page, *SHELL)))
+    Path("visits.py").write_text(task)
+    done = CliRunner().invoke(app, typed[1:])
+    assert done.exit_code == 0, done.output
 
 
 def test_what_other_tests_run_and_what_is_not_run_is_there():

@@ -139,6 +139,7 @@ class PoissonSampledLaplace(_Sum):
     Laplace mechanism (Dwork, McSherry, Nissim, Smith 2006).
 
     >>> from fedprivacy.accounting import pld
+    >>> from fedprivacy.values.events import PoissonSampledLaplace
     >>> released = PoissonSampledLaplace(sampling_rate=1.0, noise_multiplier=2.0)
     >>> round(pld.epsilon({released: 1}, delta=1e-9), 3)  # 1 / b, for one release of all records
     0.5
