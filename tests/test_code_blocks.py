@@ -106,7 +106,6 @@ def test_the_python_of_a_page_runs_in_order_as_a_reader_types_it(place, tmp_path
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("undrawn")
 def test_the_task_of_patients_trains_as_its_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = WITH_PYTHON["how-to/patients.md"]
