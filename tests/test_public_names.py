@@ -1,7 +1,11 @@
 """Nothing public disappears without a word: scripts and run files of the version before go on working."""
 
+import importlib
+import inspect
 from pathlib import Path
 
+import fedprivacy as fp
+from tests.blocks import PAGES, Python, blocks
 from tests.public_names import public_names
 
 FILE = Path(__file__).parent / "public_names.txt"
@@ -12,3 +16,42 @@ def test_every_public_name_of_before_is_there_and_new_ones_are_written_down():
     before, now = FILE.read_text().splitlines(), public_names()
     assert sorted(set(before) - set(now)) == []
     assert sorted(set(now) - set(before)) == []
+
+
+WITHOUT_EXAMPLE = {
+    "fedprivacy.audit.apps.App": "an audit takes half a minute; docs/how-to/audit.md has two, which tests run",
+    "fedprivacy.audit.apps.Settings": "an app states them there",
+    "fedprivacy.audit.apps.audit_app": "the audit of docs/notebooks/8-audit-and-attack.md, which a test runs",
+    "fedprivacy.training.algorithms.LocalRound": "an argument in the example of Algorithm",
+    "fedprivacy.training.algorithms.LocalUpdate": "the result in the example of Algorithm",
+    "fp.reproductions.Measured": "the result in the example of fp.reproduce",
+    "fp.reproductions.Reproduction": "the example of fp.reproduce is one",
+    "fp.reproductions.Workplace": "an argument in the example of fp.reproduce",
+}
+"""Public names whose use another example shows, and which."""
+
+
+def offered():
+    """Public functions and classes: those of the front door, of its rooms, and what pages import from elsewhere."""
+    for door, value in {"fp": fp, "fp.tasks": fp.tasks, "fp.reproductions": fp.reproductions}.items():
+        yield from ((f"{door}.{name}", getattr(value, name)) for name in value.__all__)
+    yield from ((f"fp.ask.{name}", getattr(fp.ask, name)) for name in dir(fp.ask) if not name.startswith("_"))
+    reader = Python()
+    for page in PAGES:
+        for code in blocks(page, "python"):
+            reader.read(code)
+    for name in reader.imported:
+        if name.startswith("fedprivacy."):
+            module, _, own = name.rpartition(".")
+            yield name, getattr(importlib.import_module(module), own)
+
+
+def test_every_public_function_and_class_has_an_example_which_is_run_with_the_tests():
+    """An example that trains goes into SLOW of conftest.py."""
+    explained = {
+        name: value
+        for name, value in offered()
+        if callable(value) and not (inspect.isclass(value) and issubclass(value, Exception))
+    }
+    assert len(explained) > 60
+    assert {name for name, value in explained.items() if ">>> " not in value.__doc__} == WITHOUT_EXAMPLE.keys()

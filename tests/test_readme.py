@@ -2,26 +2,21 @@
 
 import ast
 import re
-import shlex
-import subprocess
 from pathlib import Path
 
 import torch
-import typer
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedprivacy as fp
-from fedprivacy.commands.app import app
 from fedprivacy.flower import InProcessGrid
 from tests.flower.blobs import Blobs
 
 ROOT = Path(__file__).parent.parent
-README, INDEX, IN_PYTHON, FLOWER_APP = (
-    (ROOT / name).read_text()
-    for name in ("README.md", "docs/README.md", "docs/how-to/in-python.md", "docs/how-to/flower-app.md")
+README, IN_PYTHON, FLOWER_APP = (
+    (ROOT / name).read_text() for name in ("README.md", "docs/how-to/in-python.md", "docs/how-to/flower-app.md")
 )
 
 
@@ -94,18 +89,3 @@ def test_the_five_lines_make_a_flower_app_private(tmp_path):
 
     accounts = Ledger(ledger).accounts([f"blobs/client-{i}" for i in range(3)])
     assert [account.rounds for account in accounts.values()] == [2, 2, 2]
-
-
-def test_every_make_target_that_is_named_exists():
-    for target in sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", README + INDEX, re.MULTILINE))):
-        subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
-
-
-def test_every_command_that_is_named_exists_with_its_options():
-    for typed in re.findall(r"`fedprivacy ([^`]+)`", README + INDEX):
-        command, words = typer.main.get_command(app), shlex.split(typed)
-        while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
-        assert not hasattr(command, "commands") or words[0].startswith("--"), typed
-        options = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
-        assert {word for word in words if word.startswith("--")} <= options, typed

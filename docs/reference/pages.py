@@ -375,7 +375,8 @@ def _spaced(name: str) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.replace("\f", "")))
+    parts = re.split(r"\n\s*\n", text.replace("\f", ""))
+    return "\n\n".join(f"```pycon\n{part}\n```" if part[:4] == ">>> " else " ".join(part.split()) for part in parts)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -89,6 +89,12 @@ class GradientEngine:
     Any number of engines may compute in any number of threads, of one model or of several that share layers: each sum
     is what it would be without the others, because they wait for one another.
 
+    >>> model, loss = nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none")
+    >>> engine = GradientEngine(model, loss)
+    >>> total = engine.clipped_sum(torch.ones(5, 2), torch.tensor([0, 1, 1, 0, 1]), clipping_norm=0.5)
+    >>> len(total), bool(total.norm() <= 5 * 0.5)
+    (6, True)
+
     Attributes:
         model: the model; read in every call, and afterwards as before. Meanwhile no other thread may change it, nor
             call it during `prepare`.

@@ -33,6 +33,18 @@ class Ledger:
     both read the same balance. Each appends an entry to the journal (`fedprivacy.ledger.journal`), and updates the
     tables for queries (`fedprivacy.ledger.charges`).
 
+    >>> ledger = Ledger("sqlite:///ledger.db")
+    >>> ledger.open_run("spring", "digits", "ten hospitals")
+    0
+    >>> terms = Allowance(PrivacyBudget(epsilon=3.0, delta=1e-5), filter="adaptive")
+    >>> ledger.open_budgets({"digits/hospital-0": terms})["digits/hospital-0"].budget.epsilon
+    3.0
+    >>> step = PoissonSampledGaussian(sampling_rate=0.1, noise_multiplier=1.2)
+    >>> ledger.reserve(Attempt("spring", round=1), step, {"digits/hospital-0": 5}, lambda *_: 3)  # which are left
+    {'digits/hospital-0': 3}
+    >>> ledger.accounts(["digits/hospital-0"])["digits/hospital-0"].history[step]
+    3
+
     Guarantee: a charge that `reserve` has returned is on the disk, and counts until a settlement voids it; crashes and
     retries neither lose it nor count it twice.
 

@@ -48,14 +48,24 @@ class Questions:
 
     @staticmethod
     def categories(column: str, levels: Sequence[Level], *, where: Where = None, by: By = None) -> Categories:
-        """Ask for the number of records of each level, and of none of them."""
+        """Ask for the number of records of each level, and of none of them.
+
+        >>> import fedprivacy as fp
+        >>> list(fp.ask.categories("sex", ["f", "m"]).bins)
+        ['f', 'm', 'other']
+        """
         return Categories(column=column, levels=as_tuple("levels", levels), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def heavy_hitters(
         column: str, levels: Sequence[Level], most: int = 10, *, where: Where = None, by: By = None
     ) -> HeavyHitters:
-        """Ask for the most frequent of some levels, as far as they stand out of the noise."""
+        """Ask for the most frequent of some levels, as far as they stand out of the noise.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.heavy_hitters("ward", ["icu", "surgery", "emergency"], most=2).words
+        'most frequent ward'
+        """
         named = as_tuple("levels", levels)
         return HeavyHitters(column=column, levels=named, most=most, where=conditions(where), by=grouping(by))
 
@@ -83,34 +93,64 @@ class Questions:
     def histogram(
         column: str, low: float, high: float, intervals: int = 10, *, where: Where = None, by: By = None
     ) -> Histogram:
-        """Ask for the number of records in each of equally wide intervals."""
+        """Ask for the number of records in each of equally wide intervals.
+
+        >>> import fedprivacy as fp
+        >>> list(fp.ask.histogram("age", 0, 120, intervals=4).bins)
+        ['0 to 30', '30 to 60', '60 to 90', '90 to 120']
+        """
         return Histogram(
             column=column, low=low, high=high, intervals=intervals, where=conditions(where), by=grouping(by)
         )
 
     @staticmethod
     def sum(column: str, low: float, high: float, *, where: Where = None, by: By = None) -> Sum:
-        """Ask for the sum of a bounded number, and the number of records."""
+        """Ask for the sum of a bounded number, and the number of records.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.sum("days", 0, 60, where={"ward": "icu"}).words
+        'sum of days'
+        """
         return Sum(of=(Bounded(column, low, high),), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def mean(column: str, low: float, high: float, *, where: Where = None, by: By = None) -> Mean:
-        """Ask for the mean of a bounded number, and the number of records."""
+        """Ask for the mean of a bounded number, and the number of records.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.mean("age", 0, 120, by={"sex": ["f", "m"]}).sentence
+        'mean of age, by sex (f, m)'
+        """
         return Mean(of=(Bounded(column, low, high),), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def variance(column: str, low: float, high: float, *, where: Where = None, by: By = None) -> Spread:
-        """Ask for mean and standard deviation of a bounded number, and the number of records."""
+        """Ask for mean and standard deviation of a bounded number, and the number of records.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.variance("age", 0, 120).words
+        'mean and standard deviation of age'
+        """
         return Spread(of=(Bounded(column, low, high),), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def mean_and_scale(bounds: Bounds, *, where: Where = None, by: By = None) -> Spread:
-        """Ask for means and standard deviations of several bounded numbers, over records in which all are numbers."""
+        """Ask for means and standard deviations of several bounded numbers, over records in which all are numbers.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.mean_and_scale({"age": (0, 120), "creatinine": (0, 500)}).words
+        'mean and standard deviation of age, creatinine'
+        """
         return Spread(of=_bounded(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def covariance(bounds: Bounds, *, where: Where = None, by: By = None) -> Covariance:
-        """Ask for means, covariances and correlations of several bounded numbers."""
+        """Ask for means, covariances and correlations of several bounded numbers.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.covariance({"age": (0, 120), "creatinine": (0, 500)}).words
+        'covariance of age, creatinine'
+        """
         return Covariance(of=_bounded(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
@@ -124,7 +164,12 @@ class Questions:
         where: Where = None,
         by: By = None,
     ) -> Quantiles:
-        """Ask for quantiles of a bounded number, each with an interval."""
+        """Ask for quantiles of a bounded number, each with an interval.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.quantiles("age", 0, 120, at=[0.1, 0.9]).words
+        'quantile 0.1, quantile 0.9 of age'
+        """
         return Quantiles(
             column=column,
             low=low,
@@ -139,7 +184,12 @@ class Questions:
     def median(
         column: str, low: float, high: float, points: int = 512, *, where: Where = None, by: By = None
     ) -> Quantiles:
-        """Ask for the median of a bounded number, with an interval."""
+        """Ask for the median of a bounded number, with an interval.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.median("age", 0, 120).words
+        'median of age'
+        """
         return Questions.quantiles(column, low, high, (0.5,), points, where=where, by=by)
 
     @staticmethod

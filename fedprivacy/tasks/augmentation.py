@@ -53,7 +53,15 @@ class Augmentation:
 
 
 def shifted(pixels: int) -> Augmentation:
-    """Move images [batch, ..., height, width] by up to `pixels` pixels along each axis; the border repeats."""
+    """Move images [batch, ..., height, width] by up to `pixels` pixels along each axis; the border repeats.
+
+    >>> import torch
+    >>> image, chances = torch.arange(9.0).view(1, 3, 3), torch.tensor([[0.5, 0.9]])
+    >>> shifted(pixels=1).view(image, chances)  # not up or down, but one to the left
+    tensor([[[1., 2., 2.],
+             [4., 5., 5.],
+             [7., 8., 8.]]])
+    """
 
     def view(inputs: Tensor, chances: Tensor) -> Tensor:
         for axis, chance in zip((-2, -1), chances.unbind(1), strict=True):
@@ -64,7 +72,13 @@ def shifted(pixels: int) -> Augmentation:
 
 
 def mirrored() -> Augmentation:
-    """Mirror half of the images [batch, ..., width], exchanging left and right."""
+    """Mirror half of the images [batch, ..., width], exchanging left and right.
+
+    >>> import torch
+    >>> image = torch.tensor([[[1.0, 2.0, 3.0]]])
+    >>> mirrored().view(image, torch.tensor([[0.2]])), mirrored().view(image, torch.tensor([[0.7]]))
+    (tensor([[[3., 2., 1.]]]), tensor([[[1., 2., 3.]]]))
+    """
 
     def view(inputs: Tensor, chances: Tensor) -> Tensor:
         turned = (chances[:, 0] < 0.5).view(-1, *[1] * (inputs.dim() - 1))

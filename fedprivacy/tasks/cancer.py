@@ -41,6 +41,11 @@ class Cancer(BundledClassification):
 
     The recipe was tuned on seeds 100 to 119 and frozen; seeds 0 to 9 then gave accuracy 0.949 on average and 0.921 at
     least, at epsilon 2 for each of five clients (0.965 without noise and clipping).
+
+    >>> import fedprivacy as fp
+    >>> shard = fp.tasks.Cancer().shard(fp.ShardSource(partition_id=0, num_partitions=5))
+    >>> shard.inputs.shape, shard.targets.unique().tolist()
+    (torch.Size([76, 30]), [0, 1])
     """
 
     name = "cancer"

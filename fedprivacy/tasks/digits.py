@@ -19,6 +19,10 @@ class Digits(BundledClassification):
     The recipe was tuned on seeds 100 to 119 and frozen; seeds 0 to 9 then gave accuracy 0.923 on average and 0.908 at
     least, at epsilon 3 for each of ten clients (0.971 without noise and clipping). It helps to use many records in a
     local step, each with a small weight: a high sampling rate and a small clipping norm.
+
+    >>> import fedprivacy as fp
+    >>> fp.tasks.Digits().shard(fp.ShardSource(partition_id=0, num_partitions=10)).inputs.shape
+    torch.Size([140, 1, 8, 8])
     """
 
     name = "digits"

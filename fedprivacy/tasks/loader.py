@@ -46,6 +46,9 @@ def load_task(name: str, sha256: str | None = None) -> Task:
     decides which code is imported and called: a client takes it from its own configuration alone, and only compares a
     server's word with it (`allowed_tasks`).
 
+    >>> load_task("cancer").recipe.epsilon
+    2.0
+
     Args:
         name: name of the task.
         sha256: digest of the file that it names, in hexadecimal; None: any file will do.

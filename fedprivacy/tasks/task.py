@@ -436,5 +436,9 @@ def relation_of(task: Task) -> NeighbouringRelation:
 
     A server plans with it and a client checks every grant against it: a client that discloses the number of its records
     cannot be promised that the presence of one record stays hidden.
+
+    >>> from fedprivacy.tasks import Cancer
+    >>> relation_of(Cancer())
+    <NeighbouringRelation.ZERO_OUT: 'zero-out'>
     """
     return NeighbouringRelation.ZERO_OUT if task.shard_sizes_public else NeighbouringRelation.ADD_OR_REMOVE_ONE

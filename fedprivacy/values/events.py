@@ -30,6 +30,10 @@ class NeighbouringRelation(enum.StrEnum):
     `ADD_OR_REMOVE_ONE`: one shard has one record more than the other; the number of records is private.
     `ZERO_OUT`: one record is replaced by a null record that contributes nothing; the number of records is public.
     `REPLACE_ONE`: one record is replaced by another; the number of records is public.
+
+    >>> import fedprivacy as fp
+    >>> fp.tasks.relation_of(fp.tasks.Cancer()) is fp.NeighbouringRelation.ZERO_OUT
+    True
     """
 
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
@@ -58,6 +62,13 @@ class PoissonSampledGaussian(_Sum):
 
     Every record joins independently with probability `sampling_rate` q; the joined records' vectors, each of Euclidean
     norm at most C, are summed; every coordinate receives Gaussian noise of standard deviation `noise_multiplier` * C.
+
+    >>> import fedprivacy as fp
+    >>> step = {"sampling_rate": 0.1, "noise_multiplier": 1.2}
+    >>> before = {fp.PoissonSampledGaussian(**step): 400}  # 400 local steps
+    >>> both = fp.epsilon(**step, steps=100, delta=1e-5, past=before)
+    >>> abs(both - fp.epsilon(**step, steps=500, delta=1e-5)) < 1e-6
+    True
 
     Formal guarantee (Mironov, Talwar, Zhang 2019; Zhu, Dong, Wang 2022). Let s = `noise_multiplier`. Under the first
     two relations the release is dominated in each direction by the pair (N(0, s^2), (1 - q) N(0, s^2) + q N(1, s^2)).
@@ -126,6 +137,12 @@ class PoissonSampledLaplace(_Sum):
     Every record joins independently with probability `sampling_rate` q; the joined records' numbers, each of absolute
     value at most C, are summed; the sum receives Laplace noise of scale `noise_multiplier` * C. With q = 1 this is the
     Laplace mechanism (Dwork, McSherry, Nissim, Smith 2006).
+
+    >>> from fedprivacy.accounting import pld
+    >>> from fedprivacy.values.events import PoissonSampledLaplace
+    >>> released = PoissonSampledLaplace(sampling_rate=1.0, noise_multiplier=2.0)
+    >>> round(pld.epsilon({released: 1}, delta=1e-9), 3)  # 1 / b, for one release of all records
+    0.5
 
     Formal guarantee (Zhu, Dong, Wang 2022, arXiv 2106.08567). Let b = `noise_multiplier`. Under the first two relations
     the release is dominated in each direction by the pair (Lap(0, b), (1 - q) Lap(0, b) + q Lap(1, b)). Replacing a

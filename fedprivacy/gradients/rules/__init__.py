@@ -50,6 +50,15 @@ def rule_for(layer: nn.Module) -> Rule | None:
 def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
     """Teach the engine a layer of your own.
 
+    >>> class Gate(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.weight = nn.Parameter(torch.ones(8))
+    ...
+    ...     def forward(self, x):  # [batch, 8]
+    ...         return x * self.weight
+    >>> register_rule(Gate, lambda layer, inputs, gradients: {"weight": inputs * gradients})
+
     Args:
         kind: the layer's exact class; its `forward` takes and returns one tensor whose first axis counts the records.
         gradients: function that computes the per-record gradients of the layer's own parameters from its inputs and

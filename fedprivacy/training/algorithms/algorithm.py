@@ -115,6 +115,16 @@ class RoundTurnout:
 class Algorithm(Protocol):
     """One federated algorithm, on the client and on the server: the settings of both are its attributes.
 
+    >>> import torch
+    >>> class Halfway(Algorithm):
+    ...     def train(self, client):
+    ...         there = client.descend(client.shared, client.steps)
+    ...         return LocalUpdate(sent=client.shared.lerp(there, 0.5))
+    >>> model, descend = torch.zeros(2), lambda start, steps: start + steps
+    >>> client = LocalRound(model, model, None, None, steps=4, learning_rate=0.1, descend=descend)
+    >>> Halfway().train(client).sent
+    tensor([2., 2.])
+
     Attributes:
         keeps: whether clients keep a vector from round to round.
         personal: whether that vector is a model of their own, or a part of one.
