@@ -94,7 +94,9 @@ def test_show_lists_what_every_dataset_has_spent_in_json_and_in_a_table(ledger, 
         ("two", 1, 1, "reserved"),
     ]
     assert "Its last 4 of 4 charges" in succeeded(ledger("show", "--dataset", "a"))
-    refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'")
+    refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'", "lists them.\n")
+    filled.open_budgets(dict.fromkeys(["digits/hospital-1", "digits/hospital-11"], ALLOWANCE))
+    refused(ledger("show", "--dataset", "hospital-1"), 2, "Did you mean digits/hospital-1?\n")
     page = succeeded(ledger("show"))
     assert "server's view" in page
     assert "Accountant PLD" in page
@@ -314,6 +316,9 @@ def test_a_ledger_that_is_not_there_is_not_made(run, tmp_path, monkeypatch):
         done = run("ledger", *command, "--ledger", tmp_path / "none.db")
         refused(done, 2, "none.db', where there is none; name the one")
     assert not (tmp_path / "none.db").exists()
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "ledger.db").write_text("")
+    refused(run("ledger", "show", "--ledger", "none.db"), 2, "such as --ledger runs/one/ledger.db.")
     monkeypatch.setenv("HOME", str(tmp_path))
     refused(run("ledger", "show"), 2, default_url(), "where there is none")
     (tmp_path / "ledger.db").write_text("no database " * 100)
