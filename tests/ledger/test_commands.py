@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
@@ -37,6 +38,7 @@ from tests.terminal import CliRunner
 
 GENTLE = PoissonSampledGaussian(0.1, 5.0)
 COLUMNS = ["60", "200"]
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "ledger.md"
 
 
 @pytest.fixture
@@ -323,6 +325,13 @@ def test_a_ledger_that_is_not_there_is_not_made(run, tmp_path, monkeypatch):
     refused(run("ledger", "show"), 2, default_url(), "where there is none")
     (tmp_path / "ledger.db").write_text("no database " * 100)
     refused(run("ledger", "show", "--ledger", tmp_path / "ledger.db"), 2, "cannot be used: file is not a database")
+
+
+def test_the_page_s_python_says_what_show_says(ledger, filled, url, capsys):
+    (code,) = re.findall(r"### In Python.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(code.replace("sqlite:///runs/digits-1/ledger.db", url).replace("digits/client-1", "a"), {})
+    shown = json.loads(succeeded(ledger("show", "--dataset", "a", "--json")))["datasets"][0]
+    assert capsys.readouterr().out == f"a: epsilon {shown['epsilon']:.2f} of {shown['budget']:g}\n"
 
 
 COMMANDS = [["show"], ["show", "--dataset", "nobody"], ["verify"], ["verify", "--signer", "ab"], ["export"]]
