@@ -88,7 +88,8 @@ def names_in(text: str) -> list[str]:
 
 def no_setting(key: str, fields: Fields) -> str:
     """Say that there is no setting of this key, and which may have been meant."""
-    nearest = "".join(f" Did you mean {name}?" for name in get_close_matches(key, fields, 1))
+    meant = get_close_matches(key, fields, 1) or [name for name in fields if key.endswith(f"-{name}")]  # of Flower's
+    nearest = "".join(f" Did you mean {name}?" for name in meant)
     return f"{key} is not a setting; the settings are {', '.join(fields)}.{nearest}"
 
 

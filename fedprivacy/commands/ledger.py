@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -341,6 +342,7 @@ def set_budget(
 ) -> None:
     """Give datasets another budget, or renew one that expired. Charges stay."""
     from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.errors import no_dataset
     from fedprivacy.values.budget import PrivacyBudget
 
     if epsilon == math.inf and not yes:
@@ -350,9 +352,7 @@ def set_budget(
     with opened_ledger(ledger) as opened, plain_errors(LedgerError, ValueError, code=2):
         known = opened.allowances(datasets)
         if unknown := [dataset for dataset in datasets if dataset not in known]:
-            raise LedgerError(
-                f"ledger {opened.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them."
-            )
+            raise no_dataset(opened.name, unknown[0], opened.dataset_ids())
         for dataset in datasets:
             kept = known[dataset].budget.delta
             budget = PrivacyBudget(epsilon, kept if delta is None else delta)
@@ -384,7 +384,9 @@ def opened_ledger(ledger: str, *, new: bool = False, upgrade: bool = False) -> I
     with plain_errors(LedgerError, code=2):
         url = ledger_url(ledger) if ledger else default_url()
         if not new and not Ledger.exists(url):
-            raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote (--ledger).")
+            here = next(chain(Path().glob("ledger.db"), Path().glob("runs/*/ledger.db")), "")
+            such = f", such as --ledger {here}" if here else ""
+            raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote{such}.")
         if new:
             check_folder(url)
         with Ledger(url, upgrade=new or upgrade) as opened:

@@ -20,7 +20,7 @@ from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger.budget_changes import BudgetChange
 from fedprivacy.ledger.charges import NOTHING_SPENT
-from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.kept_answers import AskedQuestion
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table
@@ -79,7 +79,7 @@ def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
     allowances, accounts, open_charges = ledger.allowances(ids), ledger.accounts(ids), _open_charges(ledger)
     last_runs = _last_runs(ledger)
     if only and only not in allowances:
-        raise LedgerError(f"ledger {ledger.name} knows no dataset '{only}'; 'fedprivacy ledger show' lists them.")
+        raise no_dataset(ledger.name, only, ledger.dataset_ids())
     return [
         DatasetSpent(
             dataset_id=dataset_id,

@@ -22,6 +22,7 @@ from fedprivacy.commands.calculator.trainings import AskingError, TrainingSteps
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.ledger.charges import NOTHING_SPENT
+from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.values.event_codec import from_list
 from fedprivacy.values.events import History, NeighbouringRelation
@@ -130,7 +131,7 @@ def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
     ids = [dataset] if dataset else ledger.dataset_ids()
     allowances, accounts, units = ledger.allowances(ids), ledger.accounts(ids), ledger.units(ids)
     if dataset not in {"", *allowances}:
-        raise LedgerError(f"ledger {ledger.name} knows no dataset '{dataset}'; 'fedprivacy ledger show' lists them.")
+        raise no_dataset(ledger.name, dataset, ledger.dataset_ids())
     if not ids:
         raise LedgerError(f"ledger {ledger.name} has no dataset yet.")
     of_person({}, *person)  # a wrong number of records is no dataset's fault

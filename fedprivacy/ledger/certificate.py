@@ -26,7 +26,7 @@ from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
-from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.journal import canonical, now, read_entries
 from fedprivacy.ledger.replay import BegunRun, Charge, ChargeKey, Evidence, QuestionKey, WrittenAllowance
 from fedprivacy.ledger.schema import ChargeState
@@ -220,7 +220,7 @@ def certify(
     verified = verify_ledger(ledger, signers=signers)
     budgets = verified.replay.budgets
     if unknown := sorted(set(dataset_ids) - budgets.keys()):
-        raise LedgerError(f"ledger {ledger.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them.")
+        raise no_dataset(ledger.name, unknown[0], budgets)
     charges, receipts = _counted(verified), _receipts(ledger, verified.head.number)
     questions = questions_by_attempt(verified.replay)
     changes = budget_changes(ledger, dataset_ids or budgets, last=verified.head.number)

@@ -14,7 +14,7 @@ from fedprivacy._support.software import software
 from fedprivacy.ledger import changes, charges, journal, kept_answers
 from fedprivacy.ledger.charges import Account, Allowed
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
-from fedprivacy.ledger.errors import AccountError, LedgerError
+from fedprivacy.ledger.errors import AccountError, LedgerError, no_dataset
 from fedprivacy.ledger.kept_answers import Answer, AskedQuestion, StoredAnswer
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.ledger.schema import ChargeState, budgets, keys, runs
@@ -86,7 +86,8 @@ class Ledger:
             if (other := connection.scalars(otherwise).first()) is not None:
                 raise LedgerError(
                     f"ledger {self.name} holds runs on {dataset} split as '{other}', and this run splits them as "
-                    f"'{partition}': a record's loss could no longer be added up. Use another ledger."
+                    f"'{partition}': a record's loss could no longer be added up. Name the split in the task's "
+                    "partition(), the same in every run. Use another ledger for another split."
                 )
             self._check_unit(connection, dataset, run_id, unit)
             entry = connection.scalar(select(runs.c.entry).where(runs.c.run_id == run_id))
@@ -267,7 +268,7 @@ class Ledger:
         known = charges.allowances_of(connection, [dataset_id])
         if dataset_id in known:
             return known[dataset_id]
-        raise LedgerError(f"ledger {self.name} knows no dataset '{dataset_id}'; 'fedprivacy ledger show' lists them.")
+        raise no_dataset(self.name, dataset_id, ())
 
     def accounts(self, dataset_ids: Collection[str]) -> dict[str, Account]:
         """Read each dataset's account over all runs."""

@@ -333,7 +333,7 @@ class _Collected:
         read: Callable[[Cell], list[float]] = lambda cell: feature.inputs(cell, notation)  # noqa: E731
         with np.errstate(over="ignore"):  # the value is then infinite
             values = np.array(read_each(cells, read), np.float64).astype(np.float32)
-        values = values.reshape(len(cells), -1)
+        values = values.reshape(len(cells), len(feature.inputs(None, notation)))  # of no cells, too
         unreadable = ~np.isfinite(values).all(1)
         values[unreadable] = np.nan
         lost = [cells[place] for place in map(int, np.flatnonzero(unreadable)) if place not in faults]

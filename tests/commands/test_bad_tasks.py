@@ -110,3 +110,9 @@ def test_to_be_tried_draws_nothing(tmp_path):
     config, before = resolve({}, task), RandomState.now()
     try_task(task, config, range(2))
     assert RandomState.now() == before
+
+
+def test_a_metric_of_no_records_is_told_of_before_the_run(tmp_path, caplog):
+    task = load_task(written(tmp_path, evaluate="return {'accuracy': torch.zeros(0).mean().item(), 'loss': 1.0}"))
+    try_task(task, resolve({}, task), range(2))
+    assert "evaluate() returns no number for accuracy; see that it has records" in caplog.text

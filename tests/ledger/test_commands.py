@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import re
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
@@ -37,6 +38,7 @@ from tests.terminal import CliRunner
 
 GENTLE = PoissonSampledGaussian(0.1, 5.0)
 COLUMNS = ["60", "200"]
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "ledger.md"
 
 
 @pytest.fixture
@@ -94,7 +96,9 @@ def test_show_lists_what_every_dataset_has_spent_in_json_and_in_a_table(ledger, 
         ("two", 1, 1, "reserved"),
     ]
     assert "Its last 4 of 4 charges" in succeeded(ledger("show", "--dataset", "a"))
-    refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'")
+    refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'", "lists them.\n")
+    filled.open_budgets(dict.fromkeys(["digits/hospital-1", "digits/hospital-11"], ALLOWANCE))
+    refused(ledger("show", "--dataset", "hospital-1"), 2, "Did you mean digits/hospital-1?\n")
     page = succeeded(ledger("show"))
     assert "server's view" in page
     assert "Accountant PLD" in page
@@ -314,10 +318,20 @@ def test_a_ledger_that_is_not_there_is_not_made(run, tmp_path, monkeypatch):
         done = run("ledger", *command, "--ledger", tmp_path / "none.db")
         refused(done, 2, "none.db', where there is none; name the one")
     assert not (tmp_path / "none.db").exists()
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "ledger.db").write_text("")
+    refused(run("ledger", "show", "--ledger", "none.db"), 2, "such as --ledger runs/one/ledger.db.")
     monkeypatch.setenv("HOME", str(tmp_path))
     refused(run("ledger", "show"), 2, default_url(), "where there is none")
     (tmp_path / "ledger.db").write_text("no database " * 100)
     refused(run("ledger", "show", "--ledger", tmp_path / "ledger.db"), 2, "cannot be used: file is not a database")
+
+
+def test_the_page_s_python_says_what_show_says(ledger, filled, url, capsys):
+    (code,) = re.findall(r"### In Python.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(code.replace("sqlite:///runs/digits-1/ledger.db", url).replace("digits/client-1", "a"), {})
+    shown = json.loads(succeeded(ledger("show", "--dataset", "a", "--json")))["datasets"][0]
+    assert capsys.readouterr().out == f"a: epsilon {shown['epsilon']:.2f} of {shown['budget']:g}\n"
 
 
 COMMANDS = [["show"], ["show", "--dataset", "nobody"], ["verify"], ["verify", "--signer", "ab"], ["export"]]

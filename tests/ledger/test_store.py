@@ -74,7 +74,7 @@ def test_another_split_of_the_same_records_is_refused(url, ledger):
     ledger.open_run("one", "digits", "10 parts")
     ledger.open_run("two", "digits", "10 parts")
     ledger.open_run("three", "cancer", "5 parts")
-    with pytest.raises(LedgerError, match=r"split as '10 parts'.*Use another ledger"):
+    with pytest.raises(LedgerError, match=r"split as '10 parts'.*Name the split in .*partition\(\), .*another ledger"):
         ledger.open_run("four", "digits", "20 parts")
 
 

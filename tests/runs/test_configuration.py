@@ -36,8 +36,10 @@ def test_noise_without_a_budget_measures_and_noise_with_a_budget_enforces():
 
 
 def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
-    found = problems(rounds=0, sampling_rate=1.5, colour="red", strategy="best", seed=-3, clients=2.5)
-    assert len(found) == 6
+    found = problems(
+        rounds=0, sampling_rate=1.5, colour="red", strategy="best", seed=-3, clients=2.5, num_server_rounds=3
+    )
+    assert len(found) == 7
     for words in (
         "rounds is 0; choose a whole number from 1 to a billion.",
         "sampling-rate is 1.5; choose a number above 0, at most 1.",
@@ -45,8 +47,10 @@ def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
         "strategy is 'best'; choose one of fedavg",
         "seed is -3; choose a whole number from 0 to 2^63 - 1.",
         "clients is 2.5; give a whole number",
+        "num-server-rounds is not a setting; the settings are task",
     ):
         assert any(problem.startswith(words) for problem in found), words
+    assert any(problem.endswith("Did you mean rounds?") for problem in found)  # as Flower calls it
 
 
 BEYOND = {int: [-1, 0, 2**64], float: [-1.0, 0.0, 2e30, 1.7e308, math.inf]}

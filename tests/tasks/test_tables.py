@@ -211,6 +211,13 @@ def test_rows_are_those_with_a_value(tmp_path):
     assert fp.read_table(file, only={"sex": "f"}).texts("age") == ["70", "60"]
 
 
+@pytest.mark.parametrize("row", ["70,f,yes", "50,m,no"])
+def test_the_last_row_with_a_value_can_go_without_making_reading_fail(row, tmp_path):
+    file = table(tmp_path, *["50,m,no"] * 40_000, row)  # read in parts, of which the first has no such row
+    shard = fp.load_table(file, only={"sex": "f"}, **HOW)
+    assert shard.inputs.tolist() == [[1, 1, 0]] * row.startswith("70") and shard.inputs.shape[1] == 3
+
+
 @pytest.mark.parametrize("loaded", [fp.read_table, partial(fp.load_table, target="ill")], ids=["table", "shard"])
 def test_what_is_not_there_is_named_with_the_remedy(loaded, tmp_path):
     file = table(tmp_path, *USUAL)

@@ -6,7 +6,9 @@ line. Only simulations do this: a deployed client sends one constant code, whate
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+import math
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
@@ -35,6 +37,8 @@ from fedprivacy.tasks.loader import (
 from fedprivacy.tasks.standardising import unsuited
 from fedprivacy.training.augment import AugmentationError
 from fedprivacy.training.machine import Machine
+
+log = logging.getLogger(__name__)
 
 _RECORDS = 2
 """Number of records that go through model and loss; two, because the loss must give each its own value."""
@@ -66,10 +70,20 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         if question is not None and config.privacy:
             try_table(task, config, question.columns)
         measured = (model if question is None else nn.Sequential(standardiser(question), model)).eval()
-        metrics_of(task, measured)
+        _told_of_nan(task, metrics_of(task, measured))
         _measured_by_client(task, measured, config.clients)
     finally:
         before.restore()
+
+
+def _told_of_nan(task: Task, metrics: Mapping[str, float]) -> None:
+    """Warn that a new model is measured as "not a number", which is what a mean of no records is."""
+    if bad := [name for name, value in metrics.items() if math.isnan(value)]:
+        log.warning(
+            "task %s: evaluate() returns no number for %s; see that it has records. Nothing is spent yet.",
+            task.name,
+            ", ".join(bad),
+        )
 
 
 def machine_for(task: Task, config: RunConfig, *, stacked: bool) -> Machine:
