@@ -102,7 +102,8 @@ def test_every_make_target_that_is_named_exists():
 
 
 def test_every_command_that_is_named_exists_with_its_options():
-    for typed in re.findall(r"`fedprivacy ([^`]+)`", README + INDEX):
+    benchmarks = (ROOT / "docs/explanation/benchmarks.md").read_text()
+    for typed in re.findall(r"(?:`|^)fedprivacy (-*[a-z][^`\n]*)", README + INDEX + benchmarks, re.MULTILINE):
         command, words = typer.main.get_command(app), shlex.split(typed)
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]

@@ -76,8 +76,9 @@ CUT_OFF = """() => {
     const shown = element => element.getClientRects().length > 0;
     const sheet = document.documentElement.clientWidth;
     return {
-        wide: [...document.querySelectorAll("article *")].filter(each => each.getBoundingClientRect().right > sheet + 1)
-            .concat([...document.querySelectorAll("article pre")].filter(each => each.scrollWidth > each.clientWidth + 1))
+        wide: [...document.querySelectorAll("article *")]
+            .filter(each => each.getBoundingClientRect().right > sheet + 1
+                || each.matches("pre") && each.scrollWidth > each.clientWidth + 1)
             .map(each => each.textContent.slice(0, 60)),
         beside: [...document.querySelectorAll(".sidebar-drawer, .toc-drawer, .skip-to-content, .related-pages")]
             .filter(shown).map(each => each.className),

@@ -70,5 +70,5 @@ def requirement(extras: Collection[str]) -> str:
 
 
 def of_uvx() -> bool:
-    """Return whether `uvx` runs this program: its environment lies in uv's cache, and no shell finds its programs later."""
+    """Return whether `uvx` runs this program: its environment is in uv's cache, where no shell finds its programs."""
     return "archive-v0" in Path(sys.prefix).parts
