@@ -151,6 +151,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.dashboard
 	$(BIN)/python -m benchmarks.audit
+	$(BIN)/python -m benchmarks.messages
 
 # Nine minutes on a machine with a GPU, without a network. It sets up nothing: bring a torch that sees the GPU.
 DEVICE ?= cuda

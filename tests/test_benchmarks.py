@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import re
+import runpy
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,10 +27,44 @@ ARGUMENTS = {
     "gpu": ["--device", "cpu", "--only", "gradients,bfloat16", "--models", "lr-64", "--out", "runs/gpu-on-a-cpu"],
     "families": ["--library", "transformers", "--only", "bert", "--batch", "4", "--rounds", "1"],
     "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
+    "messages": ["--settings", "lr"],
     "simulation": ["--settings", "lr", "--turns", "1", "--contenders", "fedprivacy,bare_nonprivate"],
     "simulation --scale": ["--populations", "30", "--cohort", "10", "--plot", "/dev/null"],
 }
 """Arguments of each benchmark; the accountant's, the engines', the dashboard's and simulation's peers take minutes."""
+
+
+PAGE = (ROOT / "docs/explanation/benchmarks.md").read_text()
+COMMAND = re.compile(r"python -m (benchmarks\.\w+)([^`\n]*)")
+COMMANDS = sorted({(module, arguments.strip()) for module, arguments in COMMAND.findall(PAGE)})
+
+
+class Parsed(Exception):  # ends a command where it would begin to measure
+    """Raised where a benchmark has read its arguments and found nothing wrong with them."""
+
+
+@pytest.mark.parametrize(("module", "arguments"), COMMANDS)
+def test_a_command_of_the_page_exists_with_its_arguments(
+    module: str, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_alone(parser: argparse.ArgumentParser) -> None:
+        raise Parsed(parse(parser))
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_alone)
+    monkeypatch.setattr(sys, "argv", [module, *shlex.split(arguments)])
+    with pytest.raises(Parsed):
+        runpy.run_module(module, run_name="__main__")
+
+
+def test_every_section_of_the_page_has_its_command_and_every_saved_result_its_place() -> None:
+    _, *sections = re.split("^##+ ", PAGE, flags=re.MULTILINE)
+    assert [
+        section for section in sections if not re.search("(?:`|^)(?:python -m|fedprivacy) ", section, re.MULTILINE)
+    ] == []
+    saved = {path.name for path in (ROOT / "benchmarks/results").glob("*.json")}
+    assert saved - set(re.findall(r"results/([\w.-]+)", PAGE)) == {"2026-11-22-attacks-x86-64-cpu.json"}  # a page's own
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ ROOMS = sorted(path.name for path in (ROOT / "fedprivacy").iterdir() if (path / 
 
 PATH = re.compile(r"(?<![\w./-])((?:fedprivacy|tests|benchmarks|simulations|docs)/[\w/.*-]*[\w*])(?:::(\w+))?")
 IN_A_ROOM = re.compile(rf"`((?:{'|'.join(ROOMS)})/[\w/]+)`")
-NAME = re.compile(r"(?<![\w./-])(?:fedprivacy|benchmarks|tests)(?:\.[A-Za-z_]\w*)+")
+NAME = re.compile(r"(?<![\w./-])(?:fedprivacy|benchmarks|tests)(?:\.(?!md\b)[A-Za-z_]\w*)+")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

@@ -115,6 +115,32 @@ def test_the_doctor_of_a_node_names_the_command_for_each_extra_that_it_lacks(tmp
     assert set(OFFERED) == PROJECT["optional-dependencies"].keys() - {"node", *OF_THE_PROJECT}
 
 
+@pytest.mark.parametrize(
+    ("left", "installs", "called"),
+    [
+        ("venvs/fedprivacy/pipx_metadata.json", "pipx install --force", "-m fedprivacy"),
+        ("tools/fedprivacy/uv-receipt.toml", "uv tool install", "-m fedprivacy"),
+        ("cache/archive-v0/Hx/pyvenv.cfg", "uv tool install", "uvx --from 'fedprivacy[{}]' fedprivacy"),
+    ],
+)
+def test_an_environment_of_pipx_or_uv_is_told_the_command_of_that_tool_with_the_extras_that_are_there(
+    left, installs, called, tmp_path
+):
+    (tmp_path / left).parent.mkdir(parents=True)
+    (tmp_path / left).touch()
+    program = f"import sys; sys.prefix = {str((tmp_path / left).parent)!r}; sys.modules['wandb'] = None\n"
+    program += 'sys.argv[0] = "__main__.py"' + COMMAND
+    typed = ["sigma", "--epsilon", "3", "--delta", "1e-5", "--steps", "9", "--sampling-rate", "0.1"]
+    printed = ""
+    for words in (["doctor"], typed):
+        command = [sys.executable, "-c", program, *words]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "NO_COLOR": "1"}
+        printed += subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    there = sorted({*OFFERED} - {"wandb"})
+    assert f"Not installed: wandb; {installs} 'fedprivacy[{','.join(sorted(OFFERED))}]'." in printed
+    assert f"{called.format(','.join(there))} " in printed
+
+
 def test_the_doctor_looks_for_extras_without_importing_them(tmp_path):
     program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n" + COMMAND
     typed = [sys.executable, "-c", program, "doctor", "--json"]

@@ -53,6 +53,14 @@ def test_every_action_is_pinned_by_a_commit_and_says_of_which_version():
     assert not [line for line in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)]
 
 
+def test_uvx_and_pipx_find_the_program_by_the_package_s_name_and_are_told_the_extra_that_a_simulation_needs():
+    assert PROJECT["scripts"] == {PROJECT["name"]: "fedprivacy.commands.app:app"}
+    typed = re.findall(r"`((?:uvx|pipx) [^`]+)`", (ROOT / "README.md").read_text())
+    assert [line.split()[0] for line in typed] == ["uvx", "pipx"]
+    assert all("'.[simulation]'" in line for line in typed)  # tests/test_extras.py: without it, simulate says so
+    assert "simulation" in PROJECT["optional-dependencies"]
+
+
 def test_a_release_is_tested_with_every_python_that_the_project_names_and_published_only_after_that():
     jobs = yaml.safe_load(WORKFLOW.read_text())["jobs"]
     tested = jobs["test"]["strategy"]["matrix"]["python"]

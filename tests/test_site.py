@@ -72,6 +72,33 @@ def test_the_site_is_built_without_a_warning_read_on_any_screen_and_searched_wit
         context.close()
 
 
+CUT_OFF = """() => {
+    const shown = element => element.getClientRects().length > 0;
+    const sheet = document.documentElement.clientWidth;
+    return {
+        wide: [...document.querySelectorAll("article *")]
+            .filter(each => each.getBoundingClientRect().right > sheet + 1
+                || each.matches("pre") && each.scrollWidth > each.clientWidth + 1)
+            .map(each => each.textContent.slice(0, 60)),
+        beside: [...document.querySelectorAll(".sidebar-drawer, .toc-drawer, .skip-to-content, .related-pages")]
+            .filter(shown).map(each => each.className),
+        colours: [getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor],
+    };
+}"""
+"""A sheet's faults: what is cut off at its right side, what is printed beside the page, and text and paper."""
+
+
+@pytest.mark.exhaustive
+def test_a_page_is_printed_whole_alone_and_black_on_white(site, browser):
+    context = browser.new_context(viewport={"width": 718, "height": 1000}, color_scheme="dark")  # A4 less its margins
+    page = context.new_page()
+    page.emulate_media(media="print")
+    for name in ("how-to/deploy", "reference/settings", "notebooks/1-five-minutes", "explanation/testing"):
+        page.goto(f"{(site / name).as_uri()}.html")
+        assert page.evaluate(CUT_OFF) == {"wide": [], "beside": [], "colours": ["rgb(0, 0, 0)", "rgb(255, 255, 255)"]}
+    context.close()
+
+
 @pytest.mark.exhaustive
 def test_every_public_name_stands_in_the_python_reference_with_its_words_and_settings(site):
     page = (site / "reference/python.html").read_text()

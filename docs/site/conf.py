@@ -26,6 +26,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_copyright = False  # the licence says whose it is
 copybutton_exclude = ".linenos, .gp"
 
 

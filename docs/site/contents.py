@@ -112,6 +112,7 @@ CONTENTS = {
         "explanation/is-your-model-private",
         "explanation/accounting",
         "explanation/gradients",
+        "explanation/benchmarks",
         "explanation/speed",
         "explanation/models",
         "explanation/server-fields",

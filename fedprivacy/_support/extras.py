@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 
 EXTRAS = {
     "altair": "figures",
@@ -53,5 +55,20 @@ def installed() -> dict[str, bool]:
 
 
 def command(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install 'fedprivacy[{extra}]'"
+    """Return the command that installs an extra beside those that are there, by the tool that made this environment."""
+    beside = {name for name, there in installed().items() if there}
+    if (Path(sys.prefix) / "pipx_metadata.json").exists():
+        return f"pipx install --force {requirement({extra, *beside})}"
+    if of_uvx() or (Path(sys.prefix) / "uv-receipt.toml").exists():
+        return f"uv tool install {requirement({extra, *beside})}"
+    return f"pip install {requirement({extra})}"
+
+
+def requirement(extras: Collection[str]) -> str:
+    """Write what is installed with these extras, quoted for the shell."""
+    return f"'fedprivacy[{','.join(sorted(extras))}]'" if extras else "fedprivacy"
+
+
+def of_uvx() -> bool:
+    """Return whether `uvx` runs this program: its environment is in uv's cache, where no shell finds its programs."""
+    return "archive-v0" in Path(sys.prefix).parts

@@ -23,6 +23,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedprivacy._support.extras import installed, of_uvx, requirement
 from fedprivacy._support.logs import FORMAT, LogFormat, writes_json
 from fedprivacy.commands.help_page import OUTPUT
 
@@ -81,6 +82,8 @@ def print_json(value: object) -> None:
 def as_typed() -> str:
     """The call of this program, quoted for the shell; a program that `python -m` started is called like that again."""
     path = Path(sys.argv[0])
+    if of_uvx():
+        return f"uvx --from {requirement([extra for extra, there in installed().items() if there])} fedprivacy"
     return f"{_called(Path(sys.executable))} -m fedprivacy" if path.name == "__main__.py" else _called(path)
 
 
