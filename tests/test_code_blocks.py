@@ -32,6 +32,7 @@ BY_TESTS = {
     "how-to/flower-app.md": "tests/test_readme.py",
     "how-to/images.md": "tests/tasks/test_images_page.py",
     "how-to/in-python.md": "tests/test_readme.py",
+    "how-to/ledger.md": "tests/ledger/test_commands.py",
     "how-to/metrics.md": "tests/flower/test_measured.py",
     "how-to/own-layer.md": "tests/gradients/test_own_layer.py",
     "how-to/own-loop.md": "tests/single/test_own_loop_page.py",
