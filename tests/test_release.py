@@ -3,6 +3,7 @@
 Beside it, the forms in which people report what is wrong.
 """
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -59,6 +60,14 @@ def test_uvx_and_pipx_find_the_program_by_the_package_s_name_and_are_told_the_ex
     assert [line.split()[0] for line in typed] == ["uvx", "pipx"]
     assert all("'.[simulation]'" in line for line in typed)  # tests/test_extras.py: without it, simulate says so
     assert "simulation" in PROJECT["optional-dependencies"]
+
+
+def test_licence_and_pythons_are_those_of_the_files_and_of_flower():
+    assert (ROOT / "LICENSE").read_text().split()[:4] == ["Apache", "License", "Version", "2.0,"]
+    assert PROJECT["license"] == "Apache-2.0" and "\nlicense: Apache-2.0\n" in (ROOT / "CITATION.cff").read_text()
+    assert (ROOT / "README.md").read_text().endswith(" Apache-2.0.\n")
+    pythons = {classifier for classifier in PROJECT["classifiers"] if ":: Python :: 3" in classifier}
+    assert pythons <= set(importlib.metadata.metadata("flwr").get_all("Classifier"))
 
 
 def test_a_release_is_tested_with_every_python_that_the_project_names_and_published_only_after_that():
