@@ -107,19 +107,20 @@ def test_every_setting_is_a_keyword_and_explained(function):
 def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anything_is_spent(tmp_path):
     with pytest.raises(fp.ConfigError) as error:
         given = {"batch_size": 3, "sampling_rate": 0.1, "engine": "abacus", "epsilon": -1.0}
-        fp.simulate("digits", noise_multiplyer=1.0, local_steps="two", **given)
+        fp.simulate("digits", noise_multiplyer=1.0, colour="red", flavour="sour", local_steps="two", **given)
     problems = "\n".join(error.value.problems)
     for words in (
         "engine is 'abacus'; choose one of in-process, ray.",
-        "noise_multiplyer is not a setting; the settings are task, clients, rounds, local_steps,",
-        "Did you mean noise_multiplier?",
+        "noise_multiplyer is not a setting. Did you mean noise_multiplier?",
+        "colour is not a setting; the settings are task, clients, rounds, local_steps,",
+        "flavour is not a setting.",
         "local_steps is 'two'; give a whole number.",
         "batch_size and sampling_rate both say",
         "epsilon is -1.0; choose a number",
     ):
         assert words in problems
     assert "noise-multiplier" not in problems and "local-steps" not in problems
-    assert len(error.value.problems) == 5
+    assert len(error.value.problems) == 7 and problems.count("the settings are") == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -86,11 +86,19 @@ def names_in(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def no_setting(key: str, fields: Fields) -> str:
-    """Say that there is no setting of this key, and which may have been meant."""
-    meant = get_close_matches(key, fields, 1) or [name for name in fields if key.endswith(f"-{name}")]  # of Flower's
-    nearest = "".join(f" Did you mean {name}?" for name in meant)
-    return f"{key} is not a setting; the settings are {', '.join(fields)}.{nearest}"
+def no_settings(keys: Iterable[str], fields: Fields) -> dict[str, str]:
+    """A problem for each key of no setting: which was meant, it seems; the first that is near none lists all there are."""
+    problems, listed = {}, f"; the settings are {', '.join(fields)}"
+    for key in keys:
+        if key in fields:
+            continue
+        meant = get_close_matches(key, fields, 1) or [name for name in fields if key.endswith(f"-{name}")]  # of Flower's
+        if meant:
+            problems[key] = f"{key} is not a setting. Did you mean {' or '.join(meant)}?"
+        else:
+            problems[key] = f"{key} is not a setting{listed}."
+            listed = ""
+    return problems
 
 
 def is_printable(text: str) -> bool:
@@ -105,13 +113,12 @@ def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, 
     A problem's key is the field's name where there is such a field.
     """
     settings: dict[str, Value] = {}
-    problems: dict[str, str] = {}
+    given = {key: value for key, value in given.items() if value is not None and value != ""}
+    problems = no_settings(given, fields)
     for key, value in given.items():
-        if value is None or value == "":
+        if key in problems:
             continue
-        if key not in fields:
-            problems[key] = no_setting(key, fields)
-        elif (parsed := _as_type(value, kind := kind_of(fields[key]))) is None:
+        if (parsed := _as_type(value, kind := kind_of(fields[key]))) is None:
             problems[fields[key].name] = f"{key} is {value!r}; give {KIND_WORDS[kind]}."
         else:
             settings[fields[key].name] = parsed

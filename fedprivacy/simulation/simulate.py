@@ -70,9 +70,9 @@ def simulate(
     >>> run = fp.simulate("cancer", clients=3, rounds=2, epsilon=1.0, progress=False)
     >>> max(client["epsilon"] for client in run.clients) <= 1.0
     True
-    >>> fp.simulate("cancer", round=2, learning_rate="fast")  # doctest: +ELLIPSIS
+    >>> fp.simulate("cancer", round=2, learning_rate="fast")
     Traceback (most recent call last):
-    fedprivacy._support.settings.ConfigError: round is not a setting; the settings are task, ... Did you mean rounds?
+    fedprivacy._support.settings.ConfigError: round is not a setting. Did you mean rounds?
     learning_rate is 'fast'; give a number.
 
     Args:

@@ -47,10 +47,9 @@ def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
         "strategy is 'best'; choose one of fedavg",
         "seed is -3; choose a whole number from 0 to 2^63 - 1.",
         "clients is 2.5; give a whole number",
-        "num-server-rounds is not a setting; the settings are task",
+        "num-server-rounds is not a setting. Did you mean rounds?",  # as Flower calls it
     ):
         assert any(problem.startswith(words) for problem in found), words
-    assert any(problem.endswith("Did you mean rounds?") for problem in found)  # as Flower calls it
 
 
 BEYOND = {int: [-1, 0, 2**64], float: [-1.0, 0.0, 2e30, 1.7e308, math.inf]}

@@ -27,6 +27,7 @@ from fedprivacy.flower.wire.histories import claims_of
 from fedprivacy.flower.wire.messages import ENROL, Enrolment, EnrolmentRequest, MessageError, Refusal
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import Claims
+from fedprivacy.values.wording import count_text
 
 if TYPE_CHECKING:
     from fedprivacy.flower.unpublished import NodeInfo
@@ -137,7 +138,7 @@ class ClientRegistry:
             if online >= count:
                 return
             if time.monotonic() >= deadline or online + len(self._refused) >= count:
-                raise TooFewClientsError(self._shortage(online, count))
+                raise TooFewClientsError(self._shortage(online, count, len(list(grid.get_node_ids()))))
             time.sleep(min(0.5, self._timeout))
 
     def take_in(self, enrolments: Mapping[int, Enrolment]) -> None:
@@ -215,12 +216,15 @@ class ClientRegistry:
         self._refused[node.node_id] = str(error)
         log.warning("%s is not enrolled: %s", self._names[node.node_id], error)
 
-    def _shortage(self, online: int, count: int) -> str:
+    def _shortage(self, online: int, count: int, connected: int) -> str:
         problems = self._refused | dict.fromkeys(self._silent, "it did not answer")
         reasons = "".join(f" {self._names[node_id]}: {problem}." for node_id, problem in problems.items())
+        remedy = "Start the missing clients, lower clients"
+        if 0 < online == connected < count:
+            remedy = f"Set clients = {connected} in the app's configuration, start more SuperNodes"
         return (
-            f"{online} of {count} clients came within {self._timeout:g} s.{reasons} Start the missing clients, "
-            "lower clients, or raise node-timeout."
+            f"{online} of {count} clients came within {self._timeout:g} s, from "
+            f"{count_text(connected, 'connected SuperNode')}.{reasons} {remedy}, or raise node-timeout."
         )
 
 

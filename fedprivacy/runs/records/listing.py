@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedprivacy._support.settings import KIND_WORDS, ConfigError, kind_of, names_in, no_setting
+from fedprivacy._support.settings import KIND_WORDS, ConfigError, kind_of, names_in, no_settings
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS
 from fedprivacy.values.metrics import measured_names, shown_metric
@@ -43,7 +43,12 @@ class RunFilter:
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
             raise ConfigError([f"settings is {self.settings!r}; give values by key, such as {{'epsilon': 1}}."])
-        problems = [problem for key, typed in self.settings.items() if (problem := _problem(key, str(typed)))]
+        problems = [*no_settings(self.settings, FIELDS).values()]
+        problems += [
+            problem
+            for key, typed in self.settings.items()
+            if key in FIELDS and (problem := _problem(key, str(typed)))
+        ]
         problems += [
             f"{name} is {text!r}; give a text."
             for name, text in (("task", self.task), ("tag", self.tag))
@@ -184,8 +189,6 @@ def ordered(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 def _problem(key: str, typed: str) -> str:
     """Say why a setting cannot have the value that is typed; empty: it can."""
-    if key not in FIELDS:
-        return no_setting(key, FIELDS)
     kind = kind_of(FIELDS[key])
     possible = typed.lower() in ("true", "false") if kind == "bool" else kind == "str" or _number(typed) is not None
     return "" if possible or not typed else f"{key} is '{typed}'; give {KIND_WORDS[kind]}."
