@@ -23,6 +23,11 @@ CAUTION = (
     "docs/how-to/sweep.md says what to do about it."
 )
 
+SAME_RATE = (
+    "The baseline has the private learning rate, so that part of the difference may be a bad step size: "
+    "--baseline-learning-rates 0.1,0.3,1 tries others.\n"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
@@ -109,7 +114,8 @@ def _last_words(ran: int, seconds: float, results: SweepResults, written: Sequen
     others = [name for name in main_metrics(results.metrics) if name != results.metric]
     also = f"Also measured: {escape(', '.join(others))}; --metric shows another.\n" if others else ""
     files = ", ".join(escape(str(path)) for path in written)
+    same_rate = results.grid.baseline and "learning-rate" not in results.grid.swept
     return (
-        f"\n{ran} runs in {seconds:.0f} s{skipped}.\n{also}{CAUTION}\n"
+        f"\n{ran} runs in {seconds:.0f} s{skipped}.\n{also}{CAUTION}\n{SAME_RATE if same_rate else ''}"
         f"Written: {files}\nEvery run, in a browser: [bold]{escape(as_typed())} dashboard --store {escape(str(out))}[/]"
     )

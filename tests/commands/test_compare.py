@@ -44,6 +44,8 @@ def test_it_says_what_each_run_reached_and_what_privacy_cost(runs):
     assert told["cautions"] == ["slow and its baseline differ in learning-rate, too."]
     assert slow["noise_multiplier"] < tight["noise_multiplier"]
     printed = fedprivacy("compare", "baseline", "tight", cwd=runs).output
+    (shown,) = (line for line in printed.partition("Settings that differ")[2].splitlines() if " epsilon " in line)
+    assert re.findall(r"[\w.]+(?: \w+)?", shown) == ["epsilon", "no privacy", "0.1"]
     assert "no privacy" in printed and "Report: runs/comparison-1/compare.html" in printed
     assert (runs / "runs" / "comparison-1" / "compare.png").read_bytes().startswith(b"\x89PNG")
 

@@ -80,6 +80,7 @@ def test_every_combination_is_run_with_every_seed_and_goes_on_where_it_was_stopp
     assert "5 runs in" in printed and "1 were finished before" in printed
     words = unwrapped(printed)
     assert "spends privacy that no run's epsilon counts" in words and "docs/how-to/sweep.md" in words
+    assert "baseline has the private learning rate" in words and "--baseline-learning-rates 0.1,0.3,1 tries" in words
     assert done.stat().st_mtime_ns == written
     _check_tables(home)
     assert (home / "swept" / "sweep.png").read_bytes().startswith(b"\x89PNG")

@@ -112,11 +112,21 @@ class Unmeasured(Blobs):
     evaluate = fp.Task.evaluate
 
 
-@pytest.mark.exhaustive
 def test_runs_that_measured_nothing_are_compared_and_said_to_measure_nothing(undrawn):
     first, second = (fp.simulate(Unmeasured(), out=name, **SETTINGS) for name in ("a", "b"))
     assert "not measured" in fp.compare(first, second).save("compared").read_text()
     assert not Path("compared/compare.png").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_task_may_name_the_accuracy_of_each_client_as_its_metric_and_has_it():
+    class Named(WholeBlobs):
+        metric = "each_accuracy"
+
+    run = fp.simulate(Named(), out="named", **SETTINGS | {"rounds": 1})
+    assert run.history.metric == "each_accuracy"
+    right = sum(row["records"] * row["accuracy"] for row in run.held_out)
+    assert run.metrics["each_accuracy"] == pytest.approx(right / sum(row["records"] for row in run.held_out))
 
 
 def test_a_task_without_a_measure_is_warned_of_where_nothing_else_measures():

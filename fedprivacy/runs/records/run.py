@@ -62,7 +62,7 @@ class Run:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The run's configuration, under hyphenated keys; an infinite epsilon is None."""
+        """The run's configuration, under hyphenated keys; an infinite epsilon is None. To repeat it: `keywords`."""
         return self.history.settings
 
     @property
