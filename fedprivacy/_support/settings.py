@@ -87,13 +87,13 @@ def names_in(text: str) -> list[str]:
 
 
 def no_settings(keys: Iterable[str], fields: Fields) -> dict[str, str]:
-    """A problem for each key of no setting: which was meant, it seems; the first that is near none lists all there are."""
+    """A problem for each key that names no setting: which may have been meant; the first with none near lists all."""
     problems, listed = {}, f"; the settings are {', '.join(fields)}"
     for key in keys:
         if key in fields:
             continue
-        meant = get_close_matches(key, fields, 1) or [name for name in fields if key.endswith(f"-{name}")]  # of Flower's
-        if meant:
+        flower_s = [name for name in fields if key.endswith(f"-{name}")]  # such as num-server-rounds
+        if meant := get_close_matches(key, fields, 1) or flower_s:
             problems[key] = f"{key} is not a setting. Did you mean {' or '.join(meant)}?"
         else:
             problems[key] = f"{key} is not a setting{listed}."
@@ -113,9 +113,9 @@ def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, 
     A problem's key is the field's name where there is such a field.
     """
     settings: dict[str, Value] = {}
-    given = {key: value for key, value in given.items() if value is not None and value != ""}
-    problems = no_settings(given, fields)
-    for key, value in given.items():
+    values = {key: value for key, value in given.items() if value is not None and value != ""}
+    problems = no_settings(values, fields)
+    for key, value in values.items():
         if key in problems:
             continue
         if (parsed := _as_type(value, kind := kind_of(fields[key]))) is None:

@@ -45,9 +45,7 @@ class RunFilter:
             raise ConfigError([f"settings is {self.settings!r}; give values by key, such as {{'epsilon': 1}}."])
         problems = [*no_settings(self.settings, FIELDS).values()]
         problems += [
-            problem
-            for key, typed in self.settings.items()
-            if key in FIELDS and (problem := _problem(key, str(typed)))
+            problem for key, typed in self.settings.items() if key in FIELDS and (problem := _problem(key, str(typed)))
         ]
         problems += [
             f"{name} is {text!r}; give a text."
