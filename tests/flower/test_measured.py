@@ -163,4 +163,5 @@ def test_from_an_empty_folder_to_five_algorithms_by_the_auc_of_each_client_in_tw
         *("local", "fedavg", "mr-mtl", "ditto", "scaffold")
     }
     assert "each auc" in swept and "each auc" in listed
+    assert "private learning rate" not in " ".join(swept.split())  # the baseline has rates of its own
     assert (tmp_path / "sweeps" / "fields" / "sweep.png").read_bytes().startswith(b"\x89PNG")
