@@ -1,4 +1,4 @@
-"""How many bytes a round's messages have, next to those of Flower's federated averaging without privacy.
+"""The number of bytes of a round's messages, next to those of Flower's federated averaging without privacy.
 
     python -m benchmarks.messages [--json] [--settings lr,mlp]
 

@@ -254,7 +254,7 @@ def _instance(kind):
 
 
 def _has_in_objects(kind, name):
-    """Whether objects of a class have what the class itself has not: a field, or what a method sets."""
+    """Tell whether objects of a class have what the class itself has not: a field, or what a method sets."""
     if hasattr(kind, "__getattr__"):
         return True
     parts = [each for each in kind.__mro__ if each.__module__.partition(".")[0] in OURS]
@@ -307,7 +307,7 @@ def command_line(program):
 
 
 def mistyped(words, *, whole=True):
-    """What is wrong with a typed command; "": nothing. Not `whole`: what must be given may be left out."""
+    """Say what is wrong with a typed command; "": nothing. Not `whole`: what must be given may be left out."""
     program, rest = program_of(words), [_example(word) for word in words[1:] if word != "..."]
     command = command_line(program)
     context = click.Context(command, info_name=program)
@@ -355,7 +355,7 @@ SETTLED = {"simulate", "plan", "sweep", "ask", "recommend", "audit"}
 
 
 def _unsettable(name, taken):
-    """What is wrong with the values of options that are settings."""
+    """Say what is wrong with the values of options that are settings."""
     from fedprivacy._support.settings import ConfigError, kind_of, not_allowed
     from fedprivacy.runs.plans.question_plan import questions_in
     from fedprivacy.runs.settings.configuration import FIELDS, parsed
@@ -384,7 +384,7 @@ def makefile():
 
 
 def not_made(words):
-    """What is wrong with a typed `make`; "": nothing."""
+    """Say what is wrong with a typed `make`; "": nothing."""
     targets = re.findall(r"^([\w-]+)(?:[\w -]*):(?!=)", makefile(), re.MULTILINE)
     for word in words[1:]:
         variable, given, _ = word.partition("=")

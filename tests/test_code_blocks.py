@@ -51,7 +51,7 @@ NOT_RUN = {
 }
 
 SMALLER = {"how-to/user-level.md": ("clients=1000, rounds=60", "clients=50, rounds=2")}
-"""What is run with smaller numbers, which replace those of the page."""
+"""Pages that run with smaller numbers, which replace those of the page."""
 
 MARKS = {
     "explanation/is-your-model-private.md": "exhaustive",
@@ -126,7 +126,7 @@ def test_what_other_tests_run_and_what_is_not_run_is_there():
 
 
 def python_problems(codes):
-    """What the Python blocks of one page name that is not there, or call otherwise than can be."""
+    """List what the Python blocks of one page name that is not there, or call otherwise than can be."""
     reader = Python()
     for code in codes:
         reader.read(code)
@@ -134,7 +134,7 @@ def python_problems(codes):
 
 
 def shell_problems(text, *programs, whole=True):
-    """What is wrong with the commands in a text that start one of some programs."""
+    """List what is wrong with the commands in a text that start one of some programs."""
     typed = [words for words in commands(text) if program_of(words) in programs and words[1:2] != ["..."]]
     found = [not_made(words) if program_of(words) == "make" else mistyped(words, whole=whole) for words in typed]
     return [problem for problem in found if problem]
