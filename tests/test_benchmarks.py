@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.where import BACKWARD, FORWARD, NOISE, PARTS, breakdown
 from tests.house import ROOT
 
 ARGUMENTS = {
@@ -20,6 +21,7 @@ ARGUMENTS = {
     "audit_power": ["--seeds", "1", "--only", "batches have a fixed size"],
     "accounting_share": ["--clients", "3", "--rounds", "1"],
     "gradients": ["--models", "lr-64", "--rounds", "1"],
+    "gradients --where": ["--models", "lr-64", "--rounds", "1"],
     "gpu": ["--device", "cpu", "--only", "gradients,bfloat16", "--models", "lr-64", "--out", "runs/gpu-on-a-cpu"],
     "families": ["--library", "transformers", "--only", "bert", "--batch", "4", "--rounds", "1"],
     "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
@@ -39,6 +41,14 @@ def test_a_benchmark_prints_its_figures(name: str) -> None:
     figures = list(numbers(json.loads(done.stdout.splitlines()[-1])))
     assert figures
     assert all(math.isfinite(figure) and figure >= 0.0 for figure in figures)
+
+
+def test_the_parts_of_a_step_are_all_of_it() -> None:
+    step = breakdown("lr-32", rounds=1)
+    assert list(step.parts) == list(PARTS)
+    assert sum(step.parts.values()) == pytest.approx(step.watched, rel=0.02)
+    assert all(spent >= 0.0 for spent in step.parts.values())
+    assert all(step.parts[part] > 0.02 * step.watched for part in (FORWARD, BACKWARD, NOISE))
 
 
 def numbers(found: object) -> Iterator[float]:
