@@ -2,11 +2,14 @@
 
     python -m benchmarks.gradients [--json] [--models cnn-64,mlp-256] [--rounds 5] [--max-memory MB]
                                    [--device cuda] [--autocast bfloat16] [--save]
+    python -m benchmarks.gradients --where [--json] [--models lr-256,mlp-256] [--rounds 5]
 
 Every contender takes the same step on the same fixed batch: gradients of a cross-entropy, clipped to one norm, summed,
 noise, plain SGD. Ours adds the mechanism's noise; Opacus, in each of its modes, adds its default noise; the non-private
 step neither clips nor adds noise. With --autocast, ours computes activations in bfloat16, and the others as before. All
 take turns in one process, on one thread. `benchmarks.measure` says what is counted. Needs the `bench` extra.
+
+With --where, the parts of our step instead, as a client takes it: `benchmarks.where` says what each of them is.
 """
 
 from __future__ import annotations
@@ -27,11 +30,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import where
 from benchmarks.gradient_models import NAMES, Problem, problem
 from benchmarks.gradient_steps import OurStep, nonprivate_step
 from benchmarks.measure import Step, interleaved, median, nothing, peak_bytes, time_ratio
 from benchmarks.noise import noise_ratio
 from benchmarks.peers_opacus import DEFAULT, MODES, opacus_step
+from fedprivacy._support.allocator import keep_freed_memory
 
 OURS, CHUNKED, NONPRIVATE = "ours", "chunked", "nonprivate"
 
@@ -236,14 +241,23 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--autocast", choices=["bfloat16"], help="type of our step's activations")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-<device>.json")
+    parser.add_argument("--where", action="store_true", help="the parts of our step on a CPU, without contenders")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as every process that trains
     autocast = torch.bfloat16 if options.autocast else None
     device, progress = torch.device(options.device), Console(stderr=True)
     try:
         problems = [problem(name, device) for name in options.models.split(",")]
     except ValueError as error:
         parser.error(str(error))
+    if options.where:
+        breakdowns = {each.name: where.breakdown(each.name, options.rounds) for each in problems}
+        if options.json:
+            print(json.dumps({name: asdict(found) for name, found in breakdowns.items()}))
+        else:
+            where.report(breakdowns, Console(width=150))
+        return
     models = {}
     for each in problems:
         progress.print(f"measuring {each.name}")

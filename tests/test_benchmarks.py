@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ ARGUMENTS = {
     "audit_power": ["--seeds", "1", "--only", "batches have a fixed size"],
     "accounting_share": ["--clients", "3", "--rounds", "1"],
     "gradients": ["--models", "lr-64", "--rounds", "1"],
+    "gradients --where": ["--models", "lr-32", "--rounds", "1"],
     "gpu": ["--device", "cpu", "--only", "gradients,bfloat16", "--models", "lr-64", "--out", "runs/gpu-on-a-cpu"],
     "families": ["--library", "transformers", "--only", "bert", "--batch", "4", "--rounds", "1"],
     "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
@@ -70,13 +72,25 @@ def test_every_section_of_the_page_has_its_command_and_every_saved_result_its_pl
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_benchmark_prints_its_figures(name: str) -> None:
+    figures = list(numbers(measured(name)))
+    assert figures
+    assert all(math.isfinite(figure) and figure >= 0.0 for figure in figures)
+
+
+def test_the_parts_of_a_step_are_all_of_it() -> None:
+    (step,) = measured("gradients --where").values()
+    assert sum(step["parts"].values()) == pytest.approx(step["watched"], rel=0.02)
+    assert all(spent >= 0.0 for spent in step["parts"].values())
+    assert all(step["parts"][part] > 0.02 * step["watched"] for part in ("forward", "loss and backward", "noise"))
+
+
+def measured(name: str) -> Any:
+    """Run a benchmark with its arguments; return its JSON."""
     module, *mode = name.split()
     command = [sys.executable, "-m", f"benchmarks.{module}", "--json", *mode, *ARGUMENTS[name]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    figures = list(numbers(json.loads(done.stdout.splitlines()[-1])))
-    assert figures
-    assert all(math.isfinite(figure) and figure >= 0.0 for figure in figures)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def numbers(found: object) -> Iterator[float]:

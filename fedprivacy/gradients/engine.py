@@ -41,12 +41,17 @@ class Clipped:
 
     Attributes:
         total: sum of the clipped gradients, shape [d], float64.
-        squared_norms: squared norms of the records' gradients before clipping, where they are finite; in parts of any
-            length. Private.
+        norms: of each part, squared norms of its rows' gradients before clipping, finite, and the mask of the rows that
+            are records with a finite gradient; None: all. Private.
     """
 
     total: Tensor
-    squared_norms: list[Tensor]
+    norms: list[tuple[Tensor, Tensor | None]]
+
+    @property
+    def squared_norms(self) -> list[Tensor]:
+        """Squared norms of the records' gradients where they are finite, in parts of any length. Private."""
+        return [squared if usable is None else squared[usable] for squared, usable in self.norms]
 
     @property
     def records(self) -> int:
@@ -57,7 +62,7 @@ class Clipped:
     def joined(cls, parts: Sequence[Clipped]) -> Clipped:
         """Join the parts of one batch, at least one: sums are added in float64, as blocks are."""
         total = reduce(torch.add, (part.total for part in parts))
-        return cls(total, [squared for part in parts for squared in part.squared_norms])
+        return cls(total, [norms for part in parts for norms in part.norms])
 
     def same_as(self, other: Clipped) -> bool:
         """Return whether every number is the same."""
@@ -75,12 +80,8 @@ class _Measured:
 
     pieces: list[Sized]
     squared_norms: Tensor  # squared norms of the rows within each group, [groups, rows], float64, finite
+    whole: Tensor  # squared norms of the rows' whole gradients, [rows]
     usable: Tensor | None  # mask of the rows that are records with a finite gradient, bool; None: all
-
-    def counted(self) -> Tensor:
-        """Return the squared norms of the records' whole gradients."""
-        whole = _whole(self.squared_norms)
-        return whole if self.usable is None else whole[self.usable]
 
 
 class GradientEngine:
@@ -326,11 +327,11 @@ class GradientEngine:
 
     def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
         """Compute the clipped sum of records for which the method is prepared."""
-        sums, squared = self._new_sums(inputs.device), list[Tensor]()
+        sums, norms = self._new_sums(inputs.device), list[tuple[Tensor, Tensor | None]]()
         with full_precision, torch.no_grad():  # methods that need autograd's graph enable it
             for start, stop, size in cut(len(inputs), self._admitted.sizes):
-                squared += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)
-        return Clipped(sums.total(), squared)
+                norms += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)
+        return Clipped(sums.total(), norms)
 
     def _new_sums(self, device: torch.device) -> Sums:
         return Sums(self._shapes, self._dtype, device, self._admitted.sizes[0])
@@ -341,8 +342,10 @@ class GradientEngine:
         by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
         sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
 
-    def _add_part(self, sums: Sums, inputs: Tensor, targets: Tensor, size: int, clipping_norm: float) -> list[Tensor]:
-        """Clip a part of `size` rows and add it to the sums; return the squared norms of the records that count.
+    def _add_part(
+        self, sums: Sums, inputs: Tensor, targets: Tensor, size: int, clipping_norm: float
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Clip a part of `size` rows and add it to the sums; return the `norms` of what was added.
 
         If memory does not hold it, it is computed in smaller parts: norms and float32 sums of `STRETCH` rows keep their
         bits, and the float64 sum may change in its last bit. A chunk's tensors are freed before the next is computed,
@@ -363,13 +366,13 @@ class GradientEngine:
                 sums.skip(size)
                 return []
             self._add(sums, part, clipping_norm)
-            return [part.counted()]
+            return [(part.whole, part.usable)]
         del rows
         some = zip(inputs.split(smaller[0]), targets.split(smaller[0]), strict=True)
         counted = [self._add_part(sums, *rows, smaller[0], clipping_norm) for rows in some]
         for _ in range(len(counted), size // smaller[0]):
             sums.skip(smaller[0])
-        return [squared for part_of_it in counted for squared in part_of_it]
+        return [norms for part_of_it in counted for norms in part_of_it]
 
     def _measured(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
         """Compute pieces and norms of a part whose first rows are records; None if none of them counts.
@@ -413,9 +416,9 @@ class GradientEngine:
             if not pieces:  # no parameter had any influence
                 return None
             squared = self._by_group(pieces)
-            whole = _whole(squared)
+            whole = squared[0] if len(squared) == 1 else squared.sum(0)
             if float(whole.max()) <= _LONGEST_SQUARED:  # the maximum is NaN if any is
-                return _Measured(pieces, squared, usable)
+                return _Measured(pieces, squared, whole, usable)
             finite = whole <= _LONGEST_SQUARED
             usable = finite if usable is None else finite & usable
             if not bool(usable.any()):
@@ -468,11 +471,6 @@ class GradientEngine:
             return reduce(Tensor.add_, squared.unbind()).unsqueeze(0)
         rows = torch.tensor([self._groups[sized.part.place] for sized in pieces], device=squared.device)
         return squared.new_zeros(groups, squared.shape[1]).index_add_(0, rows, squared)
-
-
-def _whole(squared_norms: Tensor) -> Tensor:
-    """Return squared norms of whole gradients, given those by group."""
-    return squared_norms[0] if len(squared_norms) == 1 else squared_norms.sum(0)
 
 
 def _first(records: int, rows: Tensor) -> Tensor:

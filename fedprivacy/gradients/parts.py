@@ -80,11 +80,12 @@ def filled(rows: Tensor, size: int) -> Tensor:
 def plain(rows: Tensor) -> Tensor:
     """Return the same rows in the layout of a new tensor: kernels depend on strides and addresses, too.
 
-    Even an axis of length one has a stride, and a convolution chooses the order of channels by it.
+    Even an axis of length one has a stride, and a convolution chooses the order of channels by it. Strides of longer
+    axes follow from the shape.
     """
     if not rows.is_contiguous() or rows.data_ptr() % _ALIGNMENT:
         rows = rows.clone(memory_format=torch.contiguous_format)
-    return rows.view(-1).view(rows.shape)
+    return rows if min(rows.shape) > 1 else rows.view(-1).view(rows.shape)
 
 
 def same_bits(first: Tensor, second: Tensor) -> bool:

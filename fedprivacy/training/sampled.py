@@ -64,7 +64,7 @@ def sampled_batches(  # noqa: PLR0917 - what one step needs
 def _rows(shard: Shard, sample: NDArray[np.intp], layout: Layout, keystream: Keystream, position: Position) -> Batch:
     records = torch.from_numpy(sample).to(shard.inputs.device)
     if layout.computed == shard.rows:
-        return shard.inputs[records], shard.targets[records]
+        return shard.inputs.index_select(0, records), shard.targets.index_select(0, records)
     there = ~missing(shard.targets[records])
     places = _drawn(there, sample, layout.computed, keystream, position)
     return chosen_rows(shard, records, places)
