@@ -21,6 +21,7 @@ from fedprivacy.audit.canaries import Canaries
 from fedprivacy.audit.findings import LowerBound
 from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.own_record import OwnRecord
+from fedprivacy.audit.real_client import new_parameters
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Shard, Task
 
@@ -162,7 +163,7 @@ def own_record(
     Raises:
         RuntimeError: the client sent no update.
     """
-    record = OwnRecord.longest(task, shard, trained)
+    record = OwnRecord.longest(task, shard, new_parameters(task, seed) if trained is None else trained)
     if record is None:
         return None
     seen = record.observed(training, MOST_STEPS, seed=seed, device=device)

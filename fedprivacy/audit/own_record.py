@@ -42,21 +42,18 @@ class OwnRecord:
     gradient: NDArray[np.float64]
 
     @classmethod
-    def longest(
-        cls, task: Task, shard: Shard, parameters: Mapping[str, NDArray[Any]] | None = None
-    ) -> OwnRecord | None:
+    def longest(cls, task: Task, shard: Shard, parameters: Mapping[str, NDArray[Any]]) -> OwnRecord | None:
         """Return that one of a shard's first records with the longest gradient; None if none has a finite one.
 
         Args:
             task: the task that gives the model and the loss.
             shard: records of the task.
-            parameters: the model's, by name; None: those of a new one.
+            parameters: the model's, by name.
         """
+        if not all(np.abs(values).max(initial=0.0) < _DIVERGED for values in parameters.values()):
+            return None
         model = task.model()
-        if parameters is not None:
-            if not all(np.abs(values).max(initial=0.0) < _DIVERGED for values in parameters.values()):
-                return None
-            model.load_state_dict({name: torch.from_numpy(values) for name, values in parameters.items()}, strict=False)
+        model.load_state_dict({name: torch.from_numpy(values) for name, values in parameters.items()}, strict=False)
         trained = [p for p in model.parameters() if p.requires_grad]
         best, length, layout = None, 0.0, layout_of(task)
         for place in range(min(_CANDIDATES, len(shard.inputs))):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
@@ -175,6 +176,13 @@ class AskedClient(RealClient):
 def _context(part: int, parts: int) -> Context:
     node: UserConfig = {"partition-id": part, "num-partitions": parts, IN_PROCESS: True}
     return Context(run_id=1, node_id=_NODE, node_config=node, state=RecordDict(), run_config={})
+
+
+def new_parameters(task: Task, seed: int) -> dict[str, NDArray[Any]]:
+    """The parameters of a new model of a task, by name: always the same for one seed."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        return parameters_of(task.model())
 
 
 def parameters_of(model: nn.Module) -> dict[str, NDArray[Any]]:

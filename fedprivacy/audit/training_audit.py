@@ -59,8 +59,8 @@ def audit_training(
             `out`, `device` and the run's task can be given.
         full: whether more is tried, which takes longer.
         progress: whether the gates are shown while they run, in the terminal or the notebook.
-        settings: of the run, see below. `seed` asks the same again; into `out`, or the run's folder, the findings are
-            written as a page.
+        settings: of the run, see below. `seed` asks the same again, but the randomness of a deployed client, which some
+            checks ask, is never repeated; into `out`, or the run's folder, the findings are written as a page.
 
     Returns:
         What was found, which shows itself in a notebook as tables; `print` shows them as text.

@@ -10,6 +10,7 @@ import fedprivacy as fp
 from fedprivacy.audit import canaries
 from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.own_record import OwnRecord
+from fedprivacy.audit.real_client import new_parameters
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import RECORD, Unit
@@ -102,7 +103,7 @@ class Lines(fp.Task):
 
 def test_a_record_of_the_task_s_own_pulls_along_its_gradient():
     inputs = torch.tensor([[0.1, 0.0, 0.0], [3.0, -2.0, 1.0], [float("nan"), 0.0, 0.0]])
-    record = OwnRecord.longest(Lines(), Shard(inputs, torch.tensor([0.0, 50.0, 0.0])))
+    record = OwnRecord.longest(Lines(), Shard(inputs, torch.tensor([0.0, 50.0, 0.0])), new_parameters(Lines(), 1))
     assert np.allclose(np.abs(record.gradient / record.gradient[3]), [3.0, 2.0, 1.0, 1.0])
     assert record.norm > 100.0
     training = replace(TRAINING, event=replace(TRAINING.event, relation=NeighbouringRelation.ZERO_OUT))
@@ -114,7 +115,7 @@ def test_a_record_of_the_task_s_own_pulls_along_its_gradient():
 
 def test_a_short_gradient_counts_as_much_as_it_is_long():
     shard = Shard(torch.full((1, 3), 1e-3), torch.tensor([30.0]))
-    record = OwnRecord.longest(Lines(), shard)
+    record = OwnRecord.longest(Lines(), shard, new_parameters(Lines(), 1))
     event = PoissonSampledGaussian(1.0, SILENT, NeighbouringRelation.ZERO_OUT)
     training = replace(TRAINING, event=event, clipping_norm=10.0 * record.norm)
     ((values, joined),) = record.observed(training, 1, seed=1)
@@ -123,5 +124,5 @@ def test_a_short_gradient_counts_as_much_as_it_is_long():
 
 def test_no_record_without_a_finite_gradient_serves():
     nothing = Shard(torch.full((2, 3), float("nan")), torch.zeros(2))
-    assert OwnRecord.longest(Lines(), nothing) is None
-    assert OwnRecord.longest(Lines(), Shard(torch.zeros(0, 3), torch.zeros(0))) is None
+    for shard in (nothing, Shard(torch.zeros(0, 3), torch.zeros(0))):
+        assert OwnRecord.longest(Lines(), shard, new_parameters(Lines(), 1)) is None

@@ -174,6 +174,13 @@ def test_a_record_of_the_task_shows_nearly_all_that_is_claimed_and_no_more():
     assert 0.85 * training.epsilon < bound.epsilon <= training.epsilon
 
 
+def test_a_seed_repeats_the_bound_by_a_record_of_the_task(few_steps):
+    torch.manual_seed(1)
+    bound = bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE)
+    torch.manual_seed(2)
+    assert bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE) == bound
+
+
 def test_a_record_of_the_task_shows_noise_that_was_halved(monkeypatch, few_steps):
     noise_times(monkeypatch, 0.5)
     assert bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE).epsilon > 3.0

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.real_client import AskedClient, RealClient, SentUpdate, gain, parameters_of
+from fedprivacy.audit.real_client import AskedClient, RealClient, SentUpdate, gain, new_parameters
 from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
@@ -141,9 +141,7 @@ class Audited:
     @cached_property
     def parameters(self) -> Parameters:
         """A new model's, always the same for one seed."""
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(self.seed)
-            return parameters_of(self.task.model())
+        return new_parameters(self.task, self.seed)
 
     @property
     def sensitivity(self) -> float:
