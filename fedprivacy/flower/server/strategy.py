@@ -59,7 +59,7 @@ class PrivateStrategy(Strategy):
         task: the task to learn, the same as in the clients' `private_client`; or the plan of a run, which holds all of
             its public numbers.
         run_config: settings by hyphenated key: `context.run_config`; ignored if a plan is given. The folder `out` is
-            written by `fedprivacy.server_app`; a strategy by itself writes none.
+            written by `fedprivacy.server.app.server_app`; a strategy by itself writes none.
         run_id: unique in the ledger; None: a new one.
         accounts: what charges and grants, made when the clients are there: they say whether the run is deployed. Those
             of a baseline charge nothing; a simulation alone has them.
