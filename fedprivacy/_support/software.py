@@ -42,13 +42,13 @@ def software() -> Software:
     The digest is that of a list of the package's files, each with its own. In the folder that holds the package, a
     shell computes it, too:
 
-        find fedprivacy -type f ! -name '*.pyc' | LC_ALL=C sort | xargs sha256sum | sha256sum
+        find fedprivacy -type f ! -name '*.pyc*' | LC_ALL=C sort | xargs sha256sum | sha256sum
     """
     package = Path(__file__).parents[1]
     files = {path.relative_to(package.parent).as_posix(): path for path in package.rglob("*") if path.is_file()}
     listed = (
         f"{hashlib.sha256(files[name].read_bytes()).hexdigest()}  {name}\n"
         for name in sorted(files)
-        if not name.endswith(".pyc")
+        if ".pyc" not in name  # while Python writes bytecode, its name goes on with a number
     )
     return Software(f"fedprivacy {__version__}", hashlib.sha256("".join(listed).encode()).hexdigest())

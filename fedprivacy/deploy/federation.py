@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import ssl
@@ -22,7 +23,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -286,9 +287,15 @@ def program(name: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that nobody listens on now."""
+    """Return distinct ports that nobody listens on now, below those that systems give to outgoing connections.
+
+    Among those, a client's connection could have the port when its server comes to listen there.
+    """
+    ports, chance = list[int](), random.SystemRandom()
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for listener in sockets:
-            listener.bind((HOST, 0))
-        return [listener.getsockname()[1] for listener in sockets]
+        while len(ports) < count:
+            probe, port = stack.enter_context(socket.socket()), chance.randrange(20_000, 32_768)
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                ports.append(port)
+    return ports

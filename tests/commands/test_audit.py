@@ -24,7 +24,7 @@ from tests.commands.running import fedprivacy, unwrapped
 from tests.privacy.bugs.swapped import planted
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "audit.md"
-SMALL = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--epsilon", "2")
+SMALL = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--epsilon", "2", "--seed", "1")
 HALF = "half of the noise is added"
 
 
@@ -92,7 +92,7 @@ class Loud(fp.Task):
         return torch.nn.Linear(2, 2)
     def shard(self, source):
         print("loud")
-        return fp.Shard(torch.randn(60, 2), torch.zeros(60).long())
+        return fp.Shard(torch.ones(60, 2), torch.zeros(60).long())
 """
 
 
@@ -100,7 +100,9 @@ class Loud(fp.Task):
 def test_nothing_but_json_is_on_stdout_whatever_a_task_prints(tmp_path, monkeypatch):
     monkeypatch.setattr(auditor, "GATES", {})
     (tmp_path / "loud.py").write_text(LOUD)
-    done = fedprivacy("audit", "--task", "loud.py:Loud", "--json", "--full", "--out", "found", cwd=tmp_path)
+    done = fedprivacy(
+        "audit", "--task", "loud.py:Loud", "--json", "--full", "--seed", "1", "--out", "found", cwd=tmp_path
+    )
     assert json.loads(done.stdout)["passed"] and "loud" in done.stderr
 
 
@@ -140,7 +142,7 @@ def test_a_run_without_a_model_is_attacked_at_a_new_one_alone_and_another_s_mode
         refused = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=2)
         assert said in unwrapped(refused.stderr) and not (run / "audit.html").exists()
     (run / "model.safetensors").unlink()
-    found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
+    found = json.loads(fedprivacy("audit", "--run", "run", "--seed", "1", "--json", cwd=tmp_path).stdout)
     assert list(found["lower_bounds"]) == [OWN_RECORD]
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -322,7 +323,10 @@ def test_a_probe_tells_who_answers_well_from_who_does_not():
         ]
         server.shutdown()
     assert told == [True, True, False]
-    assert not answers(f"tcp://{address}") and not answers(f"http://{address}/healthz")
+    with socket.socket() as bound:  # so that nobody else listens there, nor a connection from there reaches itself
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(server.server_address)
+        assert not answers(f"tcp://{address}") and not answers(f"http://{address}/healthz")
 
 
 @pytest.mark.exhaustive

@@ -1,9 +1,12 @@
 """What the tests of whole runs share."""
 
+import itertools
+
 import pytest
 
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.mechanisms.keystream import Keystream
 from tests.flower.asked import node_of
 
 
@@ -33,3 +36,10 @@ def identity():
 def node(tmp_path, keys, identity):
     """A data owner's node configuration."""
     return node_of(tmp_path, keys.private_key)
+
+
+@pytest.fixture
+def repeatable(monkeypatch):
+    """Secret noise is another one at each draw, and the same in every run of a test whose outcome depends on it."""
+    draws = itertools.count()
+    monkeypatch.setattr(Keystream, "secret", lambda: Keystream.from_seed(next(draws), "a test"))

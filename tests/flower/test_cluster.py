@@ -145,10 +145,10 @@ def test_a_machine_that_dies_in_a_round_changes_nothing(address, one_process, ca
 
 @pytest.fixture
 def closed():
-    """An address at which nothing listens."""
-    with socket.create_server(("", 0)) as server:
-        number = server.getsockname()[1]
-    return f"127.0.0.1:{number}"
+    """An address at which nothing listens, and that nobody else gets meanwhile: its socket is bound."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -118,7 +118,8 @@ def test_another_attempt_draws_other_noise():
         for plan in plans
     )
     assert torch.equal(one, again) and not torch.any(one == other)
-    assert not any(torch.any(drawn == later) for drawn, later in combinations([one, *secret], 2))
+    alike = [int((drawn == later).sum()) for drawn, later in combinations([one, *secret], 2)]
+    assert max(alike) <= 1  # of six numbers on a lattice, one is equal by chance in 3,000 runs
 
 
 def test_two_runs_on_one_ledger_share_no_noise():

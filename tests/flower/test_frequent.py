@@ -14,7 +14,7 @@ from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs
 from tests.flower.deployment import DeployedGrid, charged
 
-pytestmark = pytest.mark.usefixtures("undrawn")
+pytestmark = pytest.mark.usefixtures("undrawn", "repeatable")
 
 CLIENTS = 6
 ALPHABET = "ABCDEFGHIJ0123456789."

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.flower.conftest import identity, keys, node
+from tests.flower.conftest import identity, keys, node, repeatable
 
-__all__ = ["identity", "keys", "node"]
+__all__ = ["identity", "keys", "node", "repeatable"]
 
 
 @pytest.fixture

@@ -117,6 +117,7 @@ class Still(Blobs):
         return 0.0 * outputs.sum(1)
 
 
+@pytest.mark.usefixtures("repeatable")
 def test_beside_a_grant_nothing_takes_the_noise_away(node):
     """Catches: a deployed client that heeds the run's word, or a second record in the message."""
     content = grant_message(a_grant())

@@ -108,6 +108,7 @@ class Counted:
 
 
 @RARE
+@pytest.mark.usefixtures("repeatable")
 def test_no_word_of_the_randomness_serves_two_draws(monkeypatch):
     """Catches: words that a redrawn tail takes once more, from the rectangles or from its own first try.
 

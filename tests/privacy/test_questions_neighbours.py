@@ -142,6 +142,7 @@ def test_the_bound_is_reached():
     assert check_neighbours(PrivatelyTabled, extreme, USUAL) > 0.5 / SIGMA**2
 
 
+@pytest.mark.usefixtures("repeatable")
 def test_every_question_carries_the_noise_of_its_share(node):
     """An empty table shows it: in every total as much as a record can move it by, times the noise multiplier."""
     asked = [fp.ask.histogram("age", 0, 1, 1000), fp.ask.mean("stay", -1, 1), fp.ask.histogram("age", 0, 2, 1000)]
@@ -168,6 +169,7 @@ def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node):
 # Whether a group is told
 
 
+@pytest.mark.usefixtures("repeatable")
 @pytest.mark.parametrize("people", [0, 9, 11])
 def test_whether_a_group_is_told_is_decided_by_its_noisy_number_alone(node, people):
     """As often as the noise says, on both sides of the smallest cohort; a cohort by the true number is always one."""
