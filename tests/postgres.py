@@ -9,10 +9,8 @@ with PostgresCluster(find_programs()) as cluster:
 import itertools
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import psycopg
+
+from fedprivacy.deploy.federation import free_ports
 
 HOST = "127.0.0.1"
 PATIENCE = 60.0  # seconds that a start or a stop may take on a busy machine
@@ -49,7 +49,7 @@ class PostgresCluster:
 
     def __init__(self, programs: Path) -> None:
         self.programs = programs
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         # Not pytest's tmp_path: PostgreSQL's user cannot enter that, and a socket's path has at most 107 bytes.
         self.folder = Path(tempfile.mkdtemp(prefix="fedprivacy-pg-", dir="/tmp"))
         self._server: subprocess.Popen[bytes] | None = None
@@ -181,22 +181,6 @@ def server_user() -> pwd.struct_passwd | None:
         return pwd.getpwnam("postgres")
     except KeyError:
         return pwd.getpwnam("nobody")
-
-
-def free_port() -> int:
-    """A free port below those that systems give to outgoing connections.
-
-    Among those, a client that keeps calling while the server is down could take the server's port, or reach itself.
-    """
-    chance = random.SystemRandom()  # a seed that the test processes share would lead all of them to one port
-    while True:
-        port = chance.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        return port
 
 
 def living_children(parent: int) -> list[int]:
