@@ -65,9 +65,7 @@ def test_the_site_is_built_without_a_warning_read_on_any_screen_and_searched_wit
             assert not serious, json.dumps(serious, indent=1)[:4000]
             assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.goto(f"{(site / 'search').as_uri()}.html?q=withdrawal")
-        found = page.locator("#search-results li a")
-        found.first.wait_for()
-        assert "compliance.html" in " ".join(str(link.get_attribute("href")) for link in found.all())
+        page.locator("#search-results li a[href*='compliance.html']").first.wait_for()  # results come one by one
         assert all(address.startswith(("file:", "data:")) for address in asked)
         context.close()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
+import secrets
 import shutil
 import socket
 import ssl
@@ -44,10 +44,11 @@ Scalar = bool | int | float | str
 CONNECTION = "deployment"
 """Name of the connection in the operator's Flower configuration."""
 
-SUPERLINK_TIMEOUT = 60.0
-SUPERNODE_TIMEOUT = 120.0
-COMMAND_TIMEOUT = 60.0
-"""Seconds within which a process must be ready, or a short command done, on a busy machine."""
+PATIENCE = 300.0
+"""Seconds after which a process that is not ready, or a short command that is not done, hangs."""
+
+PORTS = range(20_000, 30_000)
+"""Ports below those that systems give to outgoing connections: such a one could take a free port, or reach itself."""
 
 
 class DeploymentError(RuntimeError):
@@ -121,7 +122,7 @@ class LoopbackFederation:
             ProcessError: it ended, or does not answer in time.
         """
         trust = ssl.create_default_context(cafile=str(self.keys.ca_certificate))
-        self._supervisor.wait_until_ready(self._superlink, lambda: healthy(self.address, trust), SUPERLINK_TIMEOUT)
+        self._supervisor.wait_until_ready(self._superlink, lambda: healthy(self.address, trust), PATIENCE)
         deployment = {"address": self.address, "root-certificates": str(self.keys.ca_certificate)}
         write_toml(
             self._home("operator") / "config.toml",
@@ -170,7 +171,7 @@ class LoopbackFederation:
             DeploymentError: the SuperLink does not count it as online.
         """
         for node in nodes:
-            self._supervisor.wait_until_ready(node.process, node.connected, SUPERNODE_TIMEOUT)
+            self._supervisor.wait_until_ready(node.process, node.connected, PATIENCE)
         listed = self._flwr("supernodes", "supernode", "list", CONNECTION)["nodes"]
         online = {node["node-id"] for node in listed if node["status"] == "online"}
         lost = [node.client for node in nodes if self._node_ids[node.client] not in online]
@@ -205,7 +206,7 @@ class LoopbackFederation:
 
     def _reply(self, command: SupervisedProcess) -> Any:
         """The JSON object that a `flwr` command printed."""
-        code = self._supervisor.wait(command, COMMAND_TIMEOUT)
+        code = self._supervisor.wait(command, PATIENCE)
         printed = command.output()
         try:
             reply = json_in(printed)
@@ -287,15 +288,12 @@ def program(name: str) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports that nobody listens on now, below those that systems give to outgoing connections.
-
-    Among those, a client's connection could have the port when its server comes to listen there.
-    """
-    ports, chance = list[int](), random.SystemRandom()
+    """Distinct ports that nobody listens on now."""
+    ports: list[int] = []
     with ExitStack() as stack:
         while len(ports) < count:
-            probe, port = stack.enter_context(socket.socket()), chance.randrange(20_000, 32_768)
+            port = secrets.choice(PORTS)  # no seed: processes that share one would all take the same
             with suppress(OSError):
-                probe.bind((HOST, port))
+                stack.enter_context(socket.socket()).bind((HOST, port))
                 ports.append(port)
     return ports

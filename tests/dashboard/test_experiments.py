@@ -74,7 +74,7 @@ def test_a_reader_finds_the_best_run_and_opens_it(browser, swept):
         expect(figure).to_contain_text("One line for each run")
         drawn = figure.get_by_role("img", name=re.compile("One line for each run.*best accuracy.*in rate-0.5"))
         expect(drawn).to_be_visible()
-        assert drawn.locator(".mark-line path").count() == len(RATES)
+        expect(drawn.locator(".mark-line path")).to_have_count(len(RATES))
         page.locator("#experiment-search").fill("best")
         expect(table.get_by_role("row")).to_have_count(2)
         table.get_by_role("button", name="rate-0.5").click()

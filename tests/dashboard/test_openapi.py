@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 from tests.dashboard.shown import asking, serving
 
+HANG = 60.0
+"""Seconds after which something hangs."""
+
 THERE = {"run_id": ("done", "troubled", "begun"), "client_id": ("client-03", "=cmd()", "silent")}
 
 
@@ -25,7 +28,7 @@ def questions(runs):
         return case
 
     with serving(runs) as address:
-        described = schemathesis.openapi.from_url(f"{address}/api/v1/openapi.json")
+        described = schemathesis.openapi.from_url(f"{address}/api/v1/openapi.json", timeout=HANG)
 
         @functools.cache
         def about(path):
@@ -45,7 +48,7 @@ PATHS = sorted(path for path in asking().app.openapi()["paths"] if not path.ends
 @given(data=st.data())
 @settings(suppress_health_check=list(HealthCheck))
 def test_any_question_is_answered_as_described(questions, path, data):
-    data.draw(questions(path)).call_and_validate()
+    data.draw(questions(path)).call_and_validate(timeout=HANG)
 
 
 def test_the_document_is_complete(ask):

@@ -14,22 +14,33 @@ from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.spent import ClientState
-from tests.dashboard.browser import LEGIBLE, opened, shown, text_sizes
+from tests.dashboard.browser import HANG, LEGIBLE, opened, shown, text_sizes
 from tests.dashboard.shown import TOKEN, record, serving
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.written import ROOT
+
+RESTED = 5 * HANG
+"""Milliseconds after which a figure is drawn again: it rests five times as long as its last drawing took."""
 
 PAGE = ROOT / "fedprivacy" / "dashboard" / "page"
 
 LATE = """
 const fetched = window.fetch;
 window.fetch = async (address, options) => {
-  if (window.late && String(address).endsWith(window.late)) {
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+  if (!window.late || !String(address).endsWith(window.late)) {
+    return fetched(address, options);
   }
-  return fetched(address, options);
+  await new Promise((resolve) => { window.answerLate = resolve; });
+  const answer = await fetched(address, options);
+  const told = await answer.json();
+  answer.json = async () => {
+    setTimeout(() => { window.toldLate = true; });
+    return told;
+  };
+  return answer;
 };
 """
+"""The answer to the address that ends with `late` comes when a test says so; then the page tells that it has it."""
 
 THREE_ROUNDS_LATER = """
 () => {
@@ -50,7 +61,9 @@ def choose(page, name):
     """Another run, by the picker alone."""
     page.locator("#run-picker button").first.click()
     page.keyboard.type(name)
-    page.get_by_role("option", name=re.compile(name)).first.click()
+    found = page.locator("#run-picker").get_by_role("option")
+    expect(found).to_have_text([re.compile(name)])  # the list of what was typed, which no other replaces
+    found.click()
     expect(page.locator("#kicker")).to_contain_text(name)
 
 
@@ -71,7 +84,7 @@ def test_a_live_simulation_appears_round_by_round(browser, tmp_path):
     try:
         line = next(line for line in process.stderr if "Dashboard:" in line)
         threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the run
-        with opened(browser, "ERR_CONNECTION") as page:
+        with opened(browser, "net::ERR") as page:  # each request that is under way then fails in its own manner
             page.goto(line.split()[-1])
             page.locator("#progress-words").wait_for()
             page.wait_for_function(THREE_ROUNDS_LATER, timeout=300_000)
@@ -100,7 +113,7 @@ def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
         recording.enter(Phase(Stage.TRAINING, 9, 5))
         recording.flush()
         expect(page.locator("#progress-words")).to_have_text(re.compile("8 of 9"))
-        expect(title).to_contain_text("After 8 rounds")  # it rests as long as drawing is work
+        expect(title).to_contain_text("After 8 rounds", timeout=RESTED)
         expect(page.locator("#phase")).to_contain_text("5 clients")
         page.locator("#client-table").scroll_into_view_if_needed()
         expect(page.locator("#client-table tbody tr").first).to_contain_text("3.00")
@@ -148,6 +161,7 @@ def test_a_client_is_chosen_a_what_if_asked_a_chart_downloaded_and_a_link_shows_
     expect(done.locator("#forecast")).to_contain_text("round")
     expect(done.locator("#forecast-figure svg.marks, #forecast-figure canvas").first).to_be_visible()
     card = done.locator("#charts > *").first
+    expect(card.locator("svg.marks")).to_be_visible()
     with done.expect_download() as png:
         card.get_by_role("button", name="PNG").click()
     assert png.value.path().read_bytes().startswith(b"\x89PNG\r\n")
@@ -174,7 +188,8 @@ def test_a_late_answer_does_not_replace_the_run_that_was_chosen_since(browser, a
         page.locator("#run-picker button").first.click()
         page.get_by_role("option", name=re.compile("troubled")).first.click()
         choose(page, "begun")
-        page.wait_for_timeout(1500)
+        page.evaluate("window.answerLate()")
+        page.wait_for_function("() => window.toldLate")
         expect(page.locator("#kicker")).to_contain_text("begun")
 
 
@@ -227,9 +242,9 @@ def test_runs_are_compared_side_by_side_by_any_metric(browser, done):
     metric = done.get_by_role("combobox", name="Metric", exact=True)
     expect(metric.locator("option:checked")).to_have_text("accuracy, the task's own")
     metric.select_option("loss")
-    for figure in figures.all()[:2]:
-        expect(figure).to_contain_text("1 run: loss 1.25")
-        expect(figure).to_contain_text("left out: done (no loss)")
+    for place in range(2):
+        expect(figures.nth(place)).to_contain_text("1 run: loss 1.25")
+        expect(figures.nth(place)).to_contain_text("left out: done (no loss)")
     expect(table.last).to_contain_text("1.25")
     with opened(browser) as page:  # a link shows the same
         page.goto(done.url)
@@ -244,7 +259,7 @@ def test_the_token_is_asked_for_and_opens(browser, runs):
         expect(page).to_have_url(f"{address}/login")
         page.get_by_label("Token").fill("not the token, but as long")
         page.keyboard.press("Enter")
-        page.get_by_label("Token").wait_for()
+        expect(page.get_by_role("alert")).to_contain_text("not the token")  # until then the first form is there
         page.get_by_label("Token").fill(TOKEN)
         page.keyboard.press("Enter")
         expect(page.locator("#kicker")).to_be_visible()
@@ -285,16 +300,16 @@ def test_a_print_begins_to_draw_what_is_old(browser, tmp_path):
     record(url, facts("live", rounds=9), records[:4], charged=0)
     with serving(tmp_path) as address, opened(browser, "409", viewport={"width": 900, "height": 300}) as page:
         page.goto(address)
-        titles = page.locator("#charts svg.marks")
-        expect(titles).to_have_count(4)
+        cards = page.locator("#charts > *").filter(visible=True)
+        expect(cards.locator("svg.marks")).to_have_count(4)
         recording = RunRecording(url, facts("live", rounds=9))
         for one in records[:9]:
             recording.add(one)
         recording.flush()
-        expect(titles.first).to_contain_text("After 8 rounds")
-        assert "After 3 rounds" in titles.nth(2).text_content()
+        expect(cards.first).to_contain_text("After 8 rounds", timeout=RESTED)
+        expect(cards.nth(2)).to_contain_text("After 3 rounds")
         page.pdf()
-        expect(titles.nth(2)).to_contain_text("After 8 rounds")
+        expect(cards.nth(2)).to_contain_text("After 8 rounds")
         recording.close()
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -97,8 +98,10 @@ def test_simulate_with_the_dashboard(fedprivacy, folder):
     command = [fedprivacy, "simulate", "--task", "mine.py:Sides", "--rounds", "1", "--out", "runs/one", "--dashboard"]
     run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     address = next(found.group() for line in run.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
-    assert httpx.get(f"{address}api/v1/runs").status_code == 200
-    assert "<!doctype html>" in httpx.get(address).text.lower()
+    run.send_signal(signal.SIGSTOP)  # the dashboard ends with the run, which may be over in a moment
+    assert httpx.get(f"{address}api/v1/runs", timeout=60.0).status_code == 200
+    assert "<!doctype html>" in httpx.get(address, timeout=60.0).text.lower()
+    run.send_signal(signal.SIGCONT)
     run.communicate(timeout=600)
     assert run.returncode == 0
     assert read_history(folder / "runs" / "one").last.round == 1

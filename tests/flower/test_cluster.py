@@ -297,8 +297,8 @@ class Pretended:
         self.alive.remove(handle)
 
 
-def pretended(ray, timeout=0.05, **placement):
-    """A population on a pretended cluster, once its workers have begun."""
+def pretended(ray, timeout=60.0, **placement):
+    """A population on a pretended cluster, once its workers have begun, for which it waits so many seconds at most."""
     config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout)
     found = ClusterWorkers(Blobs(), config, train_privately, Placement(ray_address="auto", **placement))
     found._ray = ray
@@ -340,15 +340,15 @@ def test_a_number_that_was_asked_for_is_waited_for_in_every_round():
 
 def test_when_all_have_died_the_run_ends_and_a_cluster_without_room_begins_none():
     ray = Pretended(1)
-    found = pretended(ray)
+    found = pretended(ray, timeout=0.5)
     ray.cpus = 0
     (dead,) = found._workers
     dead.kill()
     with pytest.raises(WorkerError, match=r"All workers of the cluster have died, and none came within node-timeout"):
         found._instead_of([dead])
-    words = r"2 of 3 workers came within node-timeout \(0.05 s\): each needs a CPU, and 0 of 2 CPUs are free. Choose"
+    words = r"2 of 3 workers came within node-timeout \(0.5 s\): each needs a CPU, and 0 of 2 CPUs are free. Choose"
     with pytest.raises(ConfigError, match=words):
-        pretended(Pretended(2), workers=3)
+        pretended(Pretended(2), timeout=0.5, workers=3)
 
 
 OTHER = replace(GREETING, versions=GREETING.versions | {"torch": "1.0"})
