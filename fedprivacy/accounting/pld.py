@@ -219,13 +219,14 @@ def _compositions(
     supports = [support(event, direction, reach) for event in history]
     log2_step, fine = _log2_step(history, supports)
     log2_step, fine = log2_step + coarser, fine and not coarser
+    largest = rdp.largest_loss(history)
     for _ in range(_MOST_PLANS):
         terms = [(discretise(event, log2_step, reach)[direction], count) for event, count in history.items()]
         plan = _Plan.of(terms, 2.0**log2_step, delta, known)
         if plan.points > _MOST_POINTS:
             log2_step, fine = log2_step + math.ceil(math.log2(plan.points / _MOST_POINTS)), False
             continue
-        curve = _Curve.of(terms, plan, _SURELY_BELOW_RDP * plan.chernoff if fine else 0.0)
+        curve = _Curve.of(terms, plan, min(_SURELY_BELOW_RDP * plan.chernoff, largest) if fine else 0.0)
         epsilon = curve.epsilon(delta)
         yield curve, epsilon
         # Chernoff bounds are far off where a rare execution may cost much: then plan again, around the result.

@@ -130,10 +130,10 @@ def epsilon(history: History, delta: float) -> float:
     executed = checked(history)
     if not executed:
         return 0.0
-    return min(float(to_epsilon(compose(executed), delta).min()), _largest_loss(executed))
+    return min(float(to_epsilon(compose(executed), delta).min()), largest_loss(executed))
 
 
-def _largest_loss(history: Mapping[Event, int]) -> float:
+def largest_loss(history: Mapping[Event, int]) -> float:
     """Return the divergence of order infinity, in nats: the history's cost at delta 0 (basic composition)."""
     if any(isinstance(event, TruncatedPoissonSampledGaussian) for event in history):
         return math.inf
