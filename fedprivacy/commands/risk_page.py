@@ -103,7 +103,7 @@ def of_run(folder: Path, person: Person) -> list[StatedRisk]:
     """
     history = read_history(folder)
     last, subjects = history.last, []
-    if risk := history.risk:
+    if history.facts.private and last.spent:
         worst = history.worst
         name = f"{worst.client_id}, which has spent most of {folder}"
         if last.most_charged:
@@ -112,7 +112,7 @@ def of_run(folder: Path, person: Person) -> list[StatedRisk]:
             facts: dict[str, Any] = {"name": name, "unit": unit, "budget": worst.budget_epsilon}
             subjects.append(_after(last.most_charged, worst.delta, person, **facts))
         else:  # written by an earlier version
-            subjects.append(StatedRisk(risk=risk, name=name))
+            subjects.append(StatedRisk(risk=Risk.of_budget(worst.epsilon, worst.delta), name=name))
     if last.user_level:
         risk = Risk.of_budget(last.user_level.epsilon, last.user_level.delta)
         subjects.append(StatedRisk(risk=risk, name=f"Each client as a whole, {FOR_WHOM}", unit=Unit("client")))
