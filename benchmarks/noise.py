@@ -2,10 +2,12 @@
 
     python -m benchmarks.noise [--json] [--rounds 15] [--draws 1e9]
 
-Cost is processor time on one thread, by turns: ours rounds a float32 sum to the lattice, draws, adds and returns a new
-vector; `torch.normal_` draws float32 into memory that it has already. With --draws, so many draws of each are counted
-beyond thresholds and in cells of 1/32 sigma within 4 sigma. p-values: two-sided Poisson for a threshold, chi-square for
-the cells.
+Cost is processor time on one thread, by turns: ours rounds a float64 sum to the lattice, draws, adds and returns a new
+float32 vector, as in training; `torch.normal_` draws float32 into memory that it has already. Ours is measured with
+numpy, and again after so many draws that numba has taken over, where that is installed.
+
+With --draws, so many draws of each are counted beyond thresholds and in cells of 1/32 sigma within 4 sigma. p-values:
+two-sided Poisson for a threshold, chi-square for the cells.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -23,13 +25,14 @@ from scipy import stats
 
 from benchmarks.measure import Mark, Step, Times, interleaved, median, time_ratio
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
-from fedprivacy.mechanisms.lattice_noise import add_lattice_noise, lattice_step
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise, lattice_step, library
 
 SIZES = (62, 1_000, 200_000, 1_000_000)
 THRESHOLDS = (4.0, 5.0, 5.8, 6.0, 6.5)
 
 _BLOCK = 2**20
 _CELLS = 256  # from -4 to 4 sigma
+_MOST_BLOCKS = 512  # twice as many draws as numba waits for
 
 Block = Callable[[int], np.ndarray]
 """Number of a block -> its draws in units of their standard deviation, shape [_BLOCK]."""
@@ -39,11 +42,12 @@ def noise_times(parameters: int, rounds: int = 15) -> Times:
     """Time both by turns on one thread, seconds for each round."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    total, drawn = torch.randn(parameters), torch.empty(parameters)
+    total, drawn = torch.randn(parameters, dtype=torch.float64), torch.empty(parameters)
     step, keystream, local_steps = lattice_step(1.0, parameters), Keystream.secret(), itertools.count(1)
 
     def ours(_mark: Mark) -> None:
-        add_lattice_noise(total, 1.0, step, keystream.reader(Purpose.NOISE, Position(1, next(local_steps))))
+        read = keystream.reader(Purpose.NOISE, Position(1, next(local_steps)))
+        add_lattice_noise(total, 1.0, step, read, torch.float32)
 
     def torch_own(_mark: Mark) -> None:
         drawn.normal_()
@@ -57,6 +61,17 @@ def noise_times(parameters: int, rounds: int = 15) -> Times:
 def noise_ratio(parameters: int = 1_000_000, rounds: int = 15) -> float:
     """Our time over that of `torch.normal_`: median over rounds."""
     return time_ratio(noise_times(parameters, rounds), "ours", "torch")
+
+
+def costs(rounds: int) -> Iterator[dict[str, float | str]]:
+    """Yield the cost of each of `SIZES`, with numpy and then with numba, where it is installed."""
+    yield from (_cost(size, noise_times(size, rounds)) for size in SIZES)
+    block = lattice_blocks(0)
+    for number in range(_MOST_BLOCKS):
+        if library() == "numba":
+            yield from (_cost(size, noise_times(size, rounds)) for size in SIZES)
+            return
+        block(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,8 @@ def lattice_blocks(seed: int) -> Block:
     nothing = torch.zeros(_BLOCK, dtype=torch.float64)
 
     def block(number: int) -> np.ndarray:
-        return add_lattice_noise(nothing, 1.0, step, keystream.reader(Purpose.NOISE, Position(1, number + 1))).numpy()
+        read = keystream.reader(Purpose.NOISE, Position(1, number + 1))
+        return add_lattice_noise(nothing, 1.0, step, read, torch.float32).numpy()
 
     return block
 
@@ -127,28 +143,32 @@ def main() -> None:
     parser.add_argument("--draws", type=lambda text: int(float(text)), default=0)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    times = {size: noise_times(size, options.rounds) for size in SIZES}
+    found = list(costs(options.rounds))
     blocks = -(-options.draws // _BLOCK)
     makers = {"ours": lattice_blocks, "torch.normal_": torch_blocks}
     fits = {name: fit(make(options.seed), blocks) for name, make in makers.items()} if blocks else {}
     if options.json:
-        print(json.dumps({"costs": [_cost(*item) for item in times.items()], "fits": _plain(fits)}))
+        print(json.dumps({"costs": found, "fits": _plain(fits)}))
         return
     print("processor time on one thread, medians:")
-    print("parameters   ours, us   ns a draw   torch.normal_, ns a draw   ratio")
-    for cost in map(_cost, times.keys(), times.values()):
-        print("{parameters:10,.0f} {ours_us:10.1f} {ours_ns:11.2f} {torch_ns:26.2f} {ratio:7.2f}".format(**cost))
-    for name, found in fits.items():
-        print(f"{name}: {found.draws:,d} draws, bulk p = {found.p_bulk:.2g}")
-        for row in zip(THRESHOLDS, found.beyond, expected_beyond(found.draws), found.p_beyond, strict=True):
+    print("parameters   with    ours, us   ns a draw   torch.normal_, ns a draw   ratio")
+    for cost in found:
+        print(_ROW.format(**cost))
+    for name, fitted in fits.items():
+        print(f"{name}: {fitted.draws:,d} draws, bulk p = {fitted.p_bulk:.2g}")
+        for row in zip(THRESHOLDS, fitted.beyond, expected_beyond(fitted.draws), fitted.p_beyond, strict=True):
             print("  beyond {:.1f} sigma {:9,d}  expected {:12.2f}  p = {:.2g}".format(*row))
 
 
-def _cost(parameters: int, times: Times) -> dict[str, float]:
+_ROW = "{parameters:10,.0f} {library:>6} {ours_us:10.1f} {ours_ns:11.2f} {torch_ns:26.2f} {ratio:7.2f}"
+
+
+def _cost(parameters: int, times: Times) -> dict[str, float | str]:
     ours, theirs = (1e9 * median(times[name]) / parameters for name in ("ours", "torch"))
     ratio = time_ratio(times, "ours", "torch")
     return {
         "parameters": parameters,
+        "library": library(),
         "ours_us": ours * parameters / 1e3,
         "ours_ns": ours,
         "torch_ns": theirs,
