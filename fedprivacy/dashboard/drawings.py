@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
-import altair as alt
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from pydantic import AfterValidator, WithJsonSchema
 
 from fedprivacy import figures
+from fedprivacy._support.altair import alt
 from fedprivacy.dashboard.forecasts import forecast, rounds_by_noise
 from fedprivacy.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find
 from fedprivacy.figures import observations

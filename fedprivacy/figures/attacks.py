@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import BESIDE_LABEL
 from fedprivacy.figures.comparison import DASHES
 from fedprivacy.figures.style import (

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import shortened
 from fedprivacy.figures.style import EXHAUSTED, MUTED, SPENDING, WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.values.runs import AuditResult, Verdict

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 
-import altair as alt
 import numpy as np
 from scipy.optimize import isotonic_regression
 
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.style import HEIGHT, INK, MUTED, Rows, chart_of, outlined
 from fedprivacy.values.wording import budget_text, is_share
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import HEADROOM, Label, PlotFrame, Scale, named_beside, placed
 from fedprivacy.figures.comparison import DASHES, SHAPES
 from fedprivacy.figures.reproduction import DrawnRow

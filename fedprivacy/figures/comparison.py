@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import (
     Label,
     PlotFrame,

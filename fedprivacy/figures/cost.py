@@ -6,9 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
-import altair as alt
 import numpy as np
 
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import label_step, shortened
 from fedprivacy.figures.observations import cost_rows
 from fedprivacy.figures.run import check_private

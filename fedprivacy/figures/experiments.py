@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import AXIS_ROOM, LABEL_GAP, metric_scale, shortened
 from fedprivacy.figures.style import COSTS, HEIGHT, RUNS, WIDTH, Rows, chart_of, layered, outlined, styled, titled
 from fedprivacy.values.wording import count_text, less_is_better, metric_name, metric_text

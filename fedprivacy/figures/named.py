@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures import observations
 from fedprivacy.figures.cost import cost_figure
 from fedprivacy.figures.experiments import experiment_figure, experiment_rows, parallel_figure, parallel_rows

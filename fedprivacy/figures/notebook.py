@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.named import NAMED_FIGURES, FigureOptions, RunData
 from fedprivacy.figures.run import run_figure
 from fedprivacy.figures.style import WIDTH, to_svg

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Scale
 from fedprivacy.figures.style import EXHAUSTED, INK, MUTED, SPENDING, WIDTH, chart_of, layered, styled, titled
 from fedprivacy.values.wording import beside_text, count_text

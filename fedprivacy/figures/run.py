@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import chain
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures import observations
 from fedprivacy.figures.axes import (
     AXIS_ROOM,

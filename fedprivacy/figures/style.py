@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import altair as alt
 import vl_convert
 
+from fedprivacy._support.altair import alt
 from fedprivacy._support.durable import write_durably
 from fedprivacy.figures.extent import with_room_for_any_font
 from fedprivacy.values.wording import delta_text

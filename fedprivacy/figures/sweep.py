@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import AXIS_ROOM, HEADROOM, LABEL_ROOM, Label, PlotFrame, Scale, leaders, placed
 from fedprivacy.figures.comparison import DASHES
 from fedprivacy.figures.style import RUNS, WIDTH, Rows, chart_of, layered, styled, titled

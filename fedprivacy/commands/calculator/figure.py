@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
 
+from fedprivacy._support.altair import alt
 from fedprivacy.commands.calculator.costs import ACCOUNTANTS, Accountant, Worth, cost
 from fedprivacy.commands.calculator.trainings import AskingError, TrainingSteps, composed, described, steps_text
 from fedprivacy.figures import axes, style

@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import altair as alt
-
+from fedprivacy._support.altair import alt
 from fedprivacy.figures import compared_metric_figure, save_png, to_svg
 from fedprivacy.figures.notebook import Figure
 from fedprivacy.figures.observations import FEWEST_RUNS, MOST_RUNS, names_of

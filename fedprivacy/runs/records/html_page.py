@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import altair as alt
 import jinja2
 
 from fedprivacy import figures
+from fedprivacy._support.altair import alt
 from fedprivacy.values import wording
 
 _NARROW = 230

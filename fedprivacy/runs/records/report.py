@@ -13,10 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import altair as alt
-from altair.utils.schemapi import debug_mode
-
 from fedprivacy import figures
+from fedprivacy._support.altair import alt, debug_mode
 from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import altair as alt
 import numpy as np
 
 from fedprivacy import figures
+from fedprivacy._support.altair import alt
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import at_most_text, delta_text, epsilon_text, plural, share_text
