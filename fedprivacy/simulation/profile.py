@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +37,7 @@ IN_WORKERS = (
 _LEAST_SHARE = 0.001
 """Share of the run's time below which a phase is left out of a terminal's table."""
 
-_WIDTH = 110
+_WIDTH = 80
 
 
 @contextmanager
@@ -83,17 +84,18 @@ def profile_table(profile: Profile, *, whole: bool = False) -> Table:
     if hidden:
         notes.append(f"{count_text(hidden, 'phase')} of less than {_LEAST_SHARE:.1%} each: see {TABLE}.")
     caption = "\n".join(notes)
-    table = Table(title="Where the time went", title_justify="left", caption=caption, caption_justify="left")
-    table.add_column("phase", no_wrap=True)
-    for column in ("calls", "seconds", "self", "share", "ms an update:\nfirst round", "\nlater rounds"):
-        table.add_column(column, justify="right")
+    title = "Where the time went; of rounds, milliseconds for each client update"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    table.box, table.show_edge, table.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)  # for 80 columns
+    table.add_column("phase")
+    for column in ("calls", "seconds", "share", "first\nround", "later\nrounds"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in shown:
         around, _, name = f"{BETWEEN}{row['phase']}".rpartition(BETWEEN)
         table.add_row(
             "  " * around.count(BETWEEN) + name,
             f"{row['calls']:,}",
             f"{row['seconds']:.3f}",
-            f"{row['self_seconds']:.3f}",
             "" if row["share"] is None else f"{row['share']:.1%}",
             _milliseconds(row["first_round_ms"]),
             _milliseconds(row["later_rounds_ms"]),
@@ -114,7 +116,7 @@ def _pace_words(pace: Pace) -> str:
 
 
 def _milliseconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+    return "" if value is None else f"{value:,.2f}"
 
 
 def _keep(recording: Recording, folder: Path, finished: int, notes: list[str]) -> None:

@@ -1,6 +1,7 @@
 """`fedprivacy simulate --profile` and `fp.simulate(..., profile=True)`: where a run's time goes, by the real path."""
 
 import json
+import re
 
 import pytest
 
@@ -76,6 +77,8 @@ def test_the_command_ends_with_the_table_and_where_the_trace_is(place):
     printed, table = (place / "printed").read_text(), (place / "with" / "profile.txt").read_text()
     for words in ("Where the time went", "gradients and clipping", "share", "Later rounds: 8 client updates in "):
         assert words in printed and words in table
+    assert "…" not in printed + table  # 80 columns hold every number
+    assert re.search(r"^    choosing how gradients are computed +1 +[\d.]+ +[\d.]+% *$", table, re.M)
     last = printed.splitlines()[-1]
     assert last.startswith("Trace: with/profile.json (open it in chrome://tracing, or at https://ui.perfetto.dev")
 
