@@ -47,9 +47,13 @@ class _Forgiving(click.Command):
                 for name in option.opts
                 if name.startswith("--")
             }
-            if not (meant := nearest(error.option_name.lstrip("-"), words)):
+            typed = error.option_name.lstrip("-")
+            if any(isinstance(param, click.Argument) and typed == param.name for param in self.params):
+                message = f"{error.message} Write its value alone, without {error.option_name}."
+            elif meant := nearest(typed, words):
+                message = f"{error.message} Did you mean {' or '.join(f'--{name}' for name in meant)}?"
+            else:
                 raise
-            message = f"{error.message} Did you mean {' or '.join(f'--{name}' for name in meant)}?"
             raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
         except click.BadParameter as error:
             kind = error.param.type.name.removesuffix(" range") if error.param else ""

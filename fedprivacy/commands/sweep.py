@@ -67,6 +67,8 @@ def sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: b
     if not (as_json or quiet):
         ran, seconds = len(grid.runs) - finished, time.monotonic() - began
         OUT.print(_last_words(ran, seconds, results, written), highlight=False)
+        where = f"{escape(as_typed())} dashboard --store {escape(str(out))}"
+        OUT.print(f"Every run, in a browser: [bold]{where}[/]", highlight=False, soft_wrap=True)
     for name, failure in failed.items():
         ERR.print(f"[red]failed:[/] {escape(name)}: {escape(failure)}")
     if failed:
@@ -109,13 +111,12 @@ def _budget(row: dict[str, Any]) -> float:
 def _last_words(ran: int, seconds: float, results: SweepResults, written: Sequence[Path]) -> str:
     from fedprivacy.values.metrics import main_metrics
 
-    total, out = len(results.grid.runs), results.grid.out
+    total = len(results.grid.runs)
     skipped = f", {total - ran} were finished before" if ran < total else ""
     others = [name for name in main_metrics(results.metrics) if name != results.metric]
     also = f"Also measured: {escape(', '.join(others))}; --metric shows another.\n" if others else ""
     files = ", ".join(escape(str(path)) for path in written)
     same_rate = results.grid.baseline and "learning-rate" not in results.grid.swept
     return (
-        f"\n{ran} runs in {seconds:.0f} s{skipped}.\n{also}{CAUTION}\n{SAME_RATE if same_rate else ''}"
-        f"Written: {files}\nEvery run, in a browser: [bold]{escape(as_typed())} dashboard --store {escape(str(out))}[/]"
+        f"\n{ran} runs in {seconds:.0f} s{skipped}.\n{also}{CAUTION}\n{SAME_RATE if same_rate else ''}Written: {files}"
     )

@@ -168,8 +168,11 @@ def check_export(file: Path) -> None:
     if file.is_fifo():
         return
     with file.open("rb") as lines:
-        if not _begins_export(lines.readline(len(_FIRST[True]))):
-            raise LedgerError(f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
+        first = lines.readline(len(_FIRST[True]))
+    if first.startswith(b"SQLite"):
+        raise LedgerError(f"'{file}' is a ledger itself, not an exported one; write --ledger before it, or export it.")
+    if not _begins_export(first):
+        raise LedgerError(f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
 
 
 def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Iterable[SignedHead] = ()) -> Verified:

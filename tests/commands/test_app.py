@@ -105,3 +105,8 @@ MEANT = {
 def test_an_option_that_there_is_not_names_the_one_that_was_meant(typed, tmp_path):
     refused = fedprivacy(*typed.split(), cwd=tmp_path, code=2)
     assert re.search(rf"Did you mean .*{MEANT[typed]}\b", unwrapped(refused.stderr)), refused.stderr
+
+
+def test_an_argument_that_is_written_as_an_option_is_named(tmp_path):
+    refused = fedprivacy("recommend", "--task", "digits", cwd=tmp_path, code=2)
+    assert "Write its value alone, without --task." in unwrapped(refused.stderr)

@@ -203,6 +203,10 @@ def test_a_file_that_is_missing_or_of_another_kind_is_named_with_the_remedy(ledg
     for command in ("verify", "import"):
         done = run("ledger", command, file, "--ledger", tmp_path / "new.db")
         refused(done, 2, f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
+    (itself := tmp_path / "itself.db").write_bytes(b"SQLite format 3\0")
+    refused(
+        ledger("verify", itself), 2, f"'{itself}' is a ledger itself, not an exported one; write --ledger before it"
+    )
     assert not (tmp_path / "new.db").exists()
     for line in ("no JSON", "[]", '{"kind": "charge", "run_id": "x", "event": 1}'):
         file.write_text(guard.read_text() + line + "\n")
