@@ -62,12 +62,17 @@ def test_the_figure_has_a_point_for_each_run_that_has_both(swept):
 
 @pytest.mark.exhaustive
 def test_a_reader_finds_the_best_run_and_opens_it(browser, swept):
-    with serving(swept) as address, opened(browser) as page:
+    """A question to which the server gives no answer is asked again with the reader's next word."""
+    with serving(swept) as address, opened(browser, expected="ERR_FAILED") as page:
         page.goto(address)
-        page.get_by_text("All runs: settings and metrics").click()
-        table = page.locator("#experiment-table")
+        page.route("**/experiments?*", lambda route: route.abort(), times=1)
+        with page.expect_event("requestfailed"):
+            page.get_by_text("All runs: settings and metrics").click()
+        table, figure = page.locator("#experiment-table"), page.locator("#experiment-figure")
+        expect(figure.get_by_role("button", name="PNG")).to_be_disabled()  # nothing is drawn yet
+        page.locator("#experiment-search").fill("rate")
         expect(table.get_by_role("row")).to_have_count(4)
-        figure = page.locator("#experiment-figure")
+        expect(figure.get_by_role("button", name="PNG")).to_be_enabled()
         expect(figure).to_contain_text("One point for each run")
         page.get_by_role("combobox", name="Figure", exact=True).focus()
         page.keyboard.press("ArrowDown")

@@ -123,9 +123,10 @@ export class FigureCard {
   }
 
   #show({ element, view }, spec) {
-    const { drawing, card } = this.#parts;
+    const { drawing, card, png } = this.#parts;
     this.#view?.finalize();
     this.#view = view;
+    png.disabled = false;
     drawing.replaceChildren(element);
     drawing.dataset.drawn = shownTheme();
     drawing.setAttribute("role", "img");
@@ -165,17 +166,15 @@ export class FigureCard {
   }
 
   async #savePng() {
-    const url = await this.#view?.toImageURL("png", PNG_SCALE);
-    if (url) {
-      el("a", { href: url, download: `${this.#source().name}.png` }).click();
-    }
+    const url = await this.#view.toImageURL("png", PNG_SCALE);
+    el("a", { href: url, download: `${this.#source().name}.png` }).click();
   }
 }
 
 function build({ title, about, kind, controls }) {
   const id = `figure-${++made}`;
   const heading = el("h3", { id }, title);
-  const png = el("button", { type: "button", "aria-describedby": id }, "PNG");
+  const png = el("button", { type: "button", "aria-describedby": id, disabled: true }, "PNG");
   const csv = el("a", { class: "button", download: true, "aria-describedby": id }, "CSV");
   const copy = el("button", { type: "button", "aria-describedby": id }, "Copy numbers");
   const actions = el("div", { class: "actions" }, ...controls, png, csv, copy);

@@ -78,8 +78,8 @@ export class Experiments {
   async #ask() {
     const turn = ++this.#turn;
     go({ "runs-search": this.#search.value });
-    const found = await getJson("/experiments", { ...this.#query(), limit: MOST });
-    if (turn === this.#turn) {
+    const found = await getJson("/experiments", { ...this.#query(), limit: MOST }).catch(() => null);
+    if (found && turn === this.#turn) {
       this.#found = found;
       this.#show();
     }
