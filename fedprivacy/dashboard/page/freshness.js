@@ -4,6 +4,7 @@
 
 const REST = 1_000;
 const REST_PER_WORK = 5;
+const LONGEST_REST = 30_000; // what took longer waited: for the network, or for a pointer to leave a tooltip
 const NEAR = "500px";
 
 const all = new Set();
@@ -29,7 +30,7 @@ export function keptFresh(element, refresh) {
     const began = performance.now();
     await refresh();
     const took = performance.now() - began;
-    setTimeout(() => turn === latest && wake(), Math.max(REST, REST_PER_WORK * took));
+    setTimeout(() => turn === latest && wake(), Math.min(Math.max(REST, REST_PER_WORK * took), LONGEST_REST));
   }
 
   function wake() {
