@@ -16,8 +16,8 @@ from scipy.special import ndtri
 
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import Aligned, FloatArray, IntArray
-from fedprivacy.accounting.pairs import pair
-from fedprivacy.accounting.privacy_loss import deviation, points_per_deviation
+from fedprivacy.accounting.pairs import pair, stacked
+from fedprivacy.accounting.privacy_loss import points_per_deviation
 from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)  # exponential tilts t, per nat: half an octave is near enough
@@ -68,7 +68,7 @@ class Moments(Aligned):
     @classmethod
     def of(cls, events: Sequence[Event]) -> Moments:
         """Compute the moments of one execution of each event."""
-        deviations, near, far, largest = np.array([_loss_range(event) for event in events]).reshape(-1, 4).T
+        deviations, near, far, largest = _loss_ranges(events)
         highest = np.stack([near, far], axis=1)
         log_moments = TILTS * rdp.divergences(events, 1.0 + TILTS)
         bounded = np.isfinite(largest).astype(np.float64)
@@ -94,14 +94,20 @@ class Moments(Aligned):
         return np.asarray(np.minimum(by_order.min(axis=1), self.largest))
 
 
-def _loss_range(event: Event) -> tuple[float, float, float, float]:
-    """Return the deviation, the largest losses within `_REACHES` and the largest of all, in nats; infinite if
-    unplannable.
+def _loss_ranges(events: Sequence[Event]) -> FloatArray:
+    """Return the deviation, the largest losses within `_REACHES` and the largest of all, in nats, of each event; shape
+    [4, events]; infinite if unplannable.
     """
-    if isinstance(event, TruncatedPoissonSampledGaussian):
-        return math.inf, math.inf, math.inf, math.inf
-    near, far = (max(high, -low) for low, high in (pair(event).support(reach) for reach in _REACHES))
-    return deviation(event), near, far, pair(event).largest_loss
+    ranges = np.full((4, len(events)), math.inf)
+    planned = [place for place, event in enumerate(events) if not isinstance(event, TruncatedPoissonSampledGaussian)]
+    for some, pairs in stacked([events[place] for place in planned]):
+        places = np.array(planned)[some]
+        ranges[0, places] = pairs.deviations()
+        for row, reach in enumerate(_REACHES, start=1):
+            low, high = pairs.support(reach)
+            ranges[row, places] = np.maximum(high, -low)
+    ranges[3, planned] = [pair(events[place]).largest_loss for place in planned]
+    return ranges
 
 
 def _at(reach: IntArray, highest: FloatArray) -> FloatArray:
