@@ -137,7 +137,8 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     lowest = np.maximum(estimate - _DOUBT / TILTS[best], 0.0)
     with np.errstate(invalid="ignore"):
         furthest = _at(reach, moments.highest) - lowest
-        suited = _at(reach, moments.widest) * 2.0**-log2_step < MOST_POINTS
+        # An execution for which `pld` takes the same step, too.
+        suited = _at(reach, moments.widest) * 2.0**-log2_step < MOST_POINTS / 2
     tilt, period = _shortest_periods(moments.log_moments, furthest, best, lowest, log_negligible)
     points = _rounded_up(period * 2.0**-log2_step + _FEWEST_POINTS)
     suited &= (points < MOST_POINTS) & np.isfinite(estimate) & (moments.squares > 0.0)
