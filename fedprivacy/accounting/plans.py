@@ -129,6 +129,8 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     step = np.maximum(deviations / points_per_deviation(moments.bounded > 0.0, moments.steps), _FINEST_STEP)
     log2_step = np.nan_to_num(np.floor(np.log2(step))).astype(np.int64)
     reach = _reach(moments.steps, deltas)
+    # One event, on a grid that `pld` does not coarsen: calibration compares the two.
+    alone = moments.highest[:, 0] >= moments.steps * moments.widest[:, 0]
     known = np.minimum(known, moments.epsilons(deltas))
     estimate = np.minimum(_saddle_point(moments.log_moments, np.log(deltas)), known)
     log_negligible = np.log(_NEGLIGIBLE * deltas)
@@ -137,8 +139,7 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     lowest = np.maximum(estimate - _DOUBT / TILTS[best], 0.0)
     with np.errstate(invalid="ignore"):
         furthest = _at(reach, moments.highest) - lowest
-        # An execution for which `pld` takes the same step, too.
-        suited = _at(reach, moments.widest) * 2.0**-log2_step < MOST_POINTS / 2
+        suited = _at(reach, moments.widest) * 2.0**-log2_step < np.where(alone, MOST_POINTS / 2, MOST_POINTS)
     tilt, period = _shortest_periods(moments.log_moments, furthest, best, lowest, log_negligible)
     points = _rounded_up(period * 2.0**-log2_step + _FEWEST_POINTS)
     suited &= (points < MOST_POINTS) & np.isfinite(estimate) & (moments.squares > 0.0)
