@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erf, ndtr
+from scipy.special import erf, erfc, ndtr
 
 from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.values.events import (
@@ -570,15 +570,14 @@ def unmixed(mixing: Mixing, losses: FloatArray) -> FloatArray:
     with q close to 1: its error is multiplied by q e^-l; `far` has an error of about (1 + |l|) roundings on either
     side.
     """
-    near = np.flatnonzero((losses >= -1.0) & (losses < 1.0))
+    is_near = (losses >= -1.0) & (losses < 1.0)
+    near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
+    log_ratios = np.empty(losses.shape)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        log_ratios = np.exp(-losses)
-        log_ratios *= -mixing.none
         log_ratios[near] = np.expm1(losses[near]) / mixing.at(near).some
+        log_ratios[far] = np.exp(-losses[far]) * -mixing.at(far).none
         log_ratios = np.log1p(np.maximum(log_ratios, -1.0, out=log_ratios), out=log_ratios)
-    beyond = losses - mixing.log_some
-    beyond[near] = 0.0
-    log_ratios += beyond
+    log_ratios[far] += losses[far] - mixing.at(far).log_some
     return np.where(mixing.log_none == -np.inf, losses, log_ratios)
 
 
@@ -589,7 +588,8 @@ def _normal_masses(z: FloatArray, offset: FloatArray, firsts: IntArray) -> Masse
     """
     z = z + offset
     distance = np.minimum(np.abs(z), _FARTHEST)
-    tails = ndtr(-distance)
+    tails = erfc(distance * math.sqrt(0.5))
+    tails *= 0.5
     # An error of e (|z| + offset) in z changes the tail by at most (1 + |z|) e (|z| + offset) of itself.
     distance += 1.0
     errors = distance + np.abs(offset)

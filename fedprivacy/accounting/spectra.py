@@ -7,6 +7,7 @@ frequencies the lowest few dozen decide delta. The others are bounded by the lar
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from fedprivacy.accounting.pairs import ROUNDING
 from fedprivacy.accounting.plans import TILTS
 from fedprivacy.accounting.privacy_loss import DiscreteLoss, folded, hockey_stick, transformed
 
-_TRANSFORMED_AT_ONCE = 2**17  # grid points
+_TRANSFORMED_AT_ONCE = 2**16  # grid points
 _LARGEST_LOG = 750.0  # largest absolute log of a floating-point number
 LEVELS: IntArray = 2 ** np.arange(3, 15) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
@@ -137,20 +138,21 @@ class Spectrum(NamedTuple):
 
 def _largest_beyond(transforms: ComplexArray, errors: FloatArray) -> FloatArray:
     """Bound the largest magnitude beyond each of `LEVELS`, shape [rows, levels]; 0 where there is none."""
-    inside = LEVELS[transforms.shape[1] - 1 > LEVELS]
-    largest = np.zeros((errors.size, LEVELS.size))
     squares = transforms.real**2
     squares += transforms.imag**2  # their roots are rounded, too: far less than by `errors`
-    between = np.sqrt(np.maximum.reduceat(squares, inside + 1, axis=1))
-    largest[:, : inside.size] = np.maximum.accumulate(between[:, ::-1], axis=1)[:, ::-1] + errors[:, None]
+    borders = [level + 1 for level in LEVELS.tolist() if level < squares.shape[1] - 1]
+    between = [squares[:, start:end].max(axis=1) for start, end in itertools.pairwise([*borders, squares.shape[1]])]
+    largest = np.zeros((errors.size, LEVELS.size))
+    beyond = np.sqrt(np.maximum.accumulate(between[::-1], axis=0)[::-1].T)
+    largest[:, : len(borders)] = beyond + errors[:, None]
     return largest
 
 
 def _smallest_kept(magnitudes: FloatArray) -> FloatArray:
     """Return the smallest magnitude up to each of `LEVELS`, or of all, shape [rows, levels]."""
-    inside = LEVELS[magnitudes.shape[1] - 1 > LEVELS]
-    between = np.minimum.accumulate(np.minimum.reduceat(magnitudes, np.append(0, inside + 1), axis=1), axis=1)
-    return between[:, np.minimum(np.arange(LEVELS.size), inside.size)]
+    borders = [0, *(np.minimum(LEVELS, magnitudes.shape[1] - 1) + 1).tolist()]
+    between = [magnitudes[:, start:end].min(axis=1, initial=np.inf) for start, end in itertools.pairwise(borders)]
+    return np.asarray(np.minimum.accumulate(between, axis=0).T)
 
 
 def levels(log_beyond: FloatArray, *, rough: bool = False) -> IntArray:
