@@ -38,7 +38,7 @@ from fedprivacy.accounting.privacy_loss import DiscreteLoss, DiscreteLosses, dis
 from fedprivacy.accounting.spectra import LEVELS, LossGrid, Spectrum, kernel, levels
 from fedprivacy.values.events import Event, History
 
-_PLANNED_AT_ONCE = 2**13
+_PLANNED_AT_ONCE = 2**11
 _TRANSFORMED_AT_ONCE = 64  # events
 _EVALUATED_AT_ONCE = 2**17  # frequencies times histories
 _MOST_PLANS = 6

@@ -101,10 +101,6 @@ class Mixing(NamedTuple):
         with np.errstate(divide="ignore"):
             return cls(1.0 - sampling_rates, np.log1p(-sampling_rates), sampling_rates, np.log(sampling_rates))
 
-    def at(self, places: IntArray) -> Mixing:
-        """Select the mixtures of some losses; all losses may share one."""
-        return Mixing(*(each[places] if each.size > 1 else each for each in self))
-
 
 @dataclass(frozen=True, eq=False)
 class Joining:
@@ -555,10 +551,12 @@ def mixed(mixing: Mixing, log_ratios: FloatArray) -> FloatArray:
     """Return losses of a mixture at outcomes where the loss of P given that some row joins has the given values, in
     nats; one dimension.
     """
-    near = np.flatnonzero((log_ratios < 1.0) & (mixing.some < _NEARLY_SURE))
+    is_near = (log_ratios < 1.0) & (mixing.some < _NEARLY_SURE)
+    near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
+    losses = np.empty(log_ratios.shape)
     with np.errstate(over="ignore", invalid="ignore"):
-        losses = np.logaddexp(mixing.log_none, mixing.log_some + log_ratios)
-        losses[near] = np.log1p(mixing.at(near).some * np.expm1(log_ratios[near]))
+        losses[near] = np.log1p(_at(mixing.some, near) * np.expm1(log_ratios[near]))
+        losses[far] = np.logaddexp(_at(mixing.log_none, far), _at(mixing.log_some, far) + log_ratios[far])
     return np.where(mixing.log_none == -np.inf, log_ratios, losses)
 
 
@@ -574,11 +572,16 @@ def unmixed(mixing: Mixing, losses: FloatArray) -> FloatArray:
     near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
     log_ratios = np.empty(losses.shape)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        log_ratios[near] = np.expm1(losses[near]) / mixing.at(near).some
-        log_ratios[far] = np.exp(-losses[far]) * -mixing.at(far).none
+        log_ratios[near] = np.expm1(losses[near]) / _at(mixing.some, near)
+        log_ratios[far] = np.exp(-losses[far]) * -_at(mixing.none, far)
         log_ratios = np.log1p(np.maximum(log_ratios, -1.0, out=log_ratios), out=log_ratios)
-    log_ratios[far] += losses[far] - mixing.at(far).log_some
+    log_ratios[far] += losses[far] - _at(mixing.log_some, far)
     return np.where(mixing.log_none == -np.inf, losses, log_ratios)
+
+
+def _at(numbers: FloatArray, places: IntArray) -> FloatArray:
+    """Select the numbers of some losses; all losses may share one."""
+    return numbers[places] if numbers.size > 1 else numbers
 
 
 def _normal_masses(z: FloatArray, offset: FloatArray, firsts: IntArray) -> Masses:

@@ -23,6 +23,7 @@ from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)  # exponential tilts t, per nat: half an octave is near enough
 TILTS.setflags(write=False)
 MOST_POINTS = 2**17  # maximum for a period; histories that need more are left to `pld`, one by one
+_RANGED_AT_ONCE = 64  # events
 _WIDEST = 1e300
 _NEGLIGIBLE = 1e-6  # share of delta that aliases may cost
 _FEWEST_POINTS = 64
@@ -100,12 +101,14 @@ def _loss_ranges(events: Sequence[Event]) -> FloatArray:
     """
     ranges = np.full((4, len(events)), math.inf)
     planned = [place for place, event in enumerate(events) if not isinstance(event, TruncatedPoissonSampledGaussian)]
-    for some, pairs in stacked([events[place] for place in planned]):
-        places = np.array(planned)[some]
-        ranges[0, places] = pairs.deviations()
-        for row, reach in enumerate(_REACHES, start=1):
-            low, high = pairs.support(reach)
-            ranges[row, places] = np.maximum(high, -low)
+    for start in range(0, len(planned), _RANGED_AT_ONCE):
+        part = planned[start : start + _RANGED_AT_ONCE]
+        for some, pairs in stacked([events[place] for place in part]):
+            places = np.array(part)[some]
+            ranges[0, places] = pairs.deviations()
+            for row, reach in enumerate(_REACHES, start=1):
+                low, high = pairs.support(reach)
+                ranges[row, places] = np.maximum(high, -low)
     ranges[3, planned] = [pair(events[place]).largest_loss for place in planned]
     return ranges
 

@@ -20,6 +20,7 @@ arXiv 2106.08567, Theorem 10): an epsilon read from a composition, plus the sum 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -57,16 +58,8 @@ class DiscreteLoss:
     masses: FloatArray  # P-mass of each grid point, shape [points]; sums to 1 - `infinity` up to upward rounding
     infinity: float  # P-mass of the infinite loss
     slack: float  # nats to add to epsilon for each execution, for the rounding of cell boundaries
-
-    @functools.cached_property
-    def present(self) -> IntArray:
-        """Indices into `masses` of those that are not zero, shape [present]."""
-        return np.flatnonzero(self.masses)
-
-    @functools.cached_property
-    def log_masses(self) -> FloatArray:
-        """Logs of the masses that are not zero, shape [present]."""
-        return np.log(self.masses[self.present])
+    present: IntArray  # indices into `masses` of those that are not zero, shape [present]
+    log_masses: FloatArray  # their logs, shape [present]
 
     @functools.cached_property
     def log_mgf(self) -> FloatArray:
@@ -239,8 +232,20 @@ def _rounded_up(
     masses[places[:-1]] += total - upper
     masses[begins] += p.below
     infinity = p.above + float(np.finfo(float).tiny)  # the latter for underflow
-    each = zip(origins.tolist(), np.split(masses, begins[1:]), infinity.tolist(), slack.tolist(), strict=True)
-    return [DiscreteLoss(*one) for one in each]
+    ends = [0, *sizes.cumsum().tolist()]
+    present = np.flatnonzero(masses)
+    log_masses, borders = np.log(masses[present]), np.searchsorted(present, ends).tolist()
+    return [
+        DiscreteLoss(first, masses[start:end], beyond, off, present[some] - start, log_masses[some])
+        for first, beyond, off, (start, end), some in zip(
+            origins.tolist(),
+            infinity.tolist(),
+            slack.tolist(),
+            itertools.pairwise(ends),
+            itertools.starmap(slice, itertools.pairwise(borders)),
+            strict=True,
+        )
+    ]
 
 
 def folded(weights: FloatArray, places: IntArray, points: int) -> FloatArray:
