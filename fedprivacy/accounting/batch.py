@@ -199,7 +199,7 @@ class BatchComposer:
         for places, together in discretised([self.events[column] for column in missing], fine, reach):
             self._losses |= {(missing[at], fine, reach): (together, one) for one, at in enumerate(places.tolist())}
         found = (self._losses[column, fine, reach] for column in columns)
-        return [(of.merged(grid.coarser) if grid.coarser else of).of(direction)[one] for of, one in found]
+        return [together.merged(grid.coarser).of(direction)[one] for together, one in found]
 
     def _history(self, counts: csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])

@@ -75,6 +75,8 @@ def estimate_noise(
     before = np.full((2, start.size), np.nan)  # log noise and excess, where delta was computed last
     left = np.arange(start.size)
     for _ in range(_MOST_ITERATIONS):
+        if not left.size:
+            break
         moving = np.zeros(start.shape, dtype=np.bool_)
         for rows, nodes in _alike(left, np.exp(log_noise[left]), tilt[left]):
             point = _Point.of(setting.at(rows), log_noise[rows, None], tilt[rows, None], nodes)

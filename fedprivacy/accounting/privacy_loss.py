@@ -127,6 +127,8 @@ class DiscreteLosses:
 
     def merged(self, octaves: int) -> DiscreteLosses:
         """Return distributions on a coarser grid, by octaves of its step: cells that share a cell of it are merged."""
+        if octaves == 0:
+            return self
         if octaves not in self._merged:
             kept = np.flatnonzero(self.points % 2**octaves == 0)
             p, q = self.p.merged(kept[:-1]), self.q.merged(kept[:-1])
