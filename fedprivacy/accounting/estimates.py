@@ -153,15 +153,14 @@ class _Point(NamedTuple):
             weights /= total
             mean = _sum(weights * losses)
             changes = (1.0 - (1.0 - rate) * np.exp(-losses)) * inverse * (inverse - z)  # of losses by log noise
-            losses -= mean
-            weighted = weights * losses
-            change, variance = _sum(weights * changes), steps * _sum(weighted * losses) + square
+            weighted = weights * (losses - mean)
+            change, variance = _sum(weights * changes), steps * _sum(weighted * (losses - mean)) + square
             wanted, reached = epsilon + 1.0 / tilt + 1.0 / (1.0 + tilt), steps * mean + square * (tilt + 0.5)
             distance = np.log(reached / wanted)
             excess = np.full(tilt.shape, np.nan)
             near = np.flatnonzero(np.abs(distance) < _NEAR)
-            rows = steps, square, tilt, variance, steps * mean - epsilon, delta, weights, losses
-            excess[near] = _log_integral(*(numbers[near] for numbers in rows))
+            some = _Setting(epsilon[near], delta[near], rate[near], steps[near], square[near])
+            excess[near] = _log_integral(some, tilt[near], variance[near], weights[near], losses[near])
             excess += steps * (highest + np.log(total)) + 0.5 * square * (tilt**2 + tilt) - tilt * epsilon
             excess -= np.log(delta)
             by_tilt = variance / reached + (tilt**-2.0 + (1.0 + tilt) ** -2.0) / wanted
@@ -181,19 +180,13 @@ def _variance_of_cells(losses: FloatArray, density: FloatArray) -> FloatArray:
 
 
 def _log_integral(
-    steps: FloatArray,
-    square: FloatArray,
-    tilt: FloatArray,
-    variance: FloatArray,
-    centre: FloatArray,
-    delta: FloatArray,
-    weights: FloatArray,
-    losses: FloatArray,
+    setting: _Setting, tilt: FloatArray, variance: FloatArray, weights: FloatArray, losses: FloatArray
 ) -> FloatArray:
     """Compute log of the integral of M(s) e^(-s eps) / (s (s + 1)) over w / (2 pi), without its factor at w = 0.
 
     By the trapezoid rule: M(s) is a sum over nodes, of `weights` times e^(i w loss).
     """
+    epsilon, delta, _, steps, square = setting
     period = np.maximum((_ALIASES - np.log(delta)) / tilt, _DEVIATIONS * np.sqrt(variance))
     spacing = 2.0 * math.pi / period
     # e^(i w loss) at the first points, and at each point after as many of them: all others are products of two.
@@ -203,7 +196,7 @@ def _log_integral(
     far *= weights[:, None]
     moments = (far @ near.transpose(0, 2, 1)).reshape(tilt.size, _ROOT_OF_POINTS**2)
     s = tilt + 1j * spacing * np.arange(1.0, _ROOT_OF_POINTS**2 + 1.0)
-    exponents = steps * np.log(moments) + (s - tilt) * centre + 0.5 * square * (s**2 + s - tilt**2 - tilt)
+    exponents = steps * np.log(moments) - (s - tilt) * epsilon + 0.5 * square * (s**2 + s - tilt**2 - tilt)
     total = (np.exp(exponents) / (s * (1.0 + s))).real.sum(axis=1, keepdims=True) + 0.5 / (tilt * (1.0 + tilt))
     return np.asarray(np.log(total * 2.0 / period))
 

@@ -117,13 +117,15 @@ class DiscreteLosses:
     def of(self, direction: Direction) -> list[DiscreteLoss]:
         """Return the distributions in one direction, one for each event."""
         if direction not in self._found:
-            p, q, points, firsts, slack = self.p, self.q, self.points, self.firsts, self.slack
-            if direction is Direction.ADD:
-                p, q, points, slack = q.reversed(), p.reversed(), -points[::-1], slack[::-1]
-                firsts = points.size - np.append(firsts[1:], points.size)[::-1]
-            found = _rounded_up(p, q, points, firsts, self.step, slack)
-            self._found[direction] = found[::-1] if direction is Direction.ADD else found
+            removed = direction is Direction.REMOVE
+            self._found[direction] = _rounded_up(self) if removed else _rounded_up(self._reversed())[::-1]
         return self._found[direction]
+
+    def _reversed(self) -> DiscreteLosses:
+        """Return those of the other direction, the last event's first."""
+        firsts = self.points.size - np.append(self.firsts[1:], self.points.size)[::-1]
+        slack = self.slack[::-1]
+        return DiscreteLosses(self.q.reversed(), self.p.reversed(), -self.points[::-1], firsts, self.step, slack)
 
     def merged(self, octaves: int) -> DiscreteLosses:
         """Return distributions on a coarser grid, by octaves of its step: cells that share a cell of it are merged."""
@@ -168,7 +170,7 @@ def discretised(events: Sequence[Event], log2_step: int, reach: float) -> Iterat
         for some in np.split(np.arange(places.size), np.flatnonzero(np.diff(portions)) + 1):
             few = together.take(some)
             points, starts = _ends_of_cells(few, firsts[some], lasts[some], step)
-            p, q, slack = few.masses(points * step, starts)
+            p, q, slack = few.masses(points.astype(np.float64) * step, starts)
             yield places[some], DiscreteLosses(p, q, points, starts, step, slack)
 
 
@@ -185,15 +187,16 @@ def _ends_of_cells(pairs: Stacked, firsts: IntArray, lasts: IntArray, step: floa
     starts = firsts.repeat(blocks) + _POINTS_OF_BLOCK * _counted(blocks)
     strides = np.ones_like(starts)
     if (sizes >= _FEWEST_THINNED).any():
-        cells = pairs.widths(starts * step, ends - blocks) * _CELLS_PER_DEVIATION
+        cells = pairs.widths(starts.astype(np.float64) * step, ends - blocks) * _CELLS_PER_DEVIATION
         thinned = np.isfinite(cells) & (sizes >= _FEWEST_THINNED).repeat(blocks)[:-1]
         thinned[ends[:-1] - 1] = False
         narrow = np.clip(cells[thinned], 1.0, _POINTS_OF_BLOCK)
         strides[:-1][thinned] = 2 ** np.floor(np.log2(_POINTS_OF_BLOCK / narrow)).astype(np.int64)
     counts = _POINTS_OF_BLOCK // strides
     counts[ends - 1] = sizes - _POINTS_OF_BLOCK * (blocks - 1)
-    points = starts.repeat(counts) + strides.repeat(counts) * _counted(counts)
-    return points, (counts.cumsum() - counts)[ends - blocks]
+    points: IntArray = starts.repeat(counts) + strides.repeat(counts) * _counted(counts)
+    begins: IntArray = (counts.cumsum() - counts)[ends - blocks]
+    return points, begins
 
 
 def _counted(lengths: IntArray) -> IntArray:
@@ -201,14 +204,13 @@ def _counted(lengths: IntArray) -> IntArray:
     return np.arange(lengths.sum()) - (lengths.cumsum() - lengths).repeat(lengths)
 
 
-def _rounded_up(
-    p: Masses, q: Masses, points: IntArray, firsts: IntArray, step: float, slack: FloatArray
-) -> list[DiscreteLoss]:
+def _rounded_up(losses: DiscreteLosses) -> list[DiscreteLoss]:
     """Connect the dots, rounded upwards: more mass, and more of it at the upper end of its cell, than was computed.
 
     Raising the mass of an atom, or moving mass to a larger loss, can only raise a hockey-stick divergence. This covers
     the rounding of the cell masses and of the cell boundaries.
     """
+    p, q, points, firsts, step, slack = losses.p, losses.q, losses.points, losses.firsts, losses.step, losses.slack
     lasts = np.append(firsts[1:], points.size) - 1
     origins = points[firsts]
     sizes = points[lasts] - origins + 1
