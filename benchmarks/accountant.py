@@ -7,7 +7,7 @@
 - different: 10,000 clients, all with their own sampling rate, noise multiplier and delta; nothing rounded; every client
   takes part in every round. First: the round in which all events are new. Warm: the median of rounds 20 to 25.
 - mixed: a million different histories of two mechanisms each, of 875 mechanisms. Cold: tables included.
-- calibration: noise for 10,000 budgets, all with their own epsilon, delta, sampling rate and steps, one after another.
+- calibration: noise for 10,000 budgets, all with their own epsilon, delta, sampling rate and steps, all at once.
 - one client: the same random settings by our batch (cold, tables included) and by the peers, one after another.
 
 Times are processor time on one thread. Bytes are what the process holds more, names of datasets included (Linux only).
@@ -29,8 +29,9 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedprivacy.accounting import noise_multiplier, pld, privacy_loss
+from fedprivacy.accounting import pld, privacy_loss
 from fedprivacy.accounting.batch import BatchComposer
+from fedprivacy.accounting.calibration import Calibration, noise_multipliers
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -126,14 +127,15 @@ def calibration(budgets: int, checked: int = 200) -> dict[str, float]:
     rates, steps = 10.0 ** rng.uniform(-2.5, -1.0, budgets), rng.integers(200, 3_000, budgets)
     epsilons, deltas = rng.uniform(0.5, 8.0, budgets), 10.0 ** -rng.uniform(4.0, 7.0, budgets)
     settings = [
-        (PrivacyBudget(epsilon, delta), rate, count)
+        Calibration(PrivacyBudget(epsilon, delta), rate, count)
         for epsilon, delta, rate, count in zip(*(x.tolist() for x in (epsilons, deltas, rates, steps)), strict=True)
     ]
     with clock.running():
-        noises = [noise_multiplier(*setting) for setting in settings]
+        noises = noise_multipliers(settings)
     used = [
-        pld.epsilon({PoissonSampledGaussian(rate, noise): count}, budget.delta) / budget.epsilon
-        for (budget, rate, count), noise in list(zip(settings, noises, strict=True))[:checked]
+        pld.epsilon(setting.history(noise), setting.budget.delta) / setting.budget.epsilon
+        for setting, noise in zip(settings[:checked], noises[:checked], strict=True)
+        if isinstance(noise, float)
     ]
     return {"calibrate_10k_s": clock.seconds, "calibration_used": min(used), "calibration_used_most": max(used)}
 

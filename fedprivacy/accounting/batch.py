@@ -34,15 +34,15 @@ from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction
 from fedprivacy.accounting.plans import Moments, Plans, plans
-from fedprivacy.accounting.privacy_loss import DiscreteLoss, discretise
+from fedprivacy.accounting.privacy_loss import DiscreteLoss, DiscreteLosses, discretised
 from fedprivacy.accounting.spectra import LEVELS, LossGrid, Spectrum, kernel, levels
 from fedprivacy.values.events import Event, History
 
-_PLANNED_AT_ONCE = 2**13
+_PLANNED_AT_ONCE = 2**11
 _TRANSFORMED_AT_ONCE = 64  # events
 _EVALUATED_AT_ONCE = 2**17  # frequencies times histories
 _MOST_PLANS = 6
-_MOST_LOSSES = 2**12  # discretised losses, of some thousand numbers each
+_MOST_LOSSES = 2**9  # discretised losses, of twenty thousand numbers each
 _MOST_REMEMBERED = 2**26  # numbers in spectra, half a gigabyte
 _NEGLIGIBLE = 1e-5  # share of delta that may be charged before a history is left to `pld`
 _LARGEST_LOG = 745.0  # largest absolute log of a magnitude that is not zero
@@ -64,7 +64,8 @@ class BatchComposer:
         # By the event's column: a spectrum, and the number of executions for which its frequencies suffice.
         self._spectra: dict[tuple[Direction, LossGrid], dict[int, tuple[float, Spectrum]]] = {}
         self._remembered = 0
-        self._losses: dict[tuple[int, Direction, int, int], DiscreteLoss] = {}  # while epsilons are computed
+        # Discretised together with others, at some place; while epsilons are computed.
+        self._losses: dict[tuple[int, int, int], tuple[DiscreteLosses, int]] = {}
 
     def columns(self, events: Sequence[Event]) -> IntArray:
         """Return the columns of events in `epsilons`, shape [events]; new events get new columns."""
@@ -179,21 +180,26 @@ class BatchComposer:
         missing = [(column, fewest) for column, fewest in wanted if column not in known or known[column][0] > fewest]
         for start in range(0, len(missing), _TRANSFORMED_AT_ONCE):
             some = missing[start : start + _TRANSFORMED_AT_ONCE]
-            losses = [self._loss(column, direction, grid) for column, _ in some]
+            losses = self._losses_of([column for column, _ in some], direction, grid)
             fewest_steps = np.array([fewest for _, fewest in some])
             for (column, fewest), spectrum in zip(some, Spectrum.of(losses, grid, fewest_steps), strict=True):
                 known[column] = fewest, spectrum
                 self._remembered += 2 * spectrum.angle.size
         return [known[column][1] for column in columns.tolist()]
 
-    def _loss(self, column: int, direction: Direction, grid: LossGrid) -> DiscreteLoss:
-        """Return the discretised loss of a column's event; grids that differ only in tilt and period share it."""
-        key = column, direction, grid.log2_step, grid.reach
-        if key not in self._losses:
-            if len(self._losses) == _MOST_LOSSES:
-                self._losses.clear()
-            self._losses[key] = discretise(self.events[column], grid.log2_step, grid.reach)[direction]
-        return self._losses[key]
+    def _losses_of(self, columns: list[int], direction: Direction, grid: LossGrid) -> list[DiscreteLoss]:
+        """Return the discretised losses of some columns' events; grids that differ only in tilt and period share them,
+        and so do a grid and its coarser one.
+        """
+        fine, reach = grid.log2_step - grid.coarser, grid.reach
+        missing = [column for column in columns if (column, fine, reach) not in self._losses]
+        if len(self._losses) + len(missing) > _MOST_LOSSES:
+            self._losses.clear()
+            missing = columns
+        for places, together in discretised([self.events[column] for column in missing], fine, reach):
+            self._losses |= {(missing[at], fine, reach): (together, one) for one, at in enumerate(places.tolist())}
+        found = (self._losses[column, fine, reach] for column in columns)
+        return [together.merged(grid.coarser).of(direction)[one] for together, one in found]
 
     def _history(self, counts: csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])

@@ -12,13 +12,15 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from fedprivacy.accounting import gdp, pld, rdp
-from fedprivacy.accounting.arrays import FloatArray
+from fedprivacy.accounting.batch import BatchComposer
+from fedprivacy.accounting.estimates import estimate_noise
 from fedprivacy.accounting.histories import extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
@@ -30,15 +32,12 @@ LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # smallest and largest noise multiplier of 
 _USED = 0.999  # minimum share of epsilon that a calibrated noise multiplier spends
 _AIM = 0.9995
 _RAREST = 1e9  # inverse of the smallest sampling rate that is tried
-_ESTIMATE = 0.9991  # share of epsilon that estimates aim at: they are a little too low
-_MOST_ESTIMATES, _CLOSE = 8, 2e-4  # the latter of log epsilon
-_USUAL = 0.2  # largest correction of a saddle point's delta with which it is believed
-_RELATIVE_TILTS: FloatArray = 2.0 ** np.linspace(-4.0, 0.75, 58)
-_MOST_NODES = 1000  # of an estimate's integrals
 _FLAT = 0.45  # slope of log epsilon by log n, less than the usual one
 _LEAST_LEFT = 1e-6  # share of the square of mu, for a guess
 _LONGEST_MOVE = math.log(16.0)
-_LARGEST_MU, _LARGEST_INVERSE = 1e150, 26.0  # their squares, and e to that of the latter, are finite
+_LARGEST_INVERSE = 26.0  # e to its square is finite
+_DOUBT = 1e-4  # relative difference, ten times the largest, of epsilons by `batch` from those by `pld`
+_MOST_REMEMBERED = 2**16
 _FINEST_RATIO = 1.0 + 1e-9  # ratio of two noise multipliers below which they count as equal
 
 
@@ -65,28 +64,135 @@ def noise_multiplier(
         ValueError: the budget is infinite, is spent, is met without noise, or is missed with a noise multiplier of
             10^4; or `sampling_rate` or `steps` is out of range, or the past has another relation.
     """
-    check_solvable(budget, steps)
-    setting = f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps at sampling_rate {sampling_rate}"
-    before = pld.epsilon(past, budget.delta) if past else 0.0
-    if before >= budget.epsilon:
-        raise ValueError(f"{setting}, and the past alone has spent {before:.6g}; choose a larger epsilon.")
+    (found,) = noise_multipliers([Calibration(budget, sampling_rate, steps, relation, past or None)])
+    if isinstance(found, ValueError):
+        raise ValueError(*found.args)
+    return found
 
-    def history(noise: float) -> History:
-        return extended(past, PoissonSampledGaussian(sampling_rate, noise, relation), steps)
 
-    def spent(noise: float) -> float:
-        return pld.epsilon(history(noise), budget.delta)
+class Calibration(NamedTuple):
+    """What noise is sought for; see `noise_multiplier`."""
 
-    event = PoissonSampledGaussian(sampling_rate, 1.0, relation)
-    noise = _least(spent, budget, (LEAST_NOISE, MOST_NOISE), *_guessed_noise(budget, before, event, steps))
+    budget: PrivacyBudget
+    sampling_rate: float
+    steps: int
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
+    past: History | None = None
+
+    @property
+    def setting(self) -> str:
+        """The beginning of an error."""
+        return (
+            f"epsilon is {self.budget.epsilon} at delta {self.budget.delta} for {self.steps} steps at sampling_rate "
+            f"{self.sampling_rate}"
+        )
+
+    def history(self, noise: float) -> History:
+        """The past and the releases with this noise multiplier."""
+        return extended(self.past, PoissonSampledGaussian(self.sampling_rate, noise, self.relation), self.steps)
+
+    def before(self) -> float:
+        """Return the epsilon of the past; raise a `ValueError` where no noise is enough or none can be sought."""
+        check_solvable(self.budget, self.steps)
+        self.history(1.0)  # refuses what is out of range
+        before = pld.epsilon(self.past, self.budget.delta) if self.past else 0.0
+        if before >= self.budget.epsilon:
+            raise ValueError(f"{self.setting}, and the past alone has spent {before:.6g}; choose a larger epsilon.")
+        return before
+
+
+def noise_multipliers(calibrations: Sequence[Calibration]) -> list[float | ValueError]:
+    """Return the noise multiplier for each calibration, or the error, that `noise_multiplier` returns or raises.
+
+    Each is the same in any company; hundreds take a fraction of the time that they take one by one. Those without a
+    past are remembered.
+
+    >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-5)
+    >>> found = noise_multipliers([Calibration(budget, rate, 1_000) for rate in (0.01, 0.02, 0.03)])
+    >>> [round(noise, 2) for noise in found if isinstance(noise, float)]
+    [0.96, 1.48, 2.06]
+    """
+    found = {place: _REMEMBERED[one] for place, one in enumerate(calibrations) if not one.past and one in _REMEMBERED}
+    before: dict[int, float] = {}
+    for place, calibration in enumerate(calibrations):
+        if place not in found:
+            try:
+                before[place] = calibration.before()
+            except ValueError as problem:
+                found[place] = problem
+    solved = _solved([calibrations[place] for place in before], list(before.values()))
+    found |= {place: _checked(calibrations[place], noise) for place, noise in zip(before, solved, strict=True)}
+    if len(_REMEMBERED) > _MOST_REMEMBERED:
+        _REMEMBERED.clear()
+    _REMEMBERED.update((calibrations[place], found[place]) for place in before if not calibrations[place].past)
+    return [found[place] for place in range(len(calibrations))]
+
+
+_REMEMBERED: dict[Calibration, float | ValueError] = {}
+"""Noise multipliers of calibrations without a past."""
+
+
+def _solved(calibrations: Sequence[Calibration], before: Sequence[float]) -> list[float]:
+    """Return noise multipliers of calibrations whose pasts cost so much: infinite where none is enough."""
+    guesses = _guessed_noise(calibrations, before)
+    searches = [
+        _search(one.budget.epsilon, (LEAST_NOISE, MOST_NOISE), guess, slope, doubt=0.0 if one.past else _DOUBT)
+        for one, guess, slope in zip(calibrations, *guesses, strict=True)
+    ]
+    trials = {place: next(search) for place, search in enumerate(searches)}
+    found = [math.inf] * len(searches)
+    while trials:
+        costs = _costs([calibrations[place] for place in trials], list(trials.values()))
+        for place, cost in zip(list(trials), costs, strict=True):
+            try:
+                trials[place] = searches[place].send(cost)
+            except StopIteration as end:
+                found[place] = end.value
+                del trials[place]
+    return found
+
+
+def _costs(calibrations: Sequence[Calibration], noises: Sequence[float]) -> list[float]:
+    """Return epsilons of calibrations with these noise multipliers: together where there is no past."""
+    histories = [one.history(noise) for one, noise in zip(calibrations, noises, strict=True)]
+    costs = {
+        place: pld.epsilon(histories[place], one.budget.delta) for place, one in enumerate(calibrations) if one.past
+    }
+    together = [place for place in range(len(histories)) if place not in costs]
+    composer = BatchComposer()
+    counts = composer.counts([histories[place] for place in together])
+    epsilons = composer.epsilons(counts, np.array([calibrations[place].budget.delta for place in together]))
+    costs |= zip(together, epsilons.tolist(), strict=True)
+    return [costs[place] for place in range(len(histories))]
+
+
+def _guessed_noise(calibrations: Sequence[Calibration], before: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Guess noise multipliers, and the slopes of log epsilon by their logarithms."""
+    settings = [
+        (
+            _AIM * one.budget.epsilon,
+            one.budget.delta,
+            one.sampling_rate,
+            one.steps,
+            gdp.gaussian_mu(spent, one.budget.delta) ** 2 if spent > 0.0 else 0.0,
+        )
+        for one, spent in zip(calibrations, before, strict=True)
+    ]
+    noises, slopes = estimate_noise(*np.array(settings, dtype=np.float64).reshape(-1, 5).T)
+    sensitivities = [PoissonSampledGaussian(1.0, 1.0, one.relation).sensitivity for one in calibrations]
+    return (noises * sensitivities).tolist(), slopes.tolist()
+
+
+def _checked(calibration: Calibration, noise: float) -> float | ValueError:
+    """Return a noise multiplier, or the error if it is none."""
     if math.isinf(noise):
-        raise ValueError(
-            f"{setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon, "
-            "fewer steps or a smaller sampling_rate."
+        return ValueError(
+            f"{calibration.setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger "
+            "epsilon, fewer steps or a smaller sampling_rate."
         )
     if noise <= LEAST_NOISE:
-        raise ValueError(
-            f"{setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
+        return ValueError(
+            f"{calibration.setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
             "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
         )
     return noise
@@ -113,12 +219,15 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
     before = pld.epsilon(past, budget.delta) if past else 0.0
     event = PoissonSampledGaussian(1.0, noise_multiplier)
 
-    def spent(inverse: float) -> float:
-        sampled = replace(event, sampling_rate=min(1.0, 1.0 / inverse))
-        return pld.epsilon(extended(past, sampled, steps), budget.delta)
-
     root = math.sqrt(steps * math.expm1(min(1.0 / noise_multiplier, _LARGEST_INVERSE) ** 2))
-    inverse = _least(spent, budget, (1.0, _RAREST), root / _mu_left(budget, before), slope=-1.0)
+    search = _search(budget.epsilon, (1.0, _RAREST), root / _mu_left(budget, before), slope=-1.0)
+    inverse = next(search)
+    try:
+        while True:
+            sampled = replace(event, sampling_rate=min(1.0, 1.0 / inverse))
+            inverse = search.send(pld.epsilon(extended(past, sampled, steps), budget.delta))
+    except StopIteration as end:
+        inverse = float(end.value)
     if math.isinf(inverse):
         raise ValueError(
             f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps with a noise multiplier of "
@@ -149,81 +258,25 @@ def _mu_left(budget: PrivacyBudget, before: float) -> float:
     return whole * math.sqrt(max(1.0 - (gone / whole) ** 2, _LEAST_LEFT))
 
 
-def _guessed_noise(
-    budget: PrivacyBudget, before: float, event: PoissonSampledGaussian, steps: int
-) -> tuple[float, float]:
-    """Guess the noise multiplier by the central limit theorem (see `gdp.mu`), then, if it is near, by saddle points.
+def _search(
+    epsilon: float, limits: tuple[float, float], guess: float, slope: float, doubt: float = 0.0
+) -> Generator[float, float, float]:
+    """Search an x within limits that uses the wanted share of epsilon and no more; infinite if none is so large.
 
-    Also returns the slope of log epsilon by its logarithm.
-    """
-    rate, left = event.sampling_rate, _mu_left(budget, before)
-    growth = max(min(left / rate, _LARGEST_MU) ** 2 / steps, 1.0 / _LARGEST_MU)
-    exponent = growth if rate == 1.0 else math.log1p(growth)
-    slope = -1.0 if rate == 1.0 else -exponent * (1.0 + 1.0 / growth)
-    first = at = -0.5 * math.log(exponent)
-    whole, wanted = gdp.gaussian_mu(budget.epsilon, budget.delta), math.log(_ESTIMATE * budget.epsilon)
-    fall, known, before = slope, math.nan, at
-    for _ in range(_MOST_ESTIMATES if rate < 1.0 else 0):
-        if not abs(at - first) < _LONGEST_MOVE:
-            break
-        estimate = _saddle_point(rate, math.exp(at), steps, whole, square=whole**2 - left**2, delta=budget.delta)
-        excess = math.log(estimate) - wanted if 0.0 < estimate < math.inf else math.nan
-        if abs(excess) < _CLOSE:
-            return math.exp(at) * event.sensitivity, fall
-        secant = (excess - known) / (at - before) if at != before else fall
-        fall = secant if 0.25 < secant / fall < 4.0 else fall
-        before, known, at = at, excess, at - excess / fall
-    return math.exp(first) * event.sensitivity, slope
-
-
-def _saddle_point(rate: float, noise: float, steps: int, mu: float, *, square: float, delta: float) -> float:
-    """Estimate epsilon of sampled Gaussians and of others before them, by the saddle-point method.
-
-    Tilts t around that of a Gaussian mechanism of parameter `mu` are tried; `square` is mu^2 of those before.
-    """
-    tilts = math.sqrt(-2.0 * math.log(delta)) / mu * _RELATIVE_TILTS
-    spacing = min(0.35, 0.45 * noise)
-    z = spacing * np.arange(min((18.0 + (1.0 + float(tilts[-1])) / noise) / spacing, _MOST_NODES)) - 9.0
-    with np.errstate(all="ignore"):
-        losses = np.log1p(rate * np.expm1(z / noise - 0.5 / noise**2))
-        exponents = np.multiply.outer(1.0 + tilts, losses) - 0.5 * z**2
-        highest = exponents.max(axis=1)
-        weights = np.exp(exponents - highest[:, None])
-        totals = weights.sum(axis=1)
-        means = weights @ losses / totals
-        second, third, fourth = ((weights * (losses - means[:, None]) ** k).sum(axis=1) / totals for k in (2, 3, 4))
-        saddles = steps * means + square * (tilts + 0.5) - 1.0 / tilts - 1.0 / (1.0 + tilts)
-        bends = steps * second + square + tilts**-2.0 + (1.0 + tilts) ** -2.0
-        skews = steps * third - 2.0 * (tilts**-3.0 + (1.0 + tilts) ** -3.0)
-        tails = steps * (fourth - 3.0 * second**2) + 6.0 * (tilts**-4.0 + (1.0 + tilts) ** -4.0)
-        logs = steps * (highest + np.log(totals * spacing / math.sqrt(2.0 * math.pi)))
-        logs += 0.5 * square * (tilts**2 + tilts) - tilts * saddles - 0.5 * np.log(2.0 * math.pi * bends)
-        corrections = tails / (8.0 * bends**2) - 5.0 * skews**2 / (24.0 * bends**3)
-        logs += corrections - np.log(tilts * (1.0 + tilts))
-        usual = np.abs(corrections) < _USUAL
-    if not usual.any() or (np.diff(logs[usual]) >= 0.0).any():
-        return math.nan
-    return float(np.interp(-math.log(delta), -logs[usual], saddles[usual], left=math.nan, right=math.nan))
-
-
-def _least(
-    spent: Callable[[float], float], budget: PrivacyBudget, limits: tuple[float, float], guess: float, slope: float
-) -> float:
-    """Return an x within limits that uses the wanted share of the budget and no more; infinite if none is so large.
-
-    `spent` falls as x grows, and its logarithm by that of x is nearly a line, of the given slope at the guess: few
-    secants suffice. The bracket found so far bounds them.
+    Yields x for which it is sent the cost, which falls as x grows, with a `doubt` relative to it. The cost's logarithm
+    by that of x is nearly a line, of the given slope at the guess: few secants suffice. The bracket found so far bounds
+    them.
     """
     low, high = limits
-    wanted = math.log(_AIM * budget.epsilon)
+    wanted, most, least = math.log(_AIM * epsilon), (1.0 - doubt) * epsilon, (_USED + doubt) * epsilon
     too_little, enough = 0.0, math.inf
     at = before = min(max(guess, low), high)
     known, trial = math.nan, 0
     while True:
-        cost = spent(at)
-        if cost <= budget.epsilon:
+        cost = yield at
+        if cost <= most:
             enough = at
-            if cost >= _USED * budget.epsilon or at <= low:
+            if cost >= least or at <= low:
                 return at
         elif at >= high:
             return math.inf
@@ -237,7 +290,7 @@ def _least(
         before, known = at, found
         move = (wanted - found) / slope
         if not math.isfinite(move):
-            move = math.log(2.0 if cost > budget.epsilon else 0.5)
+            move = math.log(2.0 if cost > epsilon else 0.5)
         if too_little > 0.0 and enough < math.inf:
             whole = math.log(enough / too_little)
             share = 0.5 if trial > 4 and trial % 2 else (math.log(at / too_little) + move) / whole

@@ -31,6 +31,7 @@ from fedprivacy.accounting.calibration import (
     LEAST_NOISE,
     MOST_NOISE,
     UNLIMITED,
+    Calibration,
     check_solvable,
     noise_multiplier,
     step_quota,
@@ -143,6 +144,10 @@ class FixedMechanismFilter:
         if executed := checked(past):
             self.quota(executed, PoissonSampledGaussian(sampling_rate, least, relation))  # refuses, and says why
         return max(noise_multiplier(self.budget, sampling_rate, steps, relation), least)
+
+    def calibration(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> Calibration:
+        """Return the calibration that `noise_multiplier` needs after an empty past."""
+        return Calibration(self.budget, sampling_rate, steps, relation)
 
 
 @lru_cache(maxsize=2**20)
@@ -395,6 +400,10 @@ class FixedThenAdaptiveFilter:
         except ValueError:  # no budget is left for another mechanism
             return repeated.noise_multiplier
         return min(repeated.noise_multiplier, other)
+
+    def calibration(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> Calibration:
+        """Return the calibration that `noise_multiplier` needs after an empty past, if it samples."""
+        return self._of_one.calibration(sampling_rate, steps, relation)
 
     @property
     def _of_one(self) -> FixedMechanismFilter:

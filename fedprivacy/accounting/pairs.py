@@ -11,10 +11,12 @@ from __future__ import annotations
 import enum
 import functools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erf, ndtr
+from scipy.special import erf, erfc, ndtr
 
 from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.values.events import (
@@ -47,11 +49,14 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masses:
-    """Masses of one distribution between consecutive losses and beyond the outer two."""
+    """Masses of distributions between consecutive losses and beyond the outer two of each.
 
-    below: float  # mass below the first loss, rounded up
+    The losses of several distributions stand one after the other, with an empty cell between two distributions.
+    """
+
+    below: FloatArray  # mass below the first loss, rounded up, shape [distributions]
     inside: FloatArray  # mass between each loss and the next, shape [losses - 1]
-    above: float  # mass above the last loss, rounded up
+    above: FloatArray  # mass above the last loss, rounded up, shape [distributions]
     error: FloatArray  # bound on the rounding error of `inside`, shape [losses - 1]
 
     def plus(self, other: Masses) -> Masses:
@@ -60,13 +65,18 @@ class Masses:
             self.below + other.below, self.inside + other.inside, self.above + other.above, self.error + other.error
         )
 
-    def times(self, weight: float) -> Masses:
-        """Return a share of these masses."""
-        return Masses(weight * self.below, weight * self.inside, weight * self.above, weight * self.error)
+    def times(self, weights: FloatArray, of_cells: FloatArray) -> Masses:
+        """Return a share of these masses: `weights` of the distributions, and of the distribution of each cell."""
+        return Masses(weights * self.below, of_cells * self.inside, weights * self.above, of_cells * self.error)
 
     def reversed(self) -> Masses:
-        """Return the masses between the same losses with the opposite sign."""
-        return Masses(self.above, self.inside[::-1], self.below, self.error[::-1])
+        """Return the masses between the same losses with the opposite sign; the last distribution comes first."""
+        return Masses(self.above[::-1], self.inside[::-1], self.below[::-1], self.error[::-1])
+
+    def merged(self, cells: IntArray) -> Masses:
+        """Return the masses of wider cells, each from the one that `cells` names until before the next."""
+        inside, error = np.add.reduceat(self.inside, cells), np.add.reduceat(self.error, cells)
+        return Masses(self.below, inside, self.above, error + 8.0 * ROUNDING * inside)
 
     def right_of(self, cell: int, other: Masses) -> Masses:
         """Return these masses from the given cell on, and those of the other before it."""
@@ -75,6 +85,21 @@ class Masses:
             for left, right in ((other.inside, self.inside), (other.error, self.error))
         )
         return Masses(other.below, inside, self.above, error)
+
+
+class Mixing(NamedTuple):
+    """Probabilities that none and that some of the rows join, of a mixture or of the mixture of each loss."""
+
+    none: FloatArray
+    log_none: FloatArray
+    some: FloatArray
+    log_some: FloatArray
+
+    @classmethod
+    def of_one_row(cls, sampling_rates: FloatArray) -> Mixing:
+        """Compute them for one row and several rates; 1 - q is correctly rounded."""
+        with np.errstate(divide="ignore"):
+            return cls(1.0 - sampling_rates, np.log1p(-sampling_rates), sampling_rates, np.log(sampling_rates))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +116,12 @@ class Joining:
     def log_weights(self) -> FloatArray:
         """Logs of the probabilities of j > 0 rows, given that some row joins, shape [counts - 1, 1]."""
         return np.asarray(np.log(self.weights[1:, None]) - np.log(self.some))
+
+    @functools.cached_property
+    def mixing(self) -> Mixing:
+        """Probabilities that no row and that some row joins."""
+        none, some = self.weights[:1], np.array([self.some])
+        return Mixing(none, np.array([self.log_none]), some, np.log(some))
 
     @classmethod
     @functools.lru_cache(maxsize=1024)
@@ -137,24 +168,26 @@ class SampledGaussian:
             x = np.add.outer(self._joining.rows, x).ravel()
         return _weighted_deviation(self._losses(x), weights)
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
+        if self.rows == 1:
+            return SampledGaussians.of([self]).masses(losses, np.zeros(1, dtype=np.int64))
         outcomes, slack = self.outcomes(losses)
-        joining, half = self._joining, 0.5 / self.noise
-        base = _normal_masses(outcomes, half)
-        mixture = base.times(float(joining.weights[0]))
-        for j, weight in zip(joining.rows[1:].tolist(), joining.weights[1:].tolist(), strict=True):
-            mixture = mixture.plus(_normal_masses(outcomes, (1 - 2 * j) * half).times(weight))
+        joining, half, first = self._joining, 0.5 / self.noise, np.zeros(1, dtype=np.int64)
+        base = _normal_masses(outcomes, np.array(half), first)
+        mixture = base.times(joining.weights[0], joining.weights[0])
+        for j, weight in zip(joining.rows[1:].tolist(), joining.weights[1:], strict=True):
+            mixture = mixture.plus(_normal_masses(outcomes, np.array((1 - 2 * j) * half), first).times(weight, weight))
         sums = ROUNDING * (joining.rows.size - 2) * mixture.inside  # rounding of further sums
         above = mixture.above + joining.left_out
-        return Masses(mixture.below, mixture.inside, above, mixture.error + sums), base, slack
+        return Masses(mixture.below, mixture.inside, above, mixture.error + sums), base, np.array([slack])
 
     def outcomes(self, losses: FloatArray) -> tuple[FloatArray, float]:
         """Return the outcomes x at which the loss takes the given values, as (x - 1/2) / s, shape [losses].
 
         Also returns a bound, in nats, on the distance of the exact loss at a returned outcome from the wanted one.
         """
-        log_ratios = unmixed(self._joining, losses)
+        log_ratios = unmixed(self._joining.mixing, losses)
         slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self._joining.some) + (1.0 / self.noise) ** 2)
         if self.rows == 1:
             return self.noise * log_ratios, float(slack)
@@ -188,7 +221,7 @@ class SampledGaussian:
 
     def _losses(self, x: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            return mixed(self._joining, np.logaddexp.reduce(self._terms(x), axis=0))
+            return mixed(self._joining.mixing, np.logaddexp.reduce(self._terms(x), axis=0))
 
     def _terms(self, x: FloatArray) -> FloatArray:
         """Return logs of the density ratios of P's components j > 0, with their weights given that some row joins,
@@ -204,6 +237,73 @@ class SampledGaussian:
     @property
     def _joining(self) -> Joining:
         return Joining.of(self.sampling_rate, self.rows)
+
+
+class SampledGaussians(NamedTuple):
+    """Several pairs of one row, each P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
+
+    sampling_rate: FloatArray  # shape [pairs]
+    noise: FloatArray  # shape [pairs]
+
+    @classmethod
+    def of(cls, pairs: Sequence[SampledGaussian]) -> SampledGaussians:
+        """Stack pairs."""
+        return cls(np.array([one.sampling_rate for one in pairs]), np.array([one.noise for one in pairs]))
+
+    def take(self, places: IntArray) -> SampledGaussians:
+        """Select pairs."""
+        return SampledGaussians(self.sampling_rate[places], self.noise[places])
+
+    def support(self, reach: float) -> tuple[FloatArray, FloatArray]:
+        """Return the smallest and largest losses, as `SampledGaussian.support` does, each of shape [pairs]."""
+        low, high = self._losses(np.stack([-reach * self.noise, 1.0 + reach * self.noise], axis=1)).T
+        return low, high
+
+    def deviations(self) -> FloatArray:
+        """Return the deviations of the loss, as `SampledGaussian.deviation` does, the smaller of both directions."""
+        z = np.linspace(-9.0, 9.0, 181)
+        density, joins = np.exp(-0.5 * z**2), self.sampling_rate[:, None]
+        x = np.multiply.outer(self.noise, z)
+        added, joined = self._losses(x), self._losses(1.0 + x)
+        weights = np.concatenate([(1.0 - joins) * density, joins * density], axis=1)
+        removed = _weighted_deviations(np.concatenate([added, joined], axis=1), weights)
+        return np.minimum(_weighted_deviations(added, np.broadcast_to(density, added.shape)), removed)
+
+    def _losses(self, x: FloatArray) -> FloatArray:
+        """Compute the loss of outcomes x of each pair, shape [pairs, outcomes]."""
+        mixing = Mixing(*(each.repeat(x.shape[1]) for each in Mixing.of_one_row(self.sampling_rate)))
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            log_ratios = (2.0 * x - 1.0) / (2.0 * self.noise[:, None] ** 2)
+        return mixed(mixing, log_ratios.ravel()).reshape(x.shape)
+
+    def widths(self, losses: FloatArray, firsts: IntArray) -> FloatArray:
+        """Return, for each loss and the next, how far apart their outcomes are: see `_widths`."""
+        lengths = np.diff(np.append(firsts, losses.size))
+        return _widths(self.outcomes(losses, firsts), (0.5 / self.noise).repeat(lengths))
+
+    def outcomes(self, losses: FloatArray, firsts: IntArray) -> FloatArray:
+        """Return outcomes as `SampledGaussian.outcomes` does; the losses of a pair begin at each of `firsts`."""
+        lengths = np.diff(np.append(firsts, losses.size))
+        mixing = Mixing(*(each.repeat(lengths) for each in Mixing.of_one_row(self.sampling_rate)))
+        log_ratios = unmixed(mixing, losses)
+        log_ratios *= self.noise.repeat(lengths)
+        return log_ratios
+
+    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
+        """Return masses of P and of Q between the increasing losses of each pair, which begin at each of `firsts`.
+
+        Also returns bounds on the errors of those losses, in nats, shape [pairs].
+        """
+        lasts = np.append(firsts[1:], losses.size) - 1
+        lengths = lasts - firsts + 1
+        outcomes, half = self.outcomes(losses, firsts), (0.5 / self.noise).repeat(lengths)
+        joins = self.sampling_rate.repeat(lengths)[1:]
+        base = _normal_masses(outcomes, half, firsts)
+        mixture = base.times(1.0 - self.sampling_rate, 1.0 - joins)
+        mixture = mixture.plus(_normal_masses(outcomes, -half, firsts).times(self.sampling_rate, joins))
+        largest = np.maximum(np.abs(losses[firsts]), np.abs(losses[lasts]))
+        slack = ROUNDING * (1.0 + largest - np.log(self.sampling_rate) + (1.0 / self.noise) ** 2)
+        return mixture, base, slack
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +336,7 @@ class SubsampledGaussian:
         """Return the standard deviation of the loss under P, in nats: about as large as that of (M, A)."""
         return self._poisson.deviation(Direction.REMOVE)
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, of which the middle one is 0."""
         mixture, base, slack = self._poisson.masses(losses)
         zero = losses.size // 2
@@ -269,7 +369,7 @@ class SampledLaplace:
 
     def support(self, reach: float) -> tuple[float, float]:
         """Return the smallest and largest loss, in nats, over all outcomes."""
-        low, high = mixed(Joining.of(self.sampling_rate), np.array([-1.0, 1.0]) / np.float64(self.noise))
+        low, high = mixed(Joining.of(self.sampling_rate).mixing, np.array([-1.0, 1.0]) / np.float64(self.noise))
         return float(low), float(high)
 
     def deviation(self, direction: Direction) -> float:
@@ -281,23 +381,21 @@ class SampledLaplace:
         middles[0] = losses[1]
         return _weighted_deviation(middles, (p if direction is Direction.REMOVE else q).inside)
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
         largest, joining = 1.0 / self.noise, Joining.of(self.sampling_rate)
-        log_ratio = unmixed(joining, losses)
+        log_ratio = unmixed(joining.mixing, losses)
         inner = np.clip(log_ratio, -largest, largest)
         atoms = log_ratio < -largest, log_ratio >= largest
         # Mass of Lap(0, b) at losses beyond.
         above = np.select(atoms, [1.0, 0.0], 0.5 * np.exp(-0.5 * (inner + largest)))
         below = np.select(atoms, [0.0, 1.0], 0.5 * np.exp(0.5 * (inner - largest)))  # mass of Lap(1, b) at losses up to
         doubt = 2.0 * ROUNDING * (1.0 + largest)
-        base = Masses(float(1.0 - above[0]), above[:-1] - above[1:], float(above[-1]), doubt * (above[:-1] + above[1:]))
-        shifted = Masses(
-            float(below[0]), below[1:] - below[:-1], float(1.0 - below[-1]), doubt * (below[:-1] + below[1:])
-        )
+        base = Masses(1.0 - above[:1], above[:-1] - above[1:], above[-1:], doubt * (above[:-1] + above[1:]))
+        shifted = Masses(below[:1], below[1:] - below[:-1], 1.0 - below[-1:], doubt * (below[:-1] + below[1:]))
         slack = ROUNDING * (1.0 + np.abs(losses).max() - math.log(self.sampling_rate) + largest)
-        stays, joins = joining.weights.tolist()
-        return base.times(stays).plus(shifted.times(joins)), base, float(slack)
+        stays, joins = joining.weights
+        return base.times(stays, stays).plus(shifted.times(joins, joins)), base, np.array([slack])
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,14 +425,14 @@ class ResponsePair:
         """Return the standard deviation of the loss under P, in nats."""
         return _weighted_deviation(self._losses, self._probabilities)
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
         cells = np.searchsorted(losses, self._losses) - 1
         p, q = np.zeros((2, losses.size - 1))
         np.add.at(p, cells, self._probabilities)
         np.add.at(q, cells, self._probabilities[::-1])
-        slack = ROUNDING * (1.0 + self._log_odds)
-        return Masses(0.0, p, 0.0, ROUNDING * p), Masses(0.0, q, 0.0, ROUNDING * q), slack
+        slack, none = np.array([ROUNDING * (1.0 + self._log_odds)]), np.zeros(1)
+        return Masses(none, p, none, ROUNDING * p), Masses(none, q, none, ROUNDING * q), slack
 
     @property
     def _log_odds(self) -> float:
@@ -379,61 +477,138 @@ def pair(event: Event) -> Pair:
             raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
 
 
-def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:
-    weights = weights / weights.sum()
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.sqrt(weights @ (losses - weights @ losses) ** 2))
+class Alone(NamedTuple):
+    """One pair, as `SampledGaussians` are several."""
+
+    pair: Pair
+
+    def take(self, places: IntArray) -> Alone:
+        """Select the pair."""
+        return self
+
+    def support(self, reach: float) -> tuple[FloatArray, FloatArray]:
+        """Return the smallest and the largest loss, each of shape [1]."""
+        low, high = self.pair.support(reach)
+        return np.array([low]), np.array([high])
+
+    def deviations(self) -> FloatArray:
+        """Return the deviation of the loss, the smaller of both directions, shape [1]."""
+        return np.array([min(self.pair.deviation(direction) for direction in Direction)])
+
+    def widths(self, losses: FloatArray, firsts: IntArray) -> FloatArray:
+        """Return how far apart outcomes are, see `_widths`; NaN if the pair has no density of its own."""
+        if not isinstance(self.pair, SampledGaussian):
+            return np.full(losses.size - 1, np.nan)
+        outcomes, _ = self.pair.outcomes(losses)
+        return _widths(outcomes, np.array((self.pair.rows - 0.5) / self.pair.noise))
+
+    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
+        """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
+        return self.pair.masses(losses)
 
 
-def mixed(joining: Joining, log_ratios: FloatArray) -> FloatArray:
-    """Return losses of a mixture at outcomes where the loss of P given that some row joins has the given values, in
-    nats.
+Stacked = SampledGaussians | Alone
+"""Pairs whose masses are computed together."""
+
+
+def stacked(events: Sequence[Event]) -> Iterator[tuple[IntArray, Stacked]]:
+    """Yield places of events whose pairs are computed together, and these pairs.
+
+    Raises:
+        ValueError: an event has no pair.
     """
-    if joining.log_none == -np.inf:
-        return log_ratios
+    pairs = [pair(event) for event in events]
+    of_one_row = {place: one for place, one in enumerate(pairs) if isinstance(one, SampledGaussian) and one.rows == 1}
+    if of_one_row:
+        yield np.array(list(of_one_row)), SampledGaussians.of(list(of_one_row.values()))
+    for place, one in enumerate(pairs):
+        if place not in of_one_row:
+            yield np.array([place]), Alone(one)
+
+
+def _widths(outcomes: FloatArray, offset: FloatArray) -> FloatArray:
+    """Return the distance of each outcome from the next, in deviations of the noise, times one more than that of the
+    farther from the farthest mean; outcomes are counted from a middle, from which the farthest mean has this offset.
+    """
+    farthest = np.abs(outcomes) + offset
+    with np.errstate(invalid="ignore"):
+        return np.asarray((outcomes[1:] - outcomes[:-1]) * (1.0 + np.maximum(farthest[1:], farthest[:-1])))
+
+
+def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:
+    return float(_weighted_deviations(losses[None], weights[None])[0])
+
+
+def _weighted_deviations(losses: FloatArray, weights: FloatArray) -> FloatArray:
+    """Compute the standard deviation of each row."""
+    weights = weights / weights.sum(axis=1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):
-        near = np.log1p(joining.some * np.expm1(np.minimum(log_ratios, 1.0)))
-        far = np.logaddexp(joining.log_none, np.log(joining.some) + log_ratios)
-    return np.where((log_ratios < 1.0) & (joining.some < _NEARLY_SURE), near, far)
+        means = (weights * losses).sum(axis=1, keepdims=True)
+        return np.asarray(np.sqrt((weights * (losses - means) ** 2).sum(axis=1)))
 
 
-def unmixed(joining: Joining, losses: FloatArray) -> FloatArray:
-    """Invert `mixed` at increasing losses; minus infinity at losses that the mixture never has.
+def mixed(mixing: Mixing, log_ratios: FloatArray) -> FloatArray:
+    """Return losses of a mixture at outcomes where the loss of P given that some row joins has the given values, in
+    nats; one dimension.
+    """
+    is_near = (log_ratios < 1.0) & (mixing.some < _NEARLY_SURE)
+    near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
+    losses = np.empty(log_ratios.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses[near] = np.log1p(_at(mixing.some, near) * np.expm1(log_ratios[near]))
+        losses[far] = np.logaddexp(_at(mixing.log_none, far), _at(mixing.log_some, far) + log_ratios[far])
+    return np.where(mixing.log_none == -np.inf, log_ratios, losses)
+
+
+def unmixed(mixing: Mixing, losses: FloatArray) -> FloatArray:
+    """Invert `mixed`; minus infinity at losses that the mixture never has.
 
     The inverse loses digits where the loss is flat, but there the loss hardly moves: the error in the loss, not in the
     outcome, stays at the rounding level. `near` would lose it all the same for large negative losses, which only occur
     with q close to 1: its error is multiplied by q e^-l; `far` has an error of about (1 + |l|) roundings on either
     side.
     """
-    if joining.log_none == -np.inf:
-        return losses
-    start, stop = np.searchsorted(losses, [-1.0, 1.0]).tolist()
-    with np.errstate(divide="ignore", over="ignore"):
-        log_ratios = np.exp(-losses) * -float(joining.weights[0])
-        log_ratios[start:stop] = np.expm1(losses[start:stop]) / joining.some
-        log_ratios = np.log1p(np.maximum(log_ratios, -1.0))
-    for part in (slice(0, start), slice(stop, None)):
-        log_ratios[part] += losses[part] - np.log(joining.some)
-    return log_ratios
+    is_near = (losses >= -1.0) & (losses < 1.0)
+    near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
+    log_ratios = np.empty(losses.shape)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        log_ratios[near] = np.expm1(losses[near]) / _at(mixing.some, near)
+        log_ratios[far] = np.exp(-losses[far]) * -_at(mixing.none, far)
+        log_ratios = np.log1p(np.maximum(log_ratios, -1.0, out=log_ratios), out=log_ratios)
+    log_ratios[far] += losses[far] - _at(mixing.log_some, far)
+    return np.where(mixing.log_none == -np.inf, losses, log_ratios)
 
 
-def _normal_masses(z: FloatArray, offset: float) -> Masses:
-    """Compute masses of the standard normal distribution at increasing thresholds, z moved by an offset."""
+def _at(numbers: FloatArray, places: IntArray) -> FloatArray:
+    """Select the numbers of some losses; all losses may share one."""
+    return numbers[places] if numbers.size > 1 else numbers
+
+
+def _normal_masses(z: FloatArray, offset: FloatArray, firsts: IntArray) -> Masses:
+    """Compute masses of the standard normal distribution at increasing thresholds, z moved by an offset.
+
+    Thresholds of a distribution begin at each of `firsts`; the offset is one, or one for each threshold.
+    """
     z = z + offset
     distance = np.minimum(np.abs(z), _FARTHEST)
-    tails = ndtr(-distance)
+    tails = erfc(distance * math.sqrt(0.5))
+    tails *= 0.5
     # An error of e (|z| + offset) in z changes the tail by at most (1 + |z|) e (|z| + offset) of itself.
     distance += 1.0
-    errors = distance + abs(offset)
+    errors = distance + np.abs(offset)
     errors *= distance
     errors *= tails
     errors *= 2.0 * ROUNDING
     error = errors[1:] + errors[:-1]
-    middle = int(np.searchsorted(z, 0.0, side="right"))  # the first threshold right of the mean
-    tails[middle:] *= -1.0
+    right = z > 0.0  # of the mean
+    np.negative(tails, out=tails, where=right)
     inside = tails[1:] - tails[:-1]
-    if 0 < middle < z.size:
-        inside[middle - 1] += 1.0
-        error[middle - 1] += ROUNDING
-    growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + abs(offset))
-    return Masses(float(ndtr(z[0])) * growth, np.maximum(inside, 0.0, out=inside), float(ndtr(-z[-1])) * growth, error)
+    middles = np.flatnonzero(right[1:] & ~right[:-1])
+    inside[middles] += 1.0
+    error[middles] += ROUNDING
+    between, lasts = firsts[1:] - 1, np.append(firsts[1:], z.size) - 1
+    inside[between] = error[between] = 0.0
+    of_each = np.abs(offset) if offset.ndim == 0 else np.abs(offset[firsts])
+    growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + of_each)
+    below, above = ndtr(z[firsts]) * growth, ndtr(-z[lasts]) * growth
+    return Masses(below, np.maximum(inside, 0.0, out=inside), above, error)

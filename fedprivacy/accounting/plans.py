@@ -16,13 +16,14 @@ from scipy.special import ndtri
 
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import Aligned, FloatArray, IntArray
-from fedprivacy.accounting.pairs import pair
-from fedprivacy.accounting.privacy_loss import deviation, points_per_deviation
+from fedprivacy.accounting.pairs import pair, stacked
+from fedprivacy.accounting.privacy_loss import points_per_deviation
 from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)  # exponential tilts t, per nat: half an octave is near enough
 TILTS.setflags(write=False)
 MOST_POINTS = 2**17  # maximum for a period; histories that need more are left to `pld`, one by one
+_RANGED_AT_ONCE = 64  # events
 _WIDEST = 1e300
 _NEGLIGIBLE = 1e-6  # share of delta that aliases may cost
 _FEWEST_POINTS = 64
@@ -68,7 +69,7 @@ class Moments(Aligned):
     @classmethod
     def of(cls, events: Sequence[Event]) -> Moments:
         """Compute the moments of one execution of each event."""
-        deviations, near, far, largest = np.array([_loss_range(event) for event in events]).reshape(-1, 4).T
+        deviations, near, far, largest = _loss_ranges(events)
         highest = np.stack([near, far], axis=1)
         log_moments = TILTS * rdp.divergences(events, 1.0 + TILTS)
         bounded = np.isfinite(largest).astype(np.float64)
@@ -94,14 +95,22 @@ class Moments(Aligned):
         return np.asarray(np.minimum(by_order.min(axis=1), self.largest))
 
 
-def _loss_range(event: Event) -> tuple[float, float, float, float]:
-    """Return the deviation, the largest losses within `_REACHES` and the largest of all, in nats; infinite if
-    unplannable.
+def _loss_ranges(events: Sequence[Event]) -> FloatArray:
+    """Return the deviation, the largest losses within `_REACHES` and the largest of all, in nats, of each event; shape
+    [4, events]; infinite if unplannable.
     """
-    if isinstance(event, TruncatedPoissonSampledGaussian):
-        return math.inf, math.inf, math.inf, math.inf
-    near, far = (max(high, -low) for low, high in (pair(event).support(reach) for reach in _REACHES))
-    return deviation(event), near, far, pair(event).largest_loss
+    ranges = np.full((4, len(events)), math.inf)
+    planned = [place for place, event in enumerate(events) if not isinstance(event, TruncatedPoissonSampledGaussian)]
+    for start in range(0, len(planned), _RANGED_AT_ONCE):
+        part = planned[start : start + _RANGED_AT_ONCE]
+        for some, pairs in stacked([events[place] for place in part]):
+            places = np.array(part)[some]
+            ranges[0, places] = pairs.deviations()
+            for row, reach in enumerate(_REACHES, start=1):
+                low, high = pairs.support(reach)
+                ranges[row, places] = np.maximum(high, -low)
+    ranges[3, planned] = [pair(events[place]).largest_loss for place in planned]
+    return ranges
 
 
 def _at(reach: IntArray, highest: FloatArray) -> FloatArray:
@@ -123,6 +132,8 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     step = np.maximum(deviations / points_per_deviation(moments.bounded > 0.0, moments.steps), _FINEST_STEP)
     log2_step = np.nan_to_num(np.floor(np.log2(step))).astype(np.int64)
     reach = _reach(moments.steps, deltas)
+    # One event, on a grid that `pld` does not coarsen: calibration compares the two.
+    alone = moments.highest[:, 0] >= moments.steps * moments.widest[:, 0]
     known = np.minimum(known, moments.epsilons(deltas))
     estimate = np.minimum(_saddle_point(moments.log_moments, np.log(deltas)), known)
     log_negligible = np.log(_NEGLIGIBLE * deltas)
@@ -131,7 +142,7 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     lowest = np.maximum(estimate - _DOUBT / TILTS[best], 0.0)
     with np.errstate(invalid="ignore"):
         furthest = _at(reach, moments.highest) - lowest
-        suited = _at(reach, moments.widest) * 2.0**-log2_step < MOST_POINTS
+        suited = _at(reach, moments.widest) * 2.0**-log2_step < np.where(alone, MOST_POINTS / 2, MOST_POINTS)
     tilt, period = _shortest_periods(moments.log_moments, furthest, best, lowest, log_negligible)
     points = _rounded_up(period * 2.0**-log2_step + _FEWEST_POINTS)
     suited &= (points < MOST_POINTS) & np.isfinite(estimate) & (moments.squares > 0.0)

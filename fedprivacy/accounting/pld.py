@@ -221,7 +221,8 @@ def _compositions(
     log2_step, fine = log2_step + coarser, fine and not coarser
     largest = rdp.largest_loss(history)
     for _ in range(_MOST_PLANS):
-        terms = [(discretise(event, log2_step, reach)[direction], count) for event, count in history.items()]
+        losses = [discretise(event, log2_step - coarser, reach).merged(coarser) for event in history]
+        terms = [(loss.of(direction)[0], count) for loss, count in zip(losses, history.values(), strict=True)]
         plan = _Plan.of(terms, 2.0**log2_step, delta, known)
         if plan.points > _MOST_POINTS:
             log2_step, fine = log2_step + math.ceil(math.log2(plan.points / _MOST_POINTS)), False

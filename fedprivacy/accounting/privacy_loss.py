@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,7 +30,7 @@ from numpy.typing import ArrayLike
 from scipy import fft
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Pair, SampledGaussian, pair
+from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Stacked, pair, stacked
 from fedprivacy.values.events import Event
 
 _TILTS_PER_OCTAVE = 3
@@ -44,6 +45,8 @@ _LARGEST_EXPONENT = 700.0
 _POINTS_PER_DEVIATION = 16
 _CELLS_PER_DEVIATION = 32  # of the noise: cells so narrow in the outcome are enough; more in the tails of the noise
 _POINTS_OF_BLOCK, _FEWEST_THINNED = 64, 2048  # grid points
+_MOST_MERGED = 4  # largest number of neighbouring cells that are merged
+_DISCRETISED_AT_ONCE = 2**15  # grid points
 _POINTS_OF_BOUNDED = 128  # the same for one execution whose loss has a largest value, an atom, that a grid blurs
 
 
@@ -55,11 +58,8 @@ class DiscreteLoss:
     masses: FloatArray  # P-mass of each grid point, shape [points]; sums to 1 - `infinity` up to upward rounding
     infinity: float  # P-mass of the infinite loss
     slack: float  # nats to add to epsilon for each execution, for the rounding of cell boundaries
-
-    @functools.cached_property
-    def present(self) -> IntArray:
-        """Indices into `masses` of those that are not zero, shape [present]."""
-        return np.flatnonzero(self.masses)
+    present: IntArray  # indices into `masses` of those that are not zero, shape [present]
+    log_masses: FloatArray  # their logs, shape [present]
 
     @functools.cached_property
     def log_mgf(self) -> FloatArray:
@@ -80,7 +80,8 @@ class DiscreteLoss:
 @functools.lru_cache(maxsize=1024)
 def deviation(event: Event) -> float:
     """Return the standard deviation of the loss under P, in nats, the smaller of both directions, to a few digits."""
-    return min(pair(event).deviation(direction) for direction in Direction)
+    ((_, alone),) = stacked([event])
+    return float(alone.deviations()[0])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -98,7 +99,7 @@ def points_per_deviation(bounded: ArrayLike, steps: ArrayLike) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DiscreteLosses:
-    """Dominating distributions of one execution's loss on a grid, one for each direction, computed on demand.
+    """Dominating distributions of one execution's loss on one grid, of several events and in each direction.
 
     The masses between losses are computed once: between a and b they are those of the other direction between -b and
     -a, with P and Q exchanged.
@@ -106,82 +107,149 @@ class DiscreteLosses:
 
     p: Masses
     q: Masses
-    points: IntArray  # indices of the grid points between which masses are taken, increasing
+    points: IntArray  # indices of the grid points between which masses are taken, increasing for each event
+    firsts: IntArray  # places in `points` at which those of an event begin, shape [events]
     step: float  # grid step, in nats
-    slack: float  # nats to add to epsilon for each execution
-    _found: dict[Direction, DiscreteLoss] = field(default_factory=dict)
+    slack: FloatArray  # nats to add to epsilon for each execution, shape [events]
+    _found: dict[Direction, list[DiscreteLoss]] = field(default_factory=dict)
+    _merged: dict[int, DiscreteLosses] = field(default_factory=dict)
 
-    def __getitem__(self, direction: Direction) -> DiscreteLoss:
+    def of(self, direction: Direction) -> list[DiscreteLoss]:
+        """Return the distributions in one direction, one for each event."""
         if direction not in self._found:
-            p, q, points = self.p, self.q, self.points
-            if direction is Direction.ADD:
-                p, q, points = q.reversed(), p.reversed(), -points[::-1]
-            self._found[direction] = _rounded_up(p, q, points, self.step, self.slack)
+            removed = direction is Direction.REMOVE
+            self._found[direction] = _rounded_up(self) if removed else _rounded_up(self._reversed())[::-1]
         return self._found[direction]
+
+    def _reversed(self) -> DiscreteLosses:
+        """Return those of the other direction, the last event's first."""
+        firsts = self.points.size - np.append(self.firsts[1:], self.points.size)[::-1]
+        slack = self.slack[::-1]
+        return DiscreteLosses(self.q.reversed(), self.p.reversed(), -self.points[::-1], firsts, self.step, slack)
+
+    def merged(self, octaves: int) -> DiscreteLosses:
+        """Return distributions on a coarser grid, by octaves of its step: cells that share a cell of it are merged."""
+        if octaves == 0:
+            return self
+        if octaves not in self._merged:
+            kept = np.flatnonzero(self.points % 2**octaves == 0)
+            p, q = self.p.merged(kept[:-1]), self.q.merged(kept[:-1])
+            points, step = self.points[kept] >> octaves, self.step * 2**octaves
+            firsts = np.searchsorted(kept, self.firsts)
+            self._merged[octaves] = DiscreteLosses(p, q, points, firsts, step, self.slack)
+        return self._merged[octaves]
 
 
 @functools.lru_cache(maxsize=256)
 def discretise(event: Event, log2_step: int, reach: float) -> DiscreteLosses:
-    """Compute dominating distributions of one execution's loss on a grid.
+    """Compute dominating distributions of one execution's loss on a grid: `discretised` for one event."""
+    ((_, losses),) = discretised([event], log2_step, reach)
+    return losses
+
+
+def discretised(events: Sequence[Event], log2_step: int, reach: float) -> Iterator[tuple[IntArray, DiscreteLosses]]:
+    """Compute dominating distributions of one execution's loss on a grid, for several events.
 
     Args:
-        event: the mechanism.
+        events: the mechanisms.
         log2_step: base-2 logarithm of the grid step; a power of two keeps every grid point exact.
         reach: number of standard deviations of normal noise beyond which outcomes leave the grid.
 
+    Yields:
+        Places of events that are computed together, and their distributions.
+
     Raises:
-        ValueError: the event's samples are cut down (`histories.untruncated`).
+        ValueError: an event's samples are cut down (`histories.untruncated`).
     """
-    whole, step = pair(event), 2.0**log2_step
-    low, high = support(event, Direction.REMOVE, reach)
-    points = _ends_of_cells(whole, math.floor(low / step) - 1, math.ceil(high / step) + 1, step)
-    p, q, slack = whole.masses(points.astype(np.float64) * step)
-    return DiscreteLosses(p, q, points, step, slack)
+    step = 2.0**log2_step
+    for places, together in stacked(events):
+        low, high = together.support(reach)
+        firsts = _MOST_MERGED * np.floor((np.floor(low / step) - 1.0) / _MOST_MERGED).astype(np.int64)
+        lasts = _MOST_MERGED * np.ceil((np.ceil(high / step) + 1.0) / _MOST_MERGED).astype(np.int64)
+        portions = (lasts - firsts).cumsum() // _DISCRETISED_AT_ONCE
+        for some in np.split(np.arange(places.size), np.flatnonzero(np.diff(portions)) + 1):
+            few = together.take(some)
+            points, starts = _ends_of_cells(few, firsts[some], lasts[some], step)
+            p, q, slack = few.masses(points.astype(np.float64) * step, starts)
+            yield places[some], DiscreteLosses(p, q, points, starts, step, slack)
 
 
-def _ends_of_cells(whole: Pair, first: int, last: int, step: float) -> IntArray:
-    """Return the grid points between which cells lie, `first` and `last` included, increasing.
+def _ends_of_cells(pairs: Stacked, firsts: IntArray, lasts: IntArray, step: float) -> tuple[IntArray, IntArray]:
+    """Return the grid points between which cells lie, increasing for each pair, from its first to its last; and where
+    those of each pair begin.
 
     They are all points, except where the loss grows so fast with the outcome of a sampled Gaussian that neighbouring
     ones are closer than the density can tell: there, cells are as wide as 2, 4, ... of the grid's.
     """
-    points = np.arange(first, last + 1)
-    if not isinstance(whole, SampledGaussian) or points.size < _FEWEST_THINNED:
-        return points
-    starts = points[::_POINTS_OF_BLOCK]
-    outcomes, _ = whole.outcomes(starts.astype(np.float64) * step)
-    farthest = np.abs(outcomes) + (whole.rows - 0.5) / whole.noise
-    with np.errstate(invalid="ignore"):
-        cells = _CELLS_PER_DEVIATION * (outcomes[1:] - outcomes[:-1]) * (1.0 + np.maximum(farthest[1:], farthest[:-1]))
-    strides = 2 ** np.floor(np.log2(_POINTS_OF_BLOCK / np.clip(cells, 1.0, _POINTS_OF_BLOCK))).astype(np.int64)
-    strides[~np.isfinite(cells)] = 1
-    turns = np.flatnonzero(np.diff(strides)) + 1
-    borders = [0, *turns.tolist(), strides.size]
-    parts = [points[a * _POINTS_OF_BLOCK : b * _POINTS_OF_BLOCK : strides[a]] for a, b in itertools.pairwise(borders)]
-    return np.concatenate([*parts, points[strides.size * _POINTS_OF_BLOCK :]])
+    sizes = lasts - firsts + 1
+    blocks = -(-sizes // _POINTS_OF_BLOCK)
+    ends = blocks.cumsum()
+    starts = firsts.repeat(blocks) + _POINTS_OF_BLOCK * _counted(blocks)
+    strides = np.ones_like(starts)
+    if (sizes >= _FEWEST_THINNED).any():
+        cells = pairs.widths(starts.astype(np.float64) * step, ends - blocks) * _CELLS_PER_DEVIATION
+        thinned = np.isfinite(cells) & (sizes >= _FEWEST_THINNED).repeat(blocks)[:-1]
+        thinned[ends[:-1] - 1] = False
+        narrow = np.clip(cells[thinned], 1.0, _POINTS_OF_BLOCK)
+        strides[:-1][thinned] = 2 ** np.floor(np.log2(_POINTS_OF_BLOCK / narrow)).astype(np.int64)
+    counts = _POINTS_OF_BLOCK // strides
+    counts[ends - 1] = sizes - _POINTS_OF_BLOCK * (blocks - 1)
+    points: IntArray = starts.repeat(counts) + strides.repeat(counts) * _counted(counts)
+    begins: IntArray = (counts.cumsum() - counts)[ends - blocks]
+    return points, begins
 
 
-def _rounded_up(p: Masses, q: Masses, points: IntArray, step: float, slack: float) -> DiscreteLoss:
+def _counted(lengths: IntArray) -> IntArray:
+    """Count from 0 to each length, one after the other."""
+    return np.arange(lengths.sum()) - (lengths.cumsum() - lengths).repeat(lengths)
+
+
+def _rounded_up(losses: DiscreteLosses) -> list[DiscreteLoss]:
     """Connect the dots, rounded upwards: more mass, and more of it at the upper end of its cell, than was computed.
 
     Raising the mass of an atom, or moving mass to a larger loss, can only raise a hockey-stick divergence. This covers
     the rounding of the cell masses and of the cell boundaries.
     """
-    losses, places = points * step, points - points[0]
+    p, q, points, firsts, step, slack = losses.p, losses.q, losses.points, losses.firsts, losses.step, losses.slack
+    lasts = np.append(firsts[1:], points.size) - 1
+    origins = points[firsts]
+    sizes = points[lasts] - origins + 1
+    begins = sizes.cumsum() - sizes
+    places = points + (begins - origins).repeat(lasts - firsts + 1)
     # Where e^a is cut off, too little of Q is subtracted: that moves mass upwards.
-    scale = np.exp(np.minimum(losses[:-1], _LARGEST_EXPONENT))
+    scale = np.exp(np.minimum(points[:-1] * step, _LARGEST_EXPONENT))
     scaled = scale * q.inside
-    doubt = p.error + scale * q.error + (slack + ROUNDING) * (p.inside + scaled)
+    scale *= q.error
+    doubt = p.inside + scaled
+    doubt *= (slack + ROUNDING).repeat(lasts - firsts + 1)[:-1]
+    doubt += scale
+    doubt += p.error
+    widths = points[1:] - points[:-1]
+    widths[firsts[1:] - 1] = 1  # between two events, where the cell is empty
+    falls = -np.expm1(-step * np.arange(_POINTS_OF_BLOCK + 1.0))
     with np.errstate(over="ignore"):
-        upper = (p.inside - scaled + doubt) / -np.expm1(losses[:-1] - losses[1:])
+        upper = (p.inside - scaled + doubt) / falls[widths]
     total = p.inside + p.error
-    upper = np.clip(upper, 0.0, total)
-    masses = np.zeros(places[-1] + 1)
+    upper = np.clip(upper, 0.0, total, out=upper)
+    masses = np.zeros(int(sizes.sum()))
     masses[places[1:]] = upper
     masses[places[:-1]] += total - upper
-    masses[0] += p.below
+    masses[begins] += p.below
     infinity = p.above + float(np.finfo(float).tiny)  # the latter for underflow
-    return DiscreteLoss(int(points[0]), masses, infinity, slack)
+    ends = [0, *sizes.cumsum().tolist()]
+    present = np.flatnonzero(masses)
+    log_masses, borders = np.log(masses[present]), np.searchsorted(present, ends).tolist()
+    return [
+        DiscreteLoss(first, masses[start:end], beyond, off, present[some] - start, log_masses[some])
+        for first, beyond, off, (start, end), some in zip(
+            origins.tolist(),
+            infinity.tolist(),
+            slack.tolist(),
+            itertools.pairwise(ends),
+            itertools.starmap(slice, itertools.pairwise(borders)),
+            strict=True,
+        )
+    ]
 
 
 def folded(weights: FloatArray, places: IntArray, points: int) -> FloatArray:

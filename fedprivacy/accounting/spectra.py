@@ -7,8 +7,9 @@ frequencies the lowest few dozen decide delta. The others are bounded by the lar
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedprivacy.accounting.pairs import ROUNDING
 from fedprivacy.accounting.plans import TILTS
 from fedprivacy.accounting.privacy_loss import DiscreteLoss, folded, hockey_stick, transformed
 
-_TRANSFORMED_AT_ONCE = 2**17  # grid points
+_TRANSFORMED_AT_ONCE = 2**16  # grid points
 _LARGEST_LOG = 750.0  # largest absolute log of a floating-point number
 LEVELS: IntArray = 2 ** np.arange(3, 15) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
@@ -33,6 +34,7 @@ class LossGrid(NamedTuple):
     reach: int  # standard deviations of noise that the grid covers
     tilt: int  # index into `plans.TILTS`
     points: int  # number of points of a period, N
+    coarser: int = 0  # octaves by which the step was increased, merging cells
 
     @property
     def step(self) -> float:
@@ -42,7 +44,7 @@ class LossGrid(NamedTuple):
     @property
     def coarse(self) -> LossGrid:
         """The grid of the same period and tilt with a quarter of the points."""
-        return self._replace(log2_step=self.log2_step + 2, points=self.points // 4)
+        return self._replace(log2_step=self.log2_step + 2, points=self.points // 4, coarser=2)
 
     @property
     def tilt_per_step(self) -> float:
@@ -88,31 +90,37 @@ class Spectrum(NamedTuple):
         """Compute a spectrum of each loss, with as many frequencies as that many `steps`, or more, need."""
         size = max(1, _TRANSFORMED_AT_ONCE // grid.points)
         starts = range(0, len(losses), size)
-        return [one for start in starts for one in cls._of(losses[start : start + size], grid, steps[start:])]
+        return [
+            one for start in starts for one in cls._of(losses[start : start + size], grid, steps[start : start + size])
+        ]
 
     @classmethod
-    def _of(cls, losses: Sequence[DiscreteLoss], grid: LossGrid, steps: FloatArray) -> Iterator[Spectrum]:
-        rows = np.empty((len(losses), grid.points))
-        scales = [_tilted(loss, grid, row) for loss, row in zip(losses, rows, strict=True)]
+    def _of(cls, losses: Sequence[DiscreteLoss], grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
+        rows, first, log_scale = _tilted(losses, grid)
         transforms, errors = transformed(rows)
         lowest = np.maximum(np.abs(transforms[:, : LEVELS[-1] + 1]), 1e-300)
         with np.errstate(divide="ignore"):
             log_beyond = np.log(_largest_beyond(transforms, errors))
         log_doubt = np.log1p(errors[:, None] / _smallest_kept(lowest))
-        for row, (loss, (first, log_scale)) in enumerate(zip(losses, scales, strict=True)):
-            level = min(int(levels(steps[row] * log_beyond[row])), LEVELS.size - 1)
-            kept = slice(0, LEVELS[level] + 1)
-            yield cls(
-                log_magnitude=np.log(lowest[row, kept]),
-                angle=np.angle(transforms[row, kept]),
-                log_beyond=log_beyond[row],
-                log_doubt=log_doubt[row],
-                first=first,
-                log_scale=log_scale,
-                slack=loss.slack,
-                log_finite=math.log1p(-loss.infinity),
-                level=level,
-            )
+        level = np.minimum(levels(steps[:, None] * log_beyond), LEVELS.size - 1)
+        spectra: dict[int, Spectrum] = {}
+        for one in np.unique(level).tolist():
+            some = np.flatnonzero(level == one)
+            kept = slice(0, LEVELS[one] + 1)
+            log_magnitude, angle = np.log(lowest[some, kept]), np.angle(transforms[some, kept])
+            for place, row in enumerate(some.tolist()):
+                spectra[row] = cls(
+                    log_magnitude=log_magnitude[place],
+                    angle=angle[place],
+                    log_beyond=log_beyond[row],
+                    log_doubt=log_doubt[row],
+                    first=int(first[row]),
+                    log_scale=float(log_scale[row]),
+                    slack=losses[row].slack,
+                    log_finite=math.log1p(-losses[row].infinity),
+                    level=one,
+                )
+        return [spectra[row] for row in range(len(losses))]
 
     @classmethod
     def stacked(cls, spectra: Sequence[Spectrum], grid: LossGrid, level: int) -> Spectrum:
@@ -130,20 +138,21 @@ class Spectrum(NamedTuple):
 
 def _largest_beyond(transforms: ComplexArray, errors: FloatArray) -> FloatArray:
     """Bound the largest magnitude beyond each of `LEVELS`, shape [rows, levels]; 0 where there is none."""
-    inside = LEVELS[transforms.shape[1] - 1 > LEVELS]
-    largest = np.zeros((errors.size, LEVELS.size))
     squares = transforms.real**2
     squares += transforms.imag**2  # their roots are rounded, too: far less than by `errors`
-    between = np.sqrt(np.maximum.reduceat(squares, inside + 1, axis=1))
-    largest[:, : inside.size] = np.maximum.accumulate(between[:, ::-1], axis=1)[:, ::-1] + errors[:, None]
+    borders = [level + 1 for level in LEVELS.tolist() if level < squares.shape[1] - 1]
+    between = [squares[:, start:end].max(axis=1) for start, end in itertools.pairwise([*borders, squares.shape[1]])]
+    largest = np.zeros((errors.size, LEVELS.size))
+    beyond = np.sqrt(np.maximum.accumulate(between[::-1], axis=0)[::-1].T)
+    largest[:, : len(borders)] = beyond + errors[:, None]
     return largest
 
 
 def _smallest_kept(magnitudes: FloatArray) -> FloatArray:
     """Return the smallest magnitude up to each of `LEVELS`, or of all, shape [rows, levels]."""
-    inside = LEVELS[magnitudes.shape[1] - 1 > LEVELS]
-    between = np.minimum.accumulate(np.minimum.reduceat(magnitudes, np.append(0, inside + 1), axis=1), axis=1)
-    return between[:, np.minimum(np.arange(LEVELS.size), inside.size)]
+    borders = [0, *(np.minimum(LEVELS, magnitudes.shape[1] - 1) + 1).tolist()]
+    between = [magnitudes[:, start:end].min(axis=1, initial=np.inf) for start, end in itertools.pairwise(borders)]
+    return np.asarray(np.minimum.accumulate(between, axis=0).T)
 
 
 def levels(log_beyond: FloatArray, *, rough: bool = False) -> IntArray:
@@ -151,22 +160,30 @@ def levels(log_beyond: FloatArray, *, rough: bool = False) -> IntArray:
     return np.asarray((log_beyond > (_ROUGHLY_VANISHED if rough else VANISHED)).sum(axis=-1))
 
 
-def _tilted(loss: DiscreteLoss, grid: LossGrid, row: FloatArray) -> tuple[int, float]:
-    """Write the tilted, normalised masses modulo the period to a row, rotated so that their mean is near its start.
+def _tilted(losses: Sequence[DiscreteLoss], grid: LossGrid) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Compute tilted, normalised masses modulo the period, each rotated so that their mean is near the row's start.
 
-    Rotation keeps angles small, and with them their powers' rounding. Returns the grid point of the row's start, and
-    K(t), log of the factor that undoes the normalisation, rounded up.
+    Rotation keeps angles small, and with them their powers' rounding. Returns the rows, shape [losses, points]; the
+    grid point of each row's start, shape [losses]; and K(t), log of the factor that undoes the normalisation, rounded
+    up, shape [losses].
     """
-    exponents = grid.tilt_per_step * (loss.first + loss.present)
-    largest = max(abs(float(exponents[0])), abs(float(exponents[-1])))
-    exponents += np.log(loss.masses[loss.present])
-    highest = float(exponents.max())
-    exponents -= highest
+    first = np.array([loss.first for loss in losses])
+    sizes = np.array([loss.present.size for loss in losses])
+    begins = sizes.cumsum() - sizes
+    present = np.concatenate([loss.present for loss in losses])
+    exponents = grid.tilt_per_step * (first.repeat(sizes) + present)
+    largest = np.maximum(np.abs(exponents[begins]), np.abs(exponents[begins + sizes - 1]))
+    exponents += np.concatenate([loss.log_masses for loss in losses])
+    highest = np.maximum.reduceat(exponents, begins)
+    exponents -= highest.repeat(sizes)
     weights = np.exp(exponents, out=exponents)
-    total = float(weights.sum())
-    weights /= total
-    mean = round(float(weights @ loss.present))
-    log_scale = highest + math.log(total)
-    rounding = ROUNDING * (_LARGEST_LOG + loss.masses.size / grid.points + largest + abs(log_scale))
-    row[:] = folded(weights, loss.present - mean, grid.points)
-    return loss.first + mean, log_scale + rounding
+    totals = np.add.reduceat(weights, begins)
+    weights /= totals.repeat(sizes)
+    means = np.rint(np.add.reduceat(weights * present, begins)).astype(np.int64)
+    log_scale = highest + np.log(totals)
+    turns = np.array([loss.masses.size for loss in losses]) / grid.points
+    rounding = ROUNDING * (_LARGEST_LOG + turns + largest + np.abs(log_scale))
+    places = (present - means.repeat(sizes)) % grid.points
+    places += grid.points * np.arange(len(losses)).repeat(sizes)
+    rows = folded(weights, places, grid.points * len(losses)).reshape(len(losses), grid.points)
+    return rows, first + means, log_scale + rounding

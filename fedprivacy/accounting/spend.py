@@ -9,13 +9,13 @@ on: losses compose like squares, so that the second of two equal spends needs le
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.calibration import LEAST_NOISE, UNLIMITED, noise_multiplier, step_quota
-from fedprivacy.accounting.filters import FILTERS, Filter
+from fedprivacy.accounting.calibration import LEAST_NOISE, UNLIMITED, Calibration, noise_multiplier, step_quota
+from fedprivacy.accounting.filters import FILTERS, Filter, FixedMechanismFilter, FixedThenAdaptiveFilter
 from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
@@ -108,6 +108,17 @@ class RunLimit:
         if self.spent:
             raise ValueError(self._why_spent(sampling_rate, steps, relation))
         return self._least_noise(sampling_rate, steps, relation)
+
+    def calibrations(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> Iterator[Calibration]:
+        """Yield the calibrations that `noise_multiplier` needs after an empty past: many clients' are solved together.
+
+        They are remembered (see `calibration.noise_multipliers`), and there are none after another past.
+        """
+        if not self.before and sampling_rate < 1.0:
+            if math.isfinite(self.spend):
+                yield Calibration(self.most, sampling_rate, steps, relation)
+            if isinstance(self.kept, FixedMechanismFilter | FixedThenAdaptiveFilter):
+                yield self.kept.calibration(sampling_rate, steps, relation)
 
     def _least_noise(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
         least = LEAST_NOISE

@@ -1,8 +1,14 @@
 import math
+import re
 
+import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, sampling_rate, step_quota
+from fedprivacy.accounting import UNLIMITED, calibration, noise_multiplier, pld, sampling_rate, step_quota
+from fedprivacy.accounting.arrays import FloatArray
+from fedprivacy.accounting.batch import BatchComposer
+from fedprivacy.accounting.calibration import Calibration, noise_multipliers
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.accounting.marked import exhaustive
@@ -29,14 +35,46 @@ def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilo
     assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
 
 
-def test_noise_and_quotas_take_few_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epsilon takes milliseconds, and a server asks for the noise and the quotas of thousands of clients."""
+def drawn(count: int, seed: int) -> list[Calibration]:
+    rng = np.random.default_rng(seed)
+    rates, steps = 10.0 ** rng.uniform(-3.5, -0.3, count), 10.0 ** rng.uniform(0.0, 3.7, count)
+    epsilons, deltas = 10.0 ** rng.uniform(-0.7, 1.2, count), 10.0 ** -rng.uniform(4.0, 9.0, count)
+    settings = zip(*(numbers.tolist() for numbers in (epsilons, deltas, rates, steps)), strict=True)
+    return [Calibration(PrivacyBudget(epsilon, delta), q, round(n)) for epsilon, delta, q, n in settings]
+
+
+@pytest.mark.parametrize("count", [20, *exhaustive(300)])
+def test_noise_for_many_budgets_is_that_of_each_alone_and_spends_it(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, taken, together = drawn(count, 1), [], BatchComposer.epsilons
+
+    def counted(composer: BatchComposer, counts: csr_array, deltas: FloatArray) -> FloatArray:
+        taken.append(len(deltas))
+        return together(composer, counts, deltas)
+
+    monkeypatch.setattr(BatchComposer, "epsilons", counted)
+    found = noise_multipliers(many)
+    assert sum(taken) <= 3 * count and taken[0] == count
+    solved = [(one, noise) for one, noise in zip(many, found, strict=True) if isinstance(noise, float)]
+    assert len(solved) >= 0.8 * count
+    for one, noise in solved:
+        assert 0.999 <= pld.epsilon(one.history(noise), one.budget.delta) / one.budget.epsilon <= 1.0
+    monkeypatch.setattr(calibration, "_REMEMBERED", {})
+    for one, answer in list(zip(many, found, strict=True))[-20:]:
+        if isinstance(answer, float):
+            assert noise_multiplier(*one) == answer
+        else:
+            with pytest.raises(ValueError, match=re.escape(str(answer))):
+                noise_multiplier(*one)
+
+
+def test_quotas_take_few_epsilons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epsilon takes milliseconds, and a server asks for the quotas of thousands of clients."""
     taken, exact = [], pld.epsilon
-    monkeypatch.setattr(pld, "epsilon", lambda history, delta: taken.append(history) or exact(history, delta))
     settings = ((0.01, 1000, 2.0, 1e-5), (0.05, 300, 6.0, 1e-6), (0.004, 2500, 0.5, 1e-7))
     noises = [noise_multiplier(PrivacyBudget(epsilon, delta), q, n) for q, n, epsilon, delta in settings]
-    assert len(taken) <= 2 * 3
-    taken.clear()
+    monkeypatch.setattr(pld, "epsilon", lambda history, delta: taken.append(history) or exact(history, delta))
     for (q, n, epsilon, delta), noise in zip(settings, noises, strict=True):
         assert n <= step_quota(PoissonSampledGaussian(q, noise), PrivacyBudget(epsilon, delta)) <= 1.01 * n
     assert len(taken) <= 6 * 3

@@ -113,7 +113,7 @@ def dots(event: Event, direction: Direction, coarseness: float) -> tuple[Callabl
     """delta of one discretised execution as a function of epsilon, and the deviation of the loss."""
     width = deviation(event)
     log2_step = math.floor(math.log2(width / coarseness))
-    loss = discretise(event, log2_step, 8.0)[direction]
+    loss = discretise(event, log2_step, 8.0).of(direction)[0]
     return lambda epsilon: discrete_delta(loss, 2.0**log2_step, epsilon - loss.slack), width
 
 

@@ -63,7 +63,7 @@ def test_one_step_is_dominated_in_each_direction_and_tightly(direction):
     event, x = RowSampledGaussian(0.3, 1.5, 2), np.linspace(-15.0, 17.0, 400_001)
     person = sum(stats.binom.pmf(j, 2, 0.3) * stats.norm.pdf(x, j, 1.5) for j in range(3))
     one, other = (person, stats.norm.pdf(x, 0.0, 1.5))[:: 1 if direction is Direction.REMOVE else -1]
-    loss = discretise(event, log2_step := math.floor(math.log2(deviation(event) / 300.0)), 8.0)[direction]
+    loss = discretise(event, log2_step := math.floor(math.log2(deviation(event) / 300.0)), 8.0).of(direction)[0]
     for epsilon in deviation(event) * np.linspace(0.1, 4.0, 9):
         found = discrete_delta(loss, 2.0**log2_step, epsilon - loss.slack)
         truth = np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * (x[1] - x[0])

@@ -54,7 +54,7 @@ def test_the_error_covers_the_rounding_of_masses(q: float, s: float) -> None:
 
 
 def test_the_table_of_moments_is_that_of_the_masses() -> None:
-    loss = discretise(PoissonSampledGaussian(0.01, 1.0), -11, 7.0)[Direction.REMOVE]
+    loss = discretise(PoissonSampledGaussian(0.01, 1.0), -11, 7.0).of(Direction.REMOVE)[0]
     indices = loss.first + np.arange(loss.masses.size)
     for row in (0, 20, 40, 50):
         direct = np.log(np.sum(loss.masses * np.exp(TILTS[row] * indices)))
@@ -68,7 +68,7 @@ def test_cells_that_are_wider_in_the_tails_still_dominate_and_are_as_tight(
 ) -> None:
     """A tenth of the points carry mass, and delta of the discrete loss is the exact one and a thousandth at most."""
     event, step = PoissonSampledGaussian(q, s), 2.0**log2_step
-    loss = discretise(event, log2_step, 8.0)[direction]
+    loss = discretise(event, log2_step, 8.0).of(direction)[0]
     assert loss.present.size < 0.2 * loss.masses.size
     for epsilon in (loss.first + np.linspace(0.05, 0.7, 23) * loss.masses.size) * step:
         exact = oracles.single_step_delta(event, float(epsilon), remove=direction is Direction.REMOVE)

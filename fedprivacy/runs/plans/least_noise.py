@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedprivacy.accounting import RunLimit, shared_noise
+from fedprivacy.accounting.calibration import noise_multipliers
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.plans.standing import Standing
@@ -94,6 +95,14 @@ class Demand:
         alike: dict[tuple[frozenset[tuple[Event, int]], Allowance, float], list[str]] = {}
         for client_id, standing in standings.items():
             alike.setdefault((*standing.alike, rates[client_id]), []).append(client_id)
+        limits = {key: self.limit(Standing(dict(key[0]), key[1])) for key in alike}
+        noise_multipliers(
+            [
+                calibration
+                for (_, _, rate), limit in limits.items()
+                for calibration in limit.calibrations(rate, self.steps, self.relation)
+            ]
+        )
         found: dict[str, float] = {}
         problems: list[str] = []
         for (past, allowance, rate), (first, *others) in alike.items():
