@@ -16,7 +16,7 @@ from fedprivacy._support.extras import EXTRAS, installed
 from tests.house import HOUSE, ROOT, imports
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OF_THE_PROJECT = {"test", "lint", "mutation", "bench", "docs", "release"}
+OF_THE_PROJECT = {"test", "lint", "mutation", "bench", "docs"}
 ONLY_IN_NOTEBOOKS = {"IPython"}
 OFFERED = tuple(installed())
 
