@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import erf, ndtr
+import scipy
 
 from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.values.events import (
@@ -240,7 +240,7 @@ class SubsampledGaussian:
         """Return masses of P and of Q between increasing losses, of which the middle one is 0."""
         mixture, base, slack = self._poisson.masses(losses)
         zero = losses.size // 2
-        left = (1.0 - self.sampling_rate) * float(erf(math.sqrt(0.125) / self.noise))
+        left = (1.0 - self.sampling_rate) * float(scipy.special.erf(math.sqrt(0.125) / self.noise))
         p, q = mixture.right_of(zero, base.reversed()), base.right_of(zero, mixture.reversed())
         for masses in (p, q):
             masses.inside[zero] += left
@@ -421,7 +421,7 @@ def _normal_masses(z: FloatArray, offset: float) -> Masses:
     """Compute masses of the standard normal distribution at increasing thresholds, z moved by an offset."""
     z = z + offset
     distance = np.minimum(np.abs(z), _FARTHEST)
-    tails = ndtr(-distance)
+    tails = scipy.special.ndtr(-distance)
     # An error of e (|z| + offset) in z changes the tail by at most (1 + |z|) e (|z| + offset) of itself.
     distance += 1.0
     errors = distance + abs(offset)
@@ -436,4 +436,5 @@ def _normal_masses(z: FloatArray, offset: float) -> Masses:
         inside[middle - 1] += 1.0
         error[middle - 1] += ROUNDING
     growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + abs(offset))
-    return Masses(float(ndtr(z[0])) * growth, np.maximum(inside, 0.0, out=inside), float(ndtr(-z[-1])) * growth, error)
+    below, above = (float(scipy.special.ndtr(end)) * growth for end in (z[0], -z[-1]))
+    return Masses(below, np.maximum(inside, 0.0, out=inside), above, error)

@@ -25,8 +25,8 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import fft
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Pair, SampledGaussian, pair
@@ -197,7 +197,7 @@ def transformed(masses: FloatArray) -> tuple[ComplexArray, FloatArray]:
     """
     points = masses.shape[1]
     errors = ROUNDING * math.log2(points) * math.sqrt(points) * np.sqrt(np.einsum("rp,rp->r", masses, masses))
-    return np.asarray(fft.rfft(masses)), errors
+    return np.asarray(scipy.fft.rfft(masses)), errors
 
 
 def hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> ComplexArray:
