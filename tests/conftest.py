@@ -34,7 +34,10 @@ GROUPS = dict.fromkeys(
 
 LONGEST = (
     PROCESSES,
+    "tests/deploy/test_incidents.py",
     "tests/deploy/test_offline.py",
+    "tests/test_site.py",
+    "tests/test_notebooks.py",
     "tests/privacy/test_gates_quiet.py",
     "tests/dashboard/test_page.py",
     "tests/commands/test_audit_node.py",

@@ -13,10 +13,12 @@ import tomli_w
 from packaging.requirements import Requirement
 
 from fedprivacy._support.extras import EXTRAS, installed
+from fedprivacy.commands.app import app
 from tests.house import HOUSE, ROOT, imports
+from tests.terminal import CliRunner
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OF_THE_PROJECT = {"test", "lint", "mutation", "bench", "docs", "release"}
+OF_THE_PROJECT = {"test", "lint", "mutation", "bench", "docs"}
 ONLY_IN_NOTEBOOKS = {"IPython"}
 OFFERED = tuple(installed())
 
@@ -60,6 +62,23 @@ from fedprivacy.commands.app import app
 app(sys.argv[1:], prog_name="fedprivacy")
 """
 
+COMMANDS = """
+import json
+from fedprivacy.commands.app import app
+from tests.terminal import CliRunner
+
+done = [CliRunner().invoke(app, line.split()) for line in sys.argv[1:]]
+print(json.dumps([(one.exit_code, one.stdout, " ".join(one.stderr.split())) for one in done]))
+"""
+"""Several commands, for which torch and Flower are imported once."""
+
+
+def output_of(line):
+    """Type a command in this process; return what it printed."""
+    done = CliRunner().invoke(app, line.split(), env={"COLUMNS": "400", "NO_COLOR": "1"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
 
 def without_extras(program, *typed, cwd, code=0):
     """Run a program where no module of an extra is installed; return what it printed and what it said on stderr."""
@@ -94,22 +113,27 @@ def test_a_server_that_lacks_a_built_in_task_s_public_records_says_so_before_any
     described = {"host": "localhost", "clients": ["hospital-0"], "task": "digits", "epsilon": 3.0, "delta": 1e-4}
     places = {"server-folder": str(tmp_path / "out" / "server"), "client-folder": f"{tmp_path}/{{client}}"}
     (tmp_path / "deployment.toml").write_text(tomli_w.dumps(described | places))
-    without_extras(COMMAND, "deploy", "init", "deployment.toml", "--out", "out", cwd=tmp_path)
-    assert "pip install 'fedprivacy[simulation]==" in (tmp_path / "out" / "server" / "README.md").read_text()
+    server = tmp_path / "out" / "server"
+    typed = (
+        "deploy init deployment.toml --out out",
+        f"deploy check {server} --json",
+        f"deploy run {server}/digits-app --run-config {server}/run.toml",
+    )
+    _, checked, refused = json.loads(without_extras(COMMANDS, *typed, cwd=tmp_path)[0])
+    assert "pip install 'fedprivacy[simulation]==" in (server / "README.md").read_text()
     needed = "public records are not here: sklearn is not installed; pip install 'fedprivacy[simulation]'."
-    found, _ = without_extras(COMMAND, "deploy", "check", "out/server", "--json", cwd=tmp_path, code=1)
-    (line,) = [check for check in json.loads(found)["checks"] if check["check"] == "run"]
-    assert line["verdict"] == "failed" and needed in line["words"]
-    typed = ("deploy", "run", "digits-app")
-    assert needed in without_extras(COMMAND, *typed, cwd=tmp_path / "out" / "server", code=2)[1]
+    (line,) = [check for check in json.loads(checked[1])["checks"] if check["check"] == "run"]
+    assert checked[0] == 1 and line["verdict"] == "failed" and needed in line["words"]
+    assert refused[0] == 2 and needed in refused[2]
     printed, _ = without_extras(SERVER, cwd=tmp_path)
     assert "sklearn is not installed; pip install 'fedprivacy[simulation]'." in printed
     assert printed.endswith("['digits/hospital-0'] {}\n")
 
 
-def test_the_doctor_of_a_node_names_the_command_for_each_extra_that_it_lacks(tmp_path):
-    printed, _ = without_extras(COMMAND, "doctor", cwd=tmp_path)
-    machine, none, *lacking = printed.splitlines()
+def test_the_doctor_of_a_node_names_the_command_for_each_extra_that_it_lacks(monkeypatch):
+    for module in EXTRAS:
+        monkeypatch.setitem(sys.modules, module, None)
+    machine, none, *lacking = output_of("doctor").splitlines()
     assert machine.startswith("This machine: gradients by ") and none == "Extras installed: none."
     assert lacking == [f"Not installed: {extra}; pip install 'fedprivacy[{extra}]'." for extra in OFFERED]
     assert set(OFFERED) == PROJECT["optional-dependencies"].keys() - {"node", *OF_THE_PROJECT}
@@ -124,18 +148,14 @@ def test_the_doctor_of_a_node_names_the_command_for_each_extra_that_it_lacks(tmp
     ],
 )
 def test_an_environment_of_pipx_or_uv_is_told_the_command_of_that_tool_with_the_extras_that_are_there(
-    left, installs, called, tmp_path
+    left, installs, called, tmp_path, monkeypatch
 ):
     (tmp_path / left).parent.mkdir(parents=True)
     (tmp_path / left).touch()
-    program = f"import sys; sys.prefix = {str((tmp_path / left).parent)!r}; sys.modules['wandb'] = None\n"
-    program += 'sys.argv[0] = "__main__.py"' + COMMAND
-    typed = ["sigma", "--epsilon", "3", "--delta", "1e-5", "--steps", "9", "--sampling-rate", "0.1"]
-    printed = ""
-    for words in (["doctor"], typed):
-        command = [sys.executable, "-c", program, *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "NO_COLOR": "1"}
-        printed += subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    monkeypatch.setattr(sys, "prefix", str((tmp_path / left).parent))
+    monkeypatch.setattr(sys, "argv", ["__main__.py"])
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    printed = output_of("doctor") + output_of("sigma --epsilon 3 --delta 1e-5 --steps 9 --sampling-rate 0.1")
     there = sorted({*OFFERED} - {"wandb"})
     assert f"Not installed: wandb; {installs} 'fedprivacy[{','.join(sorted(OFFERED))}]'." in printed
     assert f"{called.format(','.join(there))} " in printed
@@ -162,11 +182,11 @@ NEEDING = {
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("typed", NEEDING)
-def test_a_command_that_needs_an_extra_names_it_and_runs_nothing(typed, tmp_path):
-    _, said = without_extras(COMMAND, *typed.split(), cwd=tmp_path, code=2)
-    assert said.startswith("error: ") and NEEDING[typed] in said
-    assert not (tmp_path / "swept").exists()
+def test_a_command_that_needs_an_extra_names_it_and_runs_nothing(tmp_path):
+    printed, _ = without_extras(COMMANDS, *NEEDING, cwd=tmp_path)
+    for (code, _, error), needed in zip(json.loads(printed), NEEDING.values(), strict=True):
+        assert code == 2 and error.startswith("error: ") and needed in error
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.exhaustive

@@ -50,6 +50,12 @@ def site(tmp_path_factory):
     return html
 
 
+SHORTENED = """document.querySelectorAll("#python > section:nth-of-type(n+7)").forEach(each => each.remove())"""
+"""Leaves six entries of the Python reference, with classes, functions, methods, attributes and errors: axe takes half
+a minute for all.
+"""
+
+
 @pytest.mark.exhaustive
 def test_the_site_is_built_without_a_warning_read_on_any_screen_and_searched_without_a_network(site, browser):
     from axe_playwright_python.sync_playwright import Axe
@@ -60,10 +66,11 @@ def test_the_site_is_built_without_a_warning_read_on_any_screen_and_searched_wit
         page.on("request", lambda request, asked=asked: asked.append(request.url))
         for name in ("index", "reference/settings", "reference/python", "how-to/questions"):
             page.goto(f"{(site / name).as_uri()}.html")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.evaluate(SHORTENED)
             found = Axe().run(page).response["violations"]
             serious = [each for each in found if each["impact"] in ("serious", "critical")]
             assert not serious, json.dumps(serious, indent=1)[:4000]
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.goto(f"{(site / 'search').as_uri()}.html?q=withdrawal")
         page.locator("#search-results li a[href*='compliance.html']").first.wait_for()  # results come one by one
         assert all(address.startswith(("file:", "data:")) for address in asked)

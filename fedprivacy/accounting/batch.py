@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
+import scipy
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray
@@ -76,14 +76,14 @@ class BatchComposer:
             self._moments = Moments.joined([self._moments, Moments.of(new)])
         return np.array([self._column[event] for event in events], dtype=np.int64)
 
-    def counts(self, histories: Sequence[History]) -> csr_array:
+    def counts(self, histories: Sequence[History]) -> scipy.sparse.csr_array:
         """Count the executions of each event in each history, shape [histories, columns]."""
         columns = self.columns([event for history in histories for event in history])
         counts = np.array([count for history in histories for count in history.values()], dtype=np.float64)
         ends = np.append(0, np.cumsum([len(history) for history in histories])).astype(np.int64)
-        return csr_array((counts, columns, ends), shape=(len(histories), len(self.events)))
+        return scipy.sparse.csr_array((counts, columns, ends), shape=(len(histories), len(self.events)))
 
-    def epsilons(self, counts: csr_array, deltas: FloatArray) -> FloatArray:
+    def epsilons(self, counts: scipy.sparse.csr_array, deltas: FloatArray) -> FloatArray:
         """Compute upper bounds on the epsilon of every history.
 
         Args:
@@ -94,7 +94,7 @@ class BatchComposer:
         Returns:
             Epsilons in nats, shape [histories], as `pld.epsilon` gives them, up to 1e-5 of each.
         """
-        counts = csr_array(counts, dtype=np.float64, copy=True)
+        counts = scipy.sparse.csr_array(counts, dtype=np.float64, copy=True)
         counts.eliminate_zeros()
         counts.resize(counts.shape[0], len(self.events))  # events may have been added since
         epsilons = np.zeros(len(deltas))
@@ -107,7 +107,7 @@ class BatchComposer:
             self._remembered = 0
         return epsilons
 
-    def _epsilons(self, counts: csr_array, deltas: FloatArray) -> FloatArray:
+    def _epsilons(self, counts: scipy.sparse.csr_array, deltas: FloatArray) -> FloatArray:
         known = np.full(len(deltas), np.inf)
         unsuited = np.zeros(len(deltas), dtype=np.bool_)
         waiting = np.arange(len(deltas))
@@ -124,12 +124,12 @@ class BatchComposer:
             known[row] = min(known[row], pld.epsilon(self._history(counts, row), float(deltas[row])))
         return known
 
-    def _plans(self, counts: csr_array, deltas: FloatArray, known: FloatArray) -> Plans:
+    def _plans(self, counts: scipy.sparse.csr_array, deltas: FloatArray, known: FloatArray) -> Plans:
         starts = range(0, len(deltas), _PLANNED_AT_ONCE)
         parts = [slice(start, start + _PLANNED_AT_ONCE) for start in starts]
         return Plans.joined([plans(self._moments.composed(counts[part]), deltas[part], known[part]) for part in parts])
 
-    def _planned(self, planned: Plans, counts: csr_array, deltas: FloatArray) -> FloatArray:
+    def _planned(self, planned: Plans, counts: scipy.sparse.csr_array, deltas: FloatArray) -> FloatArray:
         """Compute epsilons as planned, shape [histories]; NaN where a history is not suited."""
         epsilons = np.full(len(deltas), np.nan)
         for grid, rows in _by_grid(planned):
@@ -154,7 +154,7 @@ class BatchComposer:
         self,
         grid: LossGrid,
         direction: Direction,
-        counts: csr_array,
+        counts: scipy.sparse.csr_array,
         deltas: FloatArray,
         estimates: FloatArray,
         *,
@@ -201,16 +201,16 @@ class BatchComposer:
         found = (self._losses[column, fine, reach] for column in columns)
         return [together.merged(grid.coarser).of(direction)[one] for together, one in found]
 
-    def _history(self, counts: csr_array, row: int) -> dict[Event, int]:
+    def _history(self, counts: scipy.sparse.csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])
         executed = zip(counts.indices[entries], counts.data[entries], strict=True)
         return {self.events[column]: int(count) for column, count in executed}
 
 
-def _compact(counts: csr_array) -> tuple[IntArray, csr_array]:
+def _compact(counts: scipy.sparse.csr_array) -> tuple[IntArray, scipy.sparse.csr_array]:
     """Return the columns that are not empty, and the counts in these columns alone."""
     columns, places = np.unique(counts.indices, return_inverse=True)
-    return columns, csr_array((counts.data, places, counts.indptr), shape=(counts.shape[0], columns.size))
+    return columns, scipy.sparse.csr_array((counts.data, places, counts.indptr), shape=(counts.shape[0], columns.size))
 
 
 def _portions(level: IntArray) -> Iterator[IntArray]:
@@ -257,7 +257,7 @@ class Curves:
         grid: LossGrid,
         spectrum: Spectrum,
         level: IntArray,
-        counts: csr_array,
+        counts: scipy.sparse.csr_array,
         *,
         deltas: FloatArray,
         estimates: FloatArray,

@@ -15,7 +15,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
 
@@ -101,7 +101,7 @@ def estimate_noise(
 def _central(setting: _Setting) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return log noise and slopes by the central limit theorem, and roughly the tilts of saddle points."""
     epsilon, delta, rate, steps, square = setting
-    highest = -ndtri(np.minimum(delta, 0.4))
+    highest = -scipy.special.ndtri(np.minimum(delta, 0.4))
     mu = 2.0 * epsilon / (highest + np.sqrt(highest**2 + 2.0 * epsilon))  # epsilon is about mu^2 / 2 + highest * mu
     left = np.sqrt(np.maximum(mu**2 - square, _LEAST_LEFT * mu**2))
     growth = np.maximum(np.minimum(left / rate, _LARGEST_MU) ** 2 / steps, 1.0 / _LARGEST_MU)

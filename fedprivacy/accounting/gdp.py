@@ -19,7 +19,7 @@ import math
 import sys
 from functools import lru_cache
 
-from scipy.special import erfcx, ndtr
+import scipy
 
 from fedprivacy.accounting.histories import check_delta, checked
 from fedprivacy.values.events import History, PoissonSampledGaussian
@@ -143,7 +143,7 @@ def _log_gaussian_delta(mu: float, epsilon: float) -> float:
     """
     a, b = epsilon / mu - 0.5 * mu, epsilon / mu + 0.5 * mu
     if a < _SURELY:
-        return math.log1p(-float(ndtr(a)) - math.exp(-0.5 * a * a) * _scaled_tail(b))
+        return math.log1p(-float(scipy.special.ndtr(a)) - math.exp(-0.5 * a * a) * _scaled_tail(b))
     if mu > _SMALL_MU:
         difference = _scaled_tail(a) - _scaled_tail(b)
     else:  # the two are nearly equal: integrate minus the derivative from a to b, by Gauss's rule of two nodes
@@ -154,4 +154,4 @@ def _log_gaussian_delta(mu: float, epsilon: float) -> float:
 
 def _scaled_tail(x: float) -> float:
     """Compute e^(x^2/2) Phi(-x)."""
-    return 0.5 * float(erfcx(x / math.sqrt(2.0)))
+    return 0.5 * float(scipy.special.erfcx(x / math.sqrt(2.0)))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from scipy.special import bdtrc
+import scipy
 
 from fedprivacy.values.events import Event, History, TruncatedPoissonSampledGaussian
 
@@ -74,7 +74,7 @@ def truncation(event: TruncatedPoissonSampledGaussian) -> float:
     """Return the probability that one sample exceeds `event.largest_sample`, rounded up; 0 when it cannot."""
     if event.largest_sample >= event.records:
         return 0.0
-    tail = float(bdtrc(event.largest_sample, event.records, event.sampling_rate))
+    tail = float(scipy.special.bdtrc(event.largest_sample, event.records, event.sampling_rate))
     return min(tail * _ROUND_UP + float(np.finfo(float).tiny), 1.0)
 
 

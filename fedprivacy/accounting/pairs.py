@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import erf, erfc, ndtr
+import scipy
 
 from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.values.events import (
@@ -340,7 +340,7 @@ class SubsampledGaussian:
         """Return masses of P and of Q between increasing losses, of which the middle one is 0."""
         mixture, base, slack = self._poisson.masses(losses)
         zero = losses.size // 2
-        left = (1.0 - self.sampling_rate) * float(erf(math.sqrt(0.125) / self.noise))
+        left = (1.0 - self.sampling_rate) * float(scipy.special.erf(math.sqrt(0.125) / self.noise))
         p, q = mixture.right_of(zero, base.reversed()), base.right_of(zero, mixture.reversed())
         for masses in (p, q):
             masses.inside[zero] += left
@@ -591,7 +591,7 @@ def _normal_masses(z: FloatArray, offset: FloatArray, firsts: IntArray) -> Masse
     """
     z = z + offset
     distance = np.minimum(np.abs(z), _FARTHEST)
-    tails = erfc(distance * math.sqrt(0.5))
+    tails = scipy.special.erfc(distance * math.sqrt(0.5))
     tails *= 0.5
     # An error of e (|z| + offset) in z changes the tail by at most (1 + |z|) e (|z| + offset) of itself.
     distance += 1.0
@@ -610,5 +610,5 @@ def _normal_masses(z: FloatArray, offset: FloatArray, firsts: IntArray) -> Masse
     inside[between] = error[between] = 0.0
     of_each = np.abs(offset) if offset.ndim == 0 else np.abs(offset[firsts])
     growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + of_each)
-    below, above = ndtr(z[firsts]) * growth, ndtr(-z[lasts]) * growth
+    below, above = scipy.special.ndtr(z[firsts]) * growth, scipy.special.ndtr(-z[lasts]) * growth
     return Masses(below, np.maximum(inside, 0.0, out=inside), above, error)

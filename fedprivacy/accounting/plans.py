@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.special import ndtri
+import scipy
 
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import Aligned, FloatArray, IntArray
@@ -75,7 +74,7 @@ class Moments(Aligned):
         bounded = np.isfinite(largest).astype(np.float64)
         return cls(log_moments, deviations**2, highest, largest, bounded, np.ones(len(events)), highest)
 
-    def composed(self, counts: csr_array) -> Moments:
+    def composed(self, counts: scipy.sparse.csr_array) -> Moments:
         """Compose the moments of histories, given counts of these events (each at least once), shape [histories,
         events].
         """
@@ -186,7 +185,7 @@ def _shortest_periods(
 def _reach(steps: FloatArray, deltas: FloatArray) -> IntArray:
     """Return the standard deviations of noise beyond which mass costs a negligible share of delta, as even numbers."""
     tails = np.maximum(_NEGLIGIBLE * deltas / steps, float(np.finfo(float).tiny))
-    return np.asarray(2.0 * np.ceil(-0.5 * ndtri(tails)), dtype=np.int64)
+    return np.asarray(2.0 * np.ceil(-0.5 * scipy.special.ndtri(tails)), dtype=np.int64)
 
 
 def _curvature(log_moments: FloatArray) -> FloatArray:

@@ -32,8 +32,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import fft
-from scipy.special import ndtri, xlogy
+import scipy
 
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
@@ -242,7 +241,7 @@ def _reach(history: Mapping[Event, int], delta: float) -> float:
     They are rounded up to a multiple of 1/2, so that growing histories share their discretised losses.
     """
     tail = max(_NEGLIGIBLE * delta / sum(history.values()), float(np.finfo(float).tiny))
-    return math.ceil(-2.0 * float(ndtri(tail))) / 2.0
+    return math.ceil(-2.0 * float(scipy.special.ndtri(tail))) / 2.0
 
 
 def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, float]]) -> tuple[int, bool]:
@@ -287,7 +286,8 @@ class _Plan:
         """
         tilts = TILTS / step
         log_mgf = np.sum([count * loss.log_mgf for loss, count in terms], axis=0)
-        bounds = (log_mgf - math.log(delta) + xlogy(tilts, tilts) - xlogy(1.0 + tilts, 1.0 + tilts)) / tilts
+        own, next_own = (scipy.special.xlogy(value, value) for value in (tilts, 1.0 + tilts))
+        bounds = (log_mgf - math.log(delta) + own - next_own) / tilts
         chernoff = max(float(bounds.min()), 0.0)
         highest = min(chernoff, known)
         lowest = max(highest - _CHERNOFF_GAP / float(tilts[(log_mgf - tilts * highest).argmin()]), 0.0)
@@ -296,7 +296,7 @@ class _Plan:
         periods = _periods(tilts, magnified, math.log(_NEGLIGIBLE * delta), furthest)
         tilt = int(np.argmin(np.where(magnified <= magnified.min() + _LOG_MAGNIFICATION, periods, np.inf)))
         cells = math.ceil(periods[tilt] / step) + _FEWEST_POINTS
-        points = int(fft.next_fast_len(cells, real=True))
+        points = int(scipy.fft.next_fast_len(cells, real=True))
         return cls(step, tilt, points, chernoff, lowest, math.ceil(highest / step) + 1)
 
 
@@ -366,7 +366,7 @@ def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:
     peak, kernel = abs(kernel[0]), kernel[1:]
     product = np.zeros(points // 2 + 1, dtype=np.complex128)
     product[kept] = values * kernel
-    curve = fft.irfft(product, points)[: grid.size]
+    curve = scipy.fft.irfft(product, points)[: grid.size]
     error = 2.0 / points * (doubt[kept] @ np.abs(kernel) + peak * (doubt.sum() - doubt[kept].sum()))
     error += ROUNDING * math.log2(points) * math.sqrt(2.0 / points) * float(np.linalg.norm(product))
     rounding = ROUNDING * (100.0 + abs(log_scale) + tilt * np.abs(grid))

@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_array
 
 from fedprivacy.accounting.arrays import BoolArray, FloatArray, IntArray
 from fedprivacy.accounting.batch import BatchComposer
@@ -288,7 +288,7 @@ class PopulationAccountant:
 
     def _composed(self, starts: IntArray, entries: IntArray, deltas: FloatArray) -> FloatArray:
         ends, places = np.append(0, entries.cumsum()), _ranges(starts, entries)
-        counts = csr_array(
+        counts = scipy.sparse.csr_array(
             (self._steps[places].astype(np.float64), self._keys[places] & _MECHANISM, ends),
             shape=(deltas.size, len(self._composer.events)),
         )

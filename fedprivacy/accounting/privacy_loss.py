@@ -26,8 +26,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import fft
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Stacked, pair, stacked
@@ -265,7 +265,7 @@ def transformed(masses: FloatArray) -> tuple[ComplexArray, FloatArray]:
     """
     points = masses.shape[1]
     errors = ROUNDING * math.log2(points) * math.sqrt(points) * np.sqrt(np.einsum("rp,rp->r", masses, masses))
-    return np.asarray(fft.rfft(masses)), errors
+    return np.asarray(scipy.fft.rfft(masses)), errors
 
 
 def hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> ComplexArray:

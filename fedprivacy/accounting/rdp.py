@@ -32,8 +32,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln
 
 from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.histories import check_delta, checked, truncation
@@ -328,7 +328,9 @@ def _choices(orders: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
     """log C(a, k) and a - k for k = 2 .. largest order, shape [orders, k]: minus infinity and 0 where k > a."""
     order, k = np.array(orders)[:, None], np.arange(2.0, max(orders) + 1.0)
     others = np.maximum(order - k, 0.0)
-    log_choices = gammaln(order + 1.0) - gammaln(k + 1.0) - gammaln(others + 1.0)
+    log_choices = (
+        scipy.special.gammaln(order + 1.0) - scipy.special.gammaln(k + 1.0) - scipy.special.gammaln(others + 1.0)
+    )
     return np.where(k > order, -np.inf, log_choices), others
 
 

@@ -34,6 +34,8 @@ from tests.runs.store.made_up import facts, growing
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = "".join((HOW_TO / name).read_text() for name in ("keys.md", "incidents.md"))
 HOSPITAL, OTHER = HOSPITALS
+REGISTER = "flwr supernode register clients/hospital-0.pub deployment --name hospital-0"
+REBIND = "fedprivacy ledger rebind hospital-0 clients/hospital-0.pub --ledger ledger/ledger.db"
 
 pytestmark = pytest.mark.exhaustive
 
@@ -68,13 +70,14 @@ class Operated(Drill):
             self.at_server(line, **values)
         return " ".join(str(failed.value).split())
 
-    def stop(self, name=HOSPITAL):
-        for service in ("client", "client-superexec"):
-            self.hosts.kill(self.client(name), service)
+    def stop(self):
+        """Both services of the first hospital, as `systemctl stop` ends them."""
+        for service in ("client-superexec", "client"):
+            self.hosts.stop(self.client(HOSPITAL), service)
 
-    def start(self, name=HOSPITAL):
+    def start(self):
         for service in ("client", "client-superexec"):
-            self.hosts.start(self.client(name), service)
+            self.hosts.start(self.client(HOSPITAL), service)
 
     def ran(self, clients=2):
         """A run of one round that waits for so many clients: who took part, and what was said."""
@@ -95,45 +98,35 @@ def operated(tmp_path_factory):
         lacking("no nginx; install it, for example apt-get install nginx-light")
     folder = tmp_path_factory.mktemp("incidents")
     with Supervisor(folder / "logs") as supervisor:
-        operated = Operated(supervisor, folder)
-        assert operated.whole_run().last.participants == HOSPITALS
-        yield operated
+        yield Operated(supervisor, folder)
 
 
-def node_of(operated, name):
-    """The id of a hospital's node, as its own log says it."""
-    log = (operated.server.parents[1] / "logs" / f"{name}-client.log").read_text()
-    return re.findall(r"SuperNode ID: (\d+)", log)[-1]
+@pytest.fixture(scope="module")
+def stalled(operated):
+    """The server's check while a run waits for a SuperExec that stands still; then the run has two rounds."""
+    operated.hosts.signal(operated.server, "superexec", signal.SIGSTOP)
+    try:
+        out = operated.start_run(rounds=2)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            for name, value in operated.hosts.environment.items():
+                monkeypatch.setenv(name, value)
+            monkeypatch.setattr(server_inspection, "LONGEST_WAIT", 5.0)
+            deadline = time.monotonic() + 300
+            while "still waits for the SuperExec" not in operated.run.output():
+                assert time.monotonic() < deadline, operated.run.tail()
+                time.sleep(0.5)
+            party = server_inspection.Party.read(operated.server)
+            found = {one.check: one for one in server_inspection.inspect_server(party, operated.server)}
+    finally:
+        operated.hosts.signal(operated.server, "superexec", signal.SIGCONT)
+    operated.completed()
+    assert read_history(out).last.participants == HOSPITALS
+    return found
 
 
-def test_a_hospital_s_own_receipts_say_which_program_it_ran(operated):
-    issuer = server_public_key(server_key(operated.server / "signing.key"))
-    for certificate in certify(Ledger(f"sqlite:///{operated.ledger}"), (), issuer):
-        assert [(ran["software"], ran["digest"]) for ran in certificate.client_ran] == [software()]
-        assert certificate.client_ran[0]["charges"] == certificate.receipts == 2
-
-
-def test_a_lost_guard_begins_anew_at_what_the_ledger_holds(operated):
-    before = operated.spent()[f"sides/{HOSPITAL}"]
-    operated.stop()
-    operated.at_hospital("mv guard guard-lost")
-    operated.at_hospital("mkdir -m 700 guard")
-    show = "fedprivacy ledger show --dataset TASK/hospital-0 --ledger ledger/ledger.db"
-    assert f"sides/{HOSPITAL}" in operated.at_server(show)
-    time.sleep(70)  # until then the server takes it for running
-    operated.start()
-    participants, told = operated.ran()
-    assert participants == HOSPITALS, told
-    own = Guard(operated.client(HOSPITAL) / "guard" / "guard.log", BUDGET).history()
-    assert sum(own.values()) == operated.spent()[f"sides/{HOSPITAL}"] > before
-    operated.at_hospital("fedprivacy guard show guard/guard.log")
-    operated.at_hospital("fedprivacy guard export guard/guard.log > hospital-0.jsonl")
-    shutil.copy(operated.client(HOSPITAL) / f"{HOSPITAL}.jsonl", operated.server)
-    compare = "fedprivacy ledger reconcile TASK/hospital-0 hospital-0.jsonl --ledger ledger/ledger.db"
-    assert f"0 steps were charged to sides/{HOSPITAL}" in operated.at_server(compare)
-
-
-def test_a_new_key_of_a_hospital_goes_on_with_its_account_and_the_old_one_is_let_in_nowhere(operated):
+@pytest.fixture(scope="module")
+def rebound(operated, stalled):
+    """A copy of the first hospital's host, whose key is replaced since as the page says, and the steps before that."""
     server, client, thief = operated.server, operated.client(HOSPITAL), operated.server.parents[1] / "thief"
     before = operated.spent()
     shutil.copytree(client, thief)
@@ -146,23 +139,63 @@ def test_a_new_key_of_a_hospital_goes_on_with_its_account_and_the_old_one_is_let
     assert (client / f"{HOSPITAL}.key").read_bytes() != (thief / f"{HOSPITAL}.key").read_bytes()
     shutil.copy(client / f"{HOSPITAL}.pub", server)
     operated.at_server("mv -f hospital-0.pub clients/hospital-0.pub")
-    register = "flwr supernode register clients/hospital-0.pub deployment --name hospital-0"
-    operated.at_server(register)
+    operated.at_server(REGISTER)
     operated.start()
-
     participants, told = operated.ran()
     assert participants == (OTHER,)
     assert f"Client {HOSPITAL} is left out: client {HOSPITAL} comes with another key" in told
-    rebind = "fedprivacy ledger rebind hospital-0 clients/hospital-0.pub --ledger ledger/ledger.db"
-    operated.at_server(rebind)
+    operated.at_server(REBIND)
+    return thief, before
+
+
+def node_of(operated, name):
+    """The id of a hospital's node, as its own log says it."""
+    log = (operated.server.parents[1] / "logs" / f"{name}-client.log").read_text()
+    return re.findall(r"SuperNode ID: (\d+)", log)[-1]
+
+
+def test_a_superexec_that_answers_and_starts_nothing_is_named(stalled):
+    assert stalled["superexec"].verdict == "failed" and "has waited" in stalled["superexec"].words
+    assert stalled["books"].verdict == "ok"
+
+
+@pytest.mark.usefixtures("stalled")
+def test_a_hospital_s_own_receipts_say_which_program_it_ran(operated):
+    issuer = server_public_key(server_key(operated.server / "signing.key"))
+    for certificate in certify(Ledger(f"sqlite:///{operated.ledger}"), (), issuer):
+        assert [(ran["software"], ran["digest"]) for ran in certificate.client_ran] == [software()]
+        assert certificate.client_ran[0]["charges"] == certificate.receipts == 2
+
+
+@pytest.mark.usefixtures("stalled")
+def test_a_lost_guard_begins_anew_at_what_the_ledger_holds_and_new_patients_share_the_account(operated):
+    before = operated.spent()
+    operated.stop()
+    operated.at_hospital("mv guard guard-lost")
+    operated.at_hospital("mkdir -m 700 guard")
+    points = operated.server.parents[1] / "records" / "points.npy"
+    np.save(points, np.concatenate([np.load(points), np.random.default_rng(1).normal(size=(8, 2))]))
+    show = "fedprivacy ledger show --dataset TASK/hospital-0 --ledger ledger/ledger.db"
+    assert f"sides/{HOSPITAL}" in operated.at_server(show)
+    operated.start()
     participants, told = operated.ran()
     assert participants == HOSPITALS, told
+    own = Guard(operated.client(HOSPITAL) / "guard" / "guard.log", BUDGET).history()
     after = operated.spent()
-    assert after.keys() == before.keys()  # the account went on, and no other one began
-    assert all(after[dataset] > before[dataset] > 0 for dataset in before)
+    assert after.keys() == before.keys() and all(after[dataset] > before[dataset] for dataset in before)
+    assert sum(own.values()) == after[f"sides/{HOSPITAL}"]
+    operated.at_hospital("fedprivacy guard show guard/guard.log")
+    operated.at_hospital("fedprivacy guard export guard/guard.log > hospital-0.jsonl")
+    shutil.copy(operated.client(HOSPITAL) / f"{HOSPITAL}.jsonl", operated.server)
+    compare = "fedprivacy ledger reconcile TASK/hospital-0 hospital-0.jsonl --ledger ledger/ledger.db"
+    assert f"0 steps were charged to sides/{HOSPITAL}" in operated.at_server(compare)
     assert operated.lost() == 0
 
-    # Whoever stole the old key knocks; the operator is talked into another name, and into taking it back.
+
+def test_a_stolen_key_that_was_replaced_is_let_in_nowhere(operated, rebound):
+    """The thief knocks; the operator is talked into another name, and into taking the key back."""
+    server, client, (thief, _) = operated.server, operated.client(HOSPITAL), rebound
+    before = operated.spent()
     for service in ("client", "client-superexec"):
         unit = thief / "systemd" / f"fedprivacy-{service}.service"
         unit.write_text(re.sub(r"(--port |127\.0\.0\.1:)\d+", rf"\g<1>{free_ports(1)[0]}", unit.read_text()))
@@ -175,25 +208,15 @@ def test_a_new_key_of_a_hospital_goes_on_with_its_account_and_the_old_one_is_let
     for name, problem in ((OTHER, f"is or was {HOSPITAL}'s"), (HOSPITAL, "replaced that key before")):
         right = (server / "clients" / f"{name}.pub").read_bytes()
         shutil.copy(thief / f"{HOSPITAL}.pub", server / "clients" / f"{name}.pub")
-        assert problem in operated.refused(rebind, **{"hospital-0": name})
-        assert "already" in operated.refused(register, **{"hospital-0": name})
+        assert problem in operated.refused(REBIND, **{"hospital-0": name})
+        assert "already" in operated.refused(REGISTER, **{"hospital-0": name})
         (server / "clients" / f"{name}.pub").write_bytes(right)
-    assert operated.spent() == after
+    assert operated.spent() == before
 
 
-def test_new_patients_come_between_two_runs_and_share_the_account(operated):
-    before = operated.spent()
-    points = operated.server.parents[1] / "records" / "points.npy"
-    np.save(points, np.concatenate([np.load(points), np.random.default_rng(1).normal(size=(8, 2))]))
-    participants, told = operated.ran()
-    assert participants == HOSPITALS, told
-    after = operated.spent()
-    assert after.keys() == before.keys() and all(after[dataset] > before[dataset] for dataset in before)
-    assert operated.lost() == 0
-
-
-def test_a_new_signing_key_is_obeyed_where_it_is_named_and_the_old_heads_stay_proven(operated):
-    before = operated.spent()
+def test_new_keys_of_hospital_and_server_go_on_with_the_account_and_the_old_heads_stay_proven(operated, rebound):
+    """The hospital whose key was replaced names the server's new key; the other one has not followed yet."""
+    before_both, before = rebound[1], operated.spent()
     sign = "fedprivacy ledger sign signing.key --out last-of-old-key.json --ledger ledger/ledger.db"
     operated.at_server(sign)
     (old,) = re.findall(r'^server-key = "(.*)"', (operated.server / "party.toml").read_text(), re.MULTILINE)
@@ -204,10 +227,9 @@ def test_a_new_signing_key_is_obeyed_where_it_is_named_and_the_old_heads_stay_pr
     operated.at_server("sed -i 's/^server-key = .*/server-key = \"NEW\"/' party.toml", NEW=new)
     operated.at_hospital("sed -i 's/^server-key = .*/server-key = \"NEW\"/' party.toml node-config.toml", NEW=new)
     operated.stop()
-    time.sleep(70)
     operated.start()
     participants, told = operated.ran(clients=1)
-    assert participants == (HOSPITAL,), told  # the other one has not followed yet: it obeys the old key alone
+    assert participants == (HOSPITAL,), told  # the other one obeys the old key alone
     verify = (
         "fedprivacy ledger verify --signer OLD --signer NEW --witness last-of-old-key.json --ledger ledger/ledger.db"
     )
@@ -215,31 +237,9 @@ def test_a_new_signing_key_is_obeyed_where_it_is_named_and_the_old_heads_stay_pr
     assert "none of those named" in operated.refused(verify, OLD=new, NEW=new)
     after = operated.spent()
     assert after[f"sides/{HOSPITAL}"] > before[f"sides/{HOSPITAL}"] > 0
-    assert after[f"sides/{OTHER}"] == before[f"sides/{OTHER}"]
-    for file in ("party.toml", "node-config.toml"):
-        path = operated.client(OTHER) / file
-        path.write_text(path.read_text().replace(old, new))
-
-
-def test_a_superexec_that_answers_and_starts_nothing_is_named(operated, monkeypatch):
-    environment = operated.hosts.environment
-    operated.hosts.signal(operated.server, "superexec", signal.SIGSTOP)
-    try:
-        operated.start_run(rounds=1)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(server_inspection, "LONGEST_WAIT", 5.0)
-        deadline = time.monotonic() + 300
-        while "still waits for the SuperExec" not in operated.run.output():
-            assert time.monotonic() < deadline, operated.run.tail()
-            time.sleep(0.5)
-        party = server_inspection.Party.read(operated.server)
-        found = {one.check: one for one in server_inspection.inspect_server(party, operated.server)}
-        assert found["superexec"].verdict == "failed" and "has waited" in found["superexec"].words
-        assert found["books"].verdict == "ok"
-    finally:
-        operated.hosts.signal(operated.server, "superexec", signal.SIGCONT)
-    operated.ended()
+    assert after[f"sides/{OTHER}"] == before[f"sides/{OTHER}"] > before_both[f"sides/{OTHER}"]
+    assert after.keys() == before_both.keys()  # each account went on, and no other one began
+    assert operated.lost() == 0
 
 
 def test_a_new_password_of_postgresql_opens_the_same_ledger_and_the_old_one_does_not(tmp_path, monkeypatch):

@@ -3,21 +3,13 @@
 import re
 import shutil
 import subprocess
-import sys
-from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fedprivacy.deploy.processes import Supervisor
-from fedprivacy.runs.records.folder import read_history
 from tests.conftest import lacking
 from tests.deploy.written_hosts import (
-    HOSPITALS,
     NGINX,
-    REPOSITORY,
-    WrittenHosts,
     command_of,
     deployment,
     sandboxed,
@@ -111,21 +103,3 @@ def test_the_sandbox_of_the_rehearsal_is_one(written):
         box = words[: words.index(command_of(unit)[0])]
         done = subprocess.run([*box, "sh", "-c", inside], check=False, capture_output=True, text=True)
         assert (done.returncode == 0) is works, (inside, done.stderr)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("bubblewrap")
-def test_a_deployment_trains_in_the_sandbox_of_its_services(tmp_path):
-    """The same processes with the same arguments, each under bubblewrap with what its unit lets it see and write."""
-    if NGINX is None:
-        lacking("no nginx; install it, for example apt-get install nginx-light")
-    (tmp_path / "records").mkdir()
-    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
-    out = deployment(tmp_path, sys.prefix)
-    with Supervisor(tmp_path / "logs") as supervisor:
-        hosts = WrittenHosts(supervisor, out, partial(sandboxed, seen=(REPOSITORY, sys.prefix, tmp_path)))
-        hosts.set_up()
-        done = hosts.deploy("run", "mine-app")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = (hosts.server / "runs").iterdir()
-    assert [record.participants for record in read_history(run).rounds[-2:]] == [HOSPITALS, HOSPITALS]

@@ -9,6 +9,7 @@ import site
 import subprocess
 import sys
 import venv
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ import pytest
 from fedprivacy.deploy.federation import free_ports, write_toml
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.records.folder import read_history
-from tests.deploy.written_hosts import NGINX, WrittenHosts
+from tests.deploy.written_hosts import NGINX, WrittenHosts, command_of, sandboxed, without_sandbox
 
 pytestmark = pytest.mark.exhaustive
 
@@ -31,15 +32,16 @@ def fedprivacy(tmp_path_factory):
     """The program of a fresh environment that has the wheel; what the wheel needs is this environment's."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = [Path(sys.executable).with_name("uv"), "build", "--quiet", "--wheel", "--out-dir"]
     source = folder / "source"
     shutil.copytree(REPOSITORY / "fedprivacy", source / "fedprivacy", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source / name)
     (left := source / "build" / "lib" / "fedprivacy").mkdir(parents=True)  # by setuptools, which would pack it again
     (left / "stale.py").touch()
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, source], check=True)
+    subprocess.run([*build, folder, source], check=True)
     later = shutil.copytree(source, folder / "later", copy_function=shutil.copyfile)  # with times of their own
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder / "again", later], check=True)
+    subprocess.run([*build, folder / "again", later], check=True)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     (wheel,) = folder.glob("*.whl")
     assert (folder / "again" / wheel.name).read_bytes() == wheel.read_bytes()
@@ -114,14 +116,17 @@ NOT_PROXIED = set() if NGINX else {"interfaces"}
 
 @pytest.fixture
 def hosts(fedprivacy, folder):
-    """Two hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine."""
+    """Two hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine.
+
+    Where there is bubblewrap, each service runs under it, with what its unit lets it see and write.
+    """
     port, superlink_port, superexec_port, runtime_port, *ports = free_ports(4 + len(HOSPITALS))
     settings = {
         "host": "localhost",
         "port": port if NGINX else superlink_port,
         "clients": list(HOSPITALS),
         "task": "mine.py:Sides",
-        **{"epsilon": 3.0, "delta": 1e-3, "rounds": 1, "client-keys": "operator"},
+        **{"epsilon": 3.0, "delta": 1e-3, "rounds": 2, "client-keys": "operator"},
         **{"superlink-port": superlink_port, "superexec-port": superexec_port, "supernode-port": runtime_port},
         "server-folder": f"{folder}/deployment/server",
         "client-folder": f"{folder}/deployment/clients/{{client}}",
@@ -131,15 +136,16 @@ def hosts(fedprivacy, folder):
     write_toml(folder / "deployment.toml", {"": settings})
     ran(fedprivacy, "deploy", "init", "deployment.toml")
     with Supervisor(folder / "logs") as supervisor:
-        written = WrittenHosts(supervisor, folder / "deployment")
+        box = partial(sandboxed, seen=(fedprivacy.parents[1], sys.prefix, folder))
+        written = WrittenHosts(supervisor, folder / "deployment", command_of if without_sandbox() else box)
         written.start_server()
         written.register(fedprivacy.with_name("flwr"))
         written.start_clients(ports)
         yield written
 
 
-def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
-    parties = [hosts.server, *hosts.clients]
+def test_what_init_writes_is_checked_and_trains_in_the_sandbox_of_its_services(fedprivacy, hosts):
+    parties = hosts.server, hosts.clients[0]
     checks = [
         subprocess.Popen(
             [fedprivacy, "deploy", "check", party, "--json"], env=hosts.environment, stdout=subprocess.PIPE, text=True
@@ -158,6 +164,6 @@ def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
-    told = re.fullmatch(r"Completed: 1 round, accuracy .*, largest epsilon [0-3]\.\d+; results in (.*)", last)
+    told = re.fullmatch(r"Completed: 2 rounds, accuracy .*, largest epsilon [0-3]\.\d+; results in (.*)", last)
     assert told, done.stdout
-    assert read_history(Path(told[1])).last.participants == HOSPITALS
+    assert [record.participants for record in read_history(Path(told[1])).rounds[-2:]] == [HOSPITALS, HOSPITALS]

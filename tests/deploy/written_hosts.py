@@ -80,6 +80,14 @@ def sandboxed(unit, seen):
     ]
 
 
+def without_sandbox():
+    """The reason why no sandbox can be made here; empty if one can."""
+    if BWRAP is None:
+        return "there is no bubblewrap"
+    probe = [BWRAP, "--ro-bind", "/", "/", "--proc", "/proc", "--unshare-user", "--unshare-pid", "true"]
+    return subprocess.run(probe, check=False, capture_output=True, text=True).stderr
+
+
 def _offspring(pid):
     """Every process that a process has started, directly or not."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
