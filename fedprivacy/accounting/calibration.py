@@ -71,7 +71,7 @@ def noise_multiplier(
 
 
 class Calibration(NamedTuple):
-    """What noise is sought for; see `noise_multiplier`."""
+    """The arguments of `noise_multiplier`, for `noise_multipliers`."""
 
     budget: PrivacyBudget
     sampling_rate: float

@@ -41,7 +41,7 @@ class Estimates(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What is known of each budget; every array has shape [budgets] or [budgets, 1]."""
+    """The numbers of each budget; every array has shape [budgets] or [budgets, 1]."""
 
     epsilon: FloatArray
     delta: FloatArray
@@ -127,7 +127,7 @@ def _spacing(noise: FloatArray) -> FloatArray:
 
 
 class _Point(NamedTuple):
-    """Where noise and tilts are, measured from where they should be; every array has shape [budgets]."""
+    """Distances of noise and tilts from where they should be; every array has shape [budgets]."""
 
     distance: FloatArray  # of the tilt from the saddle point, as a log
     by_tilt: FloatArray  # its derivatives by the tilt

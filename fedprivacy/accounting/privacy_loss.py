@@ -194,7 +194,7 @@ def _ends_of_cells(pairs: Stacked, firsts: IntArray, lasts: IntArray, step: floa
         strides[:-1][thinned] = 2 ** np.floor(np.log2(_POINTS_OF_BLOCK / narrow)).astype(np.int64)
     counts = _POINTS_OF_BLOCK // strides
     counts[ends - 1] = sizes - _POINTS_OF_BLOCK * (blocks - 1)
-    points: IntArray = starts.repeat(counts) + strides.repeat(counts) * _counted(counts)
+    points = np.asarray(starts.repeat(counts) + strides.repeat(counts) * _counted(counts), dtype=np.int64)
     begins: IntArray = (counts.cumsum() - counts)[ends - blocks]
     return points, begins
 
