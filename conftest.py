@@ -48,7 +48,9 @@ def pytest_runtest_setup(item):
     random.seed(seed)
     np.random.seed(seed)
     if torch := sys.modules.get("torch"):  # not imported yet, it begins with one seed of its own
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # else each call would note where it came from, for later
+            torch.cuda.manual_seed_all(seed)
 
 
 @pytest.fixture(autouse=True)

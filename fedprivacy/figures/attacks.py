@@ -123,7 +123,7 @@ def _line(
 ) -> alt.Chart:
     rows = [{"fpr": x, "tpr": y} for x, y in zip(grid.tolist(), rates.tolist(), strict=True) if y >= least]
     across, up = _axis(alt.X, "fpr", least, titles), _axis(alt.Y, "tpr", least, titles)
-    return chart_of(rows).encode(across, up, order="fpr:Q")
+    return chart_of(rows).encode(across, up, alt.Order("fpr:Q"))
 
 
 def _step(curve: AttackCurve, grid: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,11 +155,13 @@ def _key(curves: Sequence[AttackCurve], width: int) -> list[alt.Chart]:
         left = width + BESIDE_LABEL
         base = chart_of([{"name": curve.name, "note": curve.note}])
         swatch = base.mark_rule(color=RUNS[place], strokeDash=DASHES[place], strokeWidth=2.5)
-        layers.append(swatch.encode(x=alt.value(left), x2=alt.value(left + _SWATCH), y=alt.value(height)))
+        layers.append(swatch.encode(alt.XValue(left), alt.X2Value(left + _SWATCH), alt.YValue(height)))
         texts = left + _SWATCH + 8
-        layers.append(base.mark_text(fontWeight="bold").encode(x=alt.value(texts), y=alt.value(height), text="name:N"))
+        layers.append(
+            base.mark_text(fontWeight="bold").encode(alt.XValue(texts), alt.YValue(height), alt.Text("name:N"))
+        )
         note = base.mark_text(color=MUTED, fontSize=12)
-        layers.append(note.encode(x=alt.value(texts), y=alt.value(height + 15), text="note:N"))
+        layers.append(note.encode(alt.XValue(texts), alt.YValue(height + 15), alt.Text("note:N")))
     return layers
 
 
@@ -193,7 +195,7 @@ def limit_figure(
     if marked:
         base = chart_of([{"fpr": x, "tpr": y, "label": label} for x, y, label in marked])
         base = base.encode(_axis(alt.X, "fpr", least, _ACCUSED), _axis(alt.Y, "tpr", least, _ACCUSED))
-        layers += [base.mark_point(color=SPENDING), *outlined(base.encode(text="label:N"), dx=9, dy=9)]
+        layers += [base.mark_point(color=SPENDING), *outlined(base.encode(alt.Text("label:N")), dx=9, dy=9)]
     return styled(layered(layers, titled(title, [about, key], width + _AXIS_ROOM), width, width))
 
 
@@ -234,14 +236,14 @@ def _pixels(shades: NDArray[np.float64], left: float, side: int, width: int) -> 
     across = alt.X("left:Q").axis(None).scale(domain=[0, width], nice=False)
     down = alt.Y("top:Q").axis(None).scale(domain=[height, 0], nice=False)
     pixels: alt.Chart = chart_of(rows).mark_rect(aria=False, color=INK)
-    return pixels.encode(across, down, ink, x2="right", y2="bottom")
+    return pixels.encode(across, down, ink, alt.X2("right"), alt.Y2("bottom"))
 
 
 def _words(picture: Picture, left: float, side: int) -> list[alt.Chart]:
     """Draw a frame, and below it the name and the note."""
     base = chart_of([{"name": picture.name, "note": picture.note}])
     frame = base.mark_rect(filled=False, color=MUTED)
-    box = {"x": alt.value(left), "x2": alt.value(left + side), "y": alt.value(0), "y2": alt.value(side)}
-    name = base.mark_text(fontWeight="bold").encode(x=alt.value(left), y=alt.value(side + 16), text="name:N")
-    note = base.mark_text(color=MUTED, fontSize=12).encode(x=alt.value(left), y=alt.value(side + 34), text="note:N")
-    return [frame.encode(**box), name, note]
+    box = alt.XValue(left), alt.X2Value(left + side), alt.YValue(0), alt.Y2Value(side)
+    name = base.mark_text(fontWeight="bold").encode(alt.XValue(left), alt.YValue(side + 16), alt.Text("name:N"))
+    note = base.mark_text(color=MUTED, fontSize=12).encode(alt.XValue(left), alt.YValue(side + 34), alt.Text("note:N"))
+    return [frame.encode(*box), name, note]

@@ -68,20 +68,20 @@ def _row(place: int, audit: AuditResult, end: float, width: int) -> dict[str, An
 
 def _texts(rows: Rows, height: int) -> list[alt.Chart]:
     """Write the subject and the conditions of each audit, from the left edge on."""
-    base = chart_of(rows).encode(x=alt.value(0))
+    base = chart_of(rows).encode(alt.XValue(0))
     heading = base.mark_text(fontWeight="bold", fontSize=13).encode(_y("heading_at", height), _COLOUR)
     conditions = base.mark_text(color=MUTED, fontSize=12).encode(_y("conditions_at", height))
-    return [heading.encode(text="heading:N"), conditions.encode(text="conditions:N")]
+    return [heading.encode(alt.Text("heading:N")), conditions.encode(alt.Text("conditions:N"))]
 
 
 def _bounds(rows: Rows, end: float, width: int, height: int) -> list[alt.Chart]:
     """Draw a bar from the proved bound, a disc or a diamond, to the stated one, a stroke; no stroke: no bound."""
-    tooltip = ["heading:N", "conditions:N", "proved:N", "stated:N"]
+    tooltip = [alt.Tooltip(f"{name}:N") for name in ("heading", "conditions", "proved", "stated")]
     base = chart_of(rows).encode(_y("bounds_at", height), _COLOUR, tooltip=tooltip)
     stated = chart_of([row for row in rows if row["has_bound"]]).encode(_y("bounds_at", height), _COLOUR)
     lower, upper = _x("lower", end, width), _x("upper", end, width)
     return [
-        base.mark_rule(strokeWidth=5, opacity=0.45).encode(lower, x2="upper"),
+        base.mark_rule(strokeWidth=5, opacity=0.45).encode(lower, alt.X2("upper")),
         stated.mark_tick(orient="vertical", thickness=4, size=22, opacity=1).encode(upper),
         base.mark_point(size=110).encode(lower, _SHAPE),
     ]
@@ -97,7 +97,7 @@ def _numbers(rows: Rows, end: float, width: int, height: int) -> list[alt.Chart]
     return [
         chart_of([number for number in numbers if number["left"] == left])
         .mark_text(align="right" if left else "left", dx=-12 if left else 12)
-        .encode(_x("epsilon", end, width), _y("bounds_at", height), _COLOUR, text="number:N")
+        .encode(_x("epsilon", end, width), _y("bounds_at", height), _COLOUR, alt.Text("number:N"))
         for left in (True, False)
     ]
 

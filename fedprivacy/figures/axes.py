@@ -165,9 +165,9 @@ def leaders(rows: Rows, frame: PlotFrame) -> list[alt.Chart]:
     """Draw thin lines from the ends of named lines to their labels beside the plot."""
     if frame.below:
         return []
-    begin, end = (alt.value(frame.width + px) for px in LEADER)
+    begin, end = (frame.width + px for px in LEADER)
     lines: alt.Chart = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
-    return [lines.encode(frame.y("value"), x=begin, x2=end, y2="place")]
+    return [lines.encode(frame.y("value"), alt.XValue(begin), alt.X2Value(end), alt.Y2("place"))]
 
 
 def named_beside(rows: Rows, frame: PlotFrame, colours: alt.Scale, shapes: alt.Scale) -> list[alt.Chart]:
@@ -178,8 +178,8 @@ def named_beside(rows: Rows, frame: PlotFrame, colours: alt.Scale, shapes: alt.S
     )
     return [
         *leaders(rows, frame),
-        marks.encode(x=alt.value(frame.labels_begin + 5)),
-        beside.mark_text().encode(x=alt.value(frame.labels_begin + 16), text="text:N"),
+        marks.encode(alt.XValue(frame.labels_begin + 5)),
+        beside.mark_text().encode(alt.XValue(frame.labels_begin + 16), alt.Text("text:N")),
     ]
 
 
@@ -216,7 +216,7 @@ def names_across(budgets: Sequence[float], frame: PlotFrame) -> list[alt.Chart]:
     above, gap = frame.scale.length(8), frame.scale.length(LABEL_GAP)
     places = spread_apart([row["budget"] + above for row in rows], gap, above, frame.scale.high)
     base = chart_of([row | {"place": place} for row, place in zip(rows, places, strict=True)])
-    return outlined(base.encode(frame.y("place"), x=alt.value(4), text="text:N"))
+    return outlined(base.encode(frame.y("place"), alt.XValue(4), alt.Text("text:N")))
 
 
 def rules_upright(budgets: Sequence[float], x: alt.X) -> alt.Chart:
@@ -229,7 +229,7 @@ def names_upright(budgets: Sequence[float], x: alt.X, *, at_top: bool) -> list[a
     layers = []
     for place, row in enumerate(_shown(budgets, MOST_UPRIGHT)):
         below = (place + 0.5) * LABEL_GAP
-        base = chart_of([row]).encode(x, y=alt.value(below if at_top else HEIGHT - below), text="text:N")
+        base = chart_of([row]).encode(x, alt.YValue(below if at_top else HEIGHT - below), alt.Text("text:N"))
         layers += outlined(base, align="right", dx=-6)
     return layers
 

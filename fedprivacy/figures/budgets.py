@@ -89,7 +89,7 @@ def _layers(points: list[dict[str, Any]], names: Sequence[str], frame: PlotFrame
     return [
         chart_of(bare).mark_rule(strokeDash=[2, 4], strokeWidth=1.5).encode(y("mean"), own),
         base.mark_line(strokeCap="butt").encode(y("mean"), alt.StrokeDash("line:N", legend=None, scale=dashes)),
-        base.mark_rule(strokeWidth=1.5).encode(y("low"), y2="high"),
+        base.mark_rule(strokeWidth=1.5).encode(y("low"), alt.Y2("high")),
         base.mark_point(size=60).encode(y("mean"), alt.Shape("line:N", legend=None, scale=shapes)),
         goals.mark_tick(orient="horizontal", color=INK, thickness=2, size=18).encode(y("goal")),
         *named_beside(labels, frame, colours, shapes),

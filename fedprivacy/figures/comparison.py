@@ -137,7 +137,7 @@ def _drawn(rows: Rows, frame: PlotFrame, field: str, found: Contest) -> list[alt
     """Draw a line for each run, a shape where it ends, and the same shape before its name."""
     colours, dashes, shapes = (_looks(looks, found) for looks in (RUNS, DASHES, SHAPES))
     own = alt.Color("run:N", legend=None, scale=colours)
-    lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), own, order="round:Q")
+    lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), own, alt.Order("round:Q"))
     ends = chart_of(_ends(rows).values()).mark_point(size=80).encode(frame.x, frame.y(field), own)
     names = placed(_labels(rows, field, found), frame)
     return [

@@ -44,9 +44,9 @@ def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.Layer
     cells = _cells(cost, clients)
     names = chart_of([{"row": place, "name": shortened(name)} for place, name in enumerate(clients)])
     layers = [
-        _boxes([cell for cell in cells if not cell["growth"] > 0.0], cost, width).encode(color=alt.value(GRID)),
+        _boxes([cell for cell in cells if not cell["growth"] > 0.0], cost, width).encode(alt.ColorValue(GRID)),
         _boxes([cell for cell in cells if cell["growth"] > 0.0], cost, width).encode(_colour(cost, width)),
-        names.mark_text(align="right", fontSize=12).encode(_row(cost), x=alt.value(-8), text="name:N"),
+        names.mark_text(align="right", fontSize=12).encode(_row(cost), alt.XValue(-8), alt.Text("name:N")),
     ]
     return styled(layered(layers, _title(cost, cells, facts, width), width, ROW * len(clients)))
 
@@ -80,7 +80,7 @@ def _boxes(cells: Rows, cost: CostMap, width: int) -> alt.Chart:
     gap = min(1.0, 0.15 * width / len(cost.first))
     tooltip = [alt.Tooltip("client:N"), alt.Tooltip("rounds:N"), alt.Tooltip("grown:N", title="growth of ε")]
     boxes: alt.Chart = chart_of(cells).mark_rect(stroke=PAPER, strokeWidth=gap, aria=False)
-    return boxes.encode(_rounds(cost), _row(cost), x2="end", tooltip=tooltip)
+    return boxes.encode(_rounds(cost), _row(cost), alt.X2("end"), tooltip=tooltip)
 
 
 def _row(cost: CostMap) -> alt.Y:

@@ -130,10 +130,10 @@ def parallel_figure(
         for place, text in _apart(sorted(places.values()))
     ]
     layers = [
-        others.mark_line(strokeWidth=1.5).encode(x, y, own, detail="line:N", order="order:Q", tooltip=about),
-        thick.mark_line(strokeWidth=5).encode(x, y, own, detail="line:N", order="order:Q", tooltip=about),
+        others.mark_line(strokeWidth=1.5).encode(x, y, own, alt.Detail("line:N"), alt.Order("order:Q"), tooltip=about),
+        thick.mark_line(strokeWidth=5).encode(x, y, own, alt.Detail("line:N"), alt.Order("order:Q"), tooltip=about),
         chart_of(points).mark_point(size=30).encode(x, y, own, tooltip=about),
-        *outlined(chart_of(written).encode(x, y, text="text:N"), dx=6),
+        *outlined(chart_of(written).encode(x, y, alt.Text("text:N")), dx=6),
     ]
     left_out = [[f"no room for {', '.join(names[room:])}"]] if names[room:] else []
     return _figure(layers, rows, metric, [["a line for each run", "that of the best is thick"], *left_out], width)

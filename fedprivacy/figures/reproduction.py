@@ -63,9 +63,9 @@ def reproduction_figure(title: str, rows: Sequence[DrawnRow], width: int = WIDTH
         goals.mark_tick(color=INK, thickness=2, size=26).encode(x.x("goal").title(None)),
         published.mark_point(shape="diamond", filled=False, color=INK, size=90).encode(x.x("published")),
         chart_of(seeds).mark_point(color=MUTED, opacity=0.45, size=30).encode(y, x.x("value")),
-        means.mark_rule(strokeWidth=2.5).encode(x.x("low"), colour, x2="high"),
+        means.mark_rule(strokeWidth=2.5).encode(x.x("low"), colour, alt.X2("high")),
         means.mark_point(size=85).encode(x.x("mean"), colour),
-        means.mark_text().encode(x=alt.value(width + 14), text="text:N"),
+        means.mark_text().encode(alt.XValue(width + 14), alt.Text("text:N")),
     ]
     clauses = [
         [f"points are the {count_text(len(rows[0].values), 'seed')}", "large ones their mean with two standard errors"],

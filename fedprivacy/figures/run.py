@@ -125,7 +125,7 @@ def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = W
     low_end = bool(rows) and rows[-1]["value"] < (values.low + values.high) / 2
     layers = [
         rules_upright(series.budgets, budget_x),
-        chart_of(rows).mark_line(color=SPENDING).encode(x, y, order="round:Q"),
+        chart_of(rows).mark_line(color=SPENDING).encode(x, y, alt.Order("round:Q")),
         _dots(rows).encode(x, y),
         *names_upright(series.budgets, budget_x, at_top=low_end),
         *_last(rows, x, y),
@@ -158,7 +158,7 @@ def forecast_figure(
     x = noise.x("noise_multiplier").title("noise multiplier")
     y = loss_scale(float(rounds) for _, rounds in forecast).y("rounds_left")
     y = y.axis(alt.Axis(tickCount=5, tickMinStep=1))
-    line = chart_of(rows).encode(x, y, tooltip=["noise_multiplier:Q", "rounds_left:Q"])
+    line = chart_of(rows).encode(x, y, tooltip=[alt.Tooltip("noise_multiplier:Q"), alt.Tooltip("rounds_left:Q")])
     ours = chart_of([{"noise_multiplier": sigma, "text": f"this run: {sigma:.4g}"}]).encode(x)
     left = sigma > (noise.low + noise.high) / 2  # of its line, where there is more room
     layers = [
@@ -166,7 +166,11 @@ def forecast_figure(
         line.mark_line(color=SPENDING),
         line.mark_point(color=SPENDING, size=30),
         chart_of(own).mark_point(color=INK, size=80).encode(x, y),
-        *outlined(ours.encode(y=alt.value(6), text="text:N"), align="right" if left else "left", dx=-6 if left else 6),
+        *outlined(
+            ours.encode(alt.YValue(6), alt.Text("text:N")),
+            align="right" if left else "left",
+            dx=-6 if left else 6,
+        ),
     ]
     return styled(layered(layers, _forecast_title(own, facts, client_id, width, reason), width))
 
@@ -186,7 +190,7 @@ def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.Laye
     line = chart_of(rows).mark_line(color=SPENDING).encode(frame.x, frame.y("value"))
     end = chart_of([row | {"text": metric_text(metric, row["value"])} for row in measured[-1:]])
     end = end.encode(frame.x, frame.y("value"))
-    label = end.mark_text(dx=10, fontWeight="bold").encode(text="text:N")
+    label = end.mark_text(dx=10, fontWeight="bold").encode(alt.Text("text:N"))
     number, reached = last.round, last.metrics.get(metric)
     if seldom:
         number, reached = (measured[-1]["round"], measured[-1]["value"]) if measured else (number, None)
@@ -249,8 +253,8 @@ def _fan(series: RunSeries, frame: PlotFrame) -> list[alt.Chart]:
     rounds = series.facts.rounds
     by_state = {s: [t for t in series.turns if ClientState.of_budget(t[0], rounds) is s] for s in _ENDS}
     return [
-        bands.mark_area(color=SPENDING, opacity=0.15).encode(frame.y("least"), y2="most"),
-        bands.mark_area(color=SPENDING, opacity=0.25).encode(frame.y("quarter"), y2="three_quarters"),
+        bands.mark_area(color=SPENDING, opacity=0.15).encode(frame.y("least"), alt.Y2("most")),
+        bands.mark_area(color=SPENDING, opacity=0.25).encode(frame.y("quarter"), alt.Y2("three_quarters")),
         bands.mark_line(color=SPENDING, strokeWidth=3).encode(frame.y("median")),
         *(_ending(state, turns, frame) for state, turns in by_state.items()),
     ]
@@ -268,7 +272,7 @@ def _strokes(lines: Sequence[Curve], thickness: float, frame: PlotFrame, *, chos
             part = f"{point['state']} {curve.client_ids[0]}"
             rows.append(point | {"state": _kind(point["state"], chosen=chosen), "part": part})
     strokes: alt.Chart = chart_of(rows).mark_line(strokeWidth=thickness)
-    return strokes.encode(frame.x, frame.y("epsilon"), _colour("state"), detail="part:N")
+    return strokes.encode(frame.x, frame.y("epsilon"), _colour("state"), alt.Detail("part:N"))
 
 
 def _ends(lines: Sequence[Curve], colour: str, frame: PlotFrame) -> list[alt.Chart]:
@@ -311,7 +315,7 @@ def _texts(rows: Rows, frame: PlotFrame) -> list[alt.Chart]:
     return leaders(rows, frame) + [
         chart_of([row for row in rows if row["emphasised"] == bold])
         .mark_text(fontWeight="bold" if bold else "normal")
-        .encode(frame.y("place"), _colour("kind"), x=alt.value(frame.labels_begin), text="text:N")
+        .encode(frame.y("place"), _colour("kind"), alt.XValue(frame.labels_begin), alt.Text("text:N"))
         for bold in (False, True)
     ]
 
@@ -347,7 +351,7 @@ def _dots(rows: Rows) -> alt.Chart:
 
 def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Write the name of the last round above it: on the left of a line that rises, on the right of one that falls."""
-    last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, text="text:N")
+    last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, alt.Text("text:N"))
     falls = bool(rows) and rows[-1]["value"] < rows[0]["value"]
     return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
 

@@ -65,13 +65,13 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
     means, without = chart_of(rows).encode(frame.x, colour), chart_of(baselines).encode(colour)
     labels = placed(_labels(shown, metric), frame)
     layers = [
-        without.mark_rect(opacity=0.1).encode(frame.y("low"), y2="high"),
+        without.mark_rect(opacity=0.1).encode(frame.y("low"), alt.Y2("high")),
         without.mark_rule(strokeDash=[2, 3], strokeWidth=1.5).encode(frame.y("mean")),
-        means.mark_area(opacity=0.18).encode(frame.y("low"), y2="high"),
+        means.mark_area(opacity=0.18).encode(frame.y("low"), alt.Y2("high")),
         means.mark_line().encode(frame.y("mean"), dash),
         means.mark_point().encode(frame.y("mean")),
         *leaders(labels, frame),
-        chart_of(labels).mark_text().encode(frame.y("place"), x=alt.value(frame.labels_begin), text="text:N"),
+        chart_of(labels).mark_text().encode(frame.y("place"), alt.XValue(frame.labels_begin), alt.Text("text:N")),
     ]
     return styled(layered(layers, _title(shown, metric, width), width))
 

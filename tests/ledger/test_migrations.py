@@ -43,6 +43,11 @@ CHARGES = [
 ACCOUNTS = {"a": ({EVENT: 9, OTHER: 3}, 3), "b": ({OTHER: 3}, 1), "c": ({OTHER: 2}, 1)}
 
 
+@pytest.fixture(autouse=True)
+def made_each(monkeypatch):
+    monkeypatch.setattr("fedprivacy.ledger.database.bring_up_to_date", migrations.bring_up_to_date)
+
+
 def insert(connection, table, **values):
     names = ", ".join(values)
     connection.execute(text(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(values)})"), values)

@@ -181,8 +181,8 @@ def _labels(curves: Sequence[_Curve], bottom: float, top: float) -> list[alt.Cha
     texts = style.chart_of(rows).mark_text()
     y = _y("epsilon", bottom, top)
     return [
-        leaders.encode(y, x=alt.value(style.WIDTH + 7), x2=alt.value(style.WIDTH + 20), y2="place"),
-        texts.encode(_y("place", bottom, top), _COLOUR, x=alt.value(style.WIDTH + 24), text="text:N"),
+        leaders.encode(y, alt.XValue(style.WIDTH + 7), alt.X2Value(style.WIDTH + 20), alt.Y2("place")),
+        texts.encode(_y("place", bottom, top), _COLOUR, alt.XValue(style.WIDTH + 24), alt.Text("text:N")),
     ]
 
 
