@@ -130,18 +130,16 @@ dist: $(VENV)/.installed-node
 	rm -rf $(DIST)
 	$(BIN)/uv build --quiet --out-dir $(DIST)
 
-# A bill of materials of what a hospital's host installs. NODE=path takes an environment that is there. CycloneDX's own
-# is not .venv: with what it brings, every import of Altair takes two seconds more.
+# A bill of materials of what a hospital's host installs. NODE=path takes an environment that is there.
 NODE = build/node
-CYCLONEDX = $(BIN)/uv tool run --quiet --from 'cyclonedx-bom>=7' cyclonedx-py
 $(NODE)/bin/fedprivacy:
 	$(PYTHON) -m venv $(NODE)
 	$(NODE)/bin/pip install --quiet --require-hashes --no-deps --requirement $(LOCKS)/node.txt
 	$(NODE)/bin/pip install --quiet "$(TORCH)"
 	$(NODE)/bin/pip install --quiet .
-sbom: $(VENV)/.installed-node | $(NODE)/bin/fedprivacy
+sbom: $(VENV)/.installed-release | $(NODE)/bin/fedprivacy
 	@mkdir -p $(DIST)
-	$(CYCLONEDX) environment $(NODE) --pyproject pyproject.toml --mc-type library --spec-version 1.6 \
+	$(BIN)/cyclonedx-py environment $(NODE) --pyproject pyproject.toml --mc-type library --spec-version 1.6 \
 	    --output-reproducible --output-file $(DIST)/fedprivacy-node.cdx.json
 
 bench: $(VENV)/.installed-bench

@@ -18,7 +18,7 @@ from tests.house import HOUSE, ROOT, imports
 from tests.terminal import CliRunner
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OF_THE_PROJECT = {"test", "lint", "mutation", "bench", "docs"}
+OF_THE_PROJECT = {"test", "lint", "mutation", "bench", "docs", "release"}
 ONLY_IN_NOTEBOOKS = {"IPython"}
 OFFERED = tuple(installed())
 

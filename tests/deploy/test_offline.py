@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from packaging.utils import canonicalize_name
 
+from tests.conftest import lacking
 from tests.deploy.locks import LOCKS, applying, locked
 from tests.deploy.written_hosts import BWRAP
 from tests.house import ROOT
@@ -19,13 +20,6 @@ pytestmark = pytest.mark.exhaustive
 
 PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text()
 BIN = Path(sys.executable).parent
-
-VALIDATION = """
-import sys
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-print(JsonStrictValidator(SchemaVersion.V1_6).validate_str(sys.stdin.read()))
-"""
 
 
 def typed(heading):
@@ -93,13 +87,15 @@ def test_a_wheel_that_was_exchanged_on_the_way_is_refused(host):
 
 
 def test_the_bill_of_materials_names_all_that_is_installed_by_cyclonedx_own_schema(host):
+    try:
+        from cyclonedx.schema import SchemaVersion
+        from cyclonedx.validation.json import JsonStrictValidator
+    except ImportError:
+        lacking("no cyclonedx-bom; install the extra release")
     given = [f"VENV={sys.prefix}", f"NODE={host.folder}/env", f"DIST={host.folder}"]
-    subprocess.run(["make", "-o", f"{sys.prefix}/.installed-node", "sbom", *given], cwd=ROOT, check=True)
+    subprocess.run(["make", "-o", f"{sys.prefix}/.installed-release", "sbom", *given], cwd=ROOT, check=True)
     text = (host.folder / "fedprivacy-node.cdx.json").read_text()
-    cyclonedx = ["run", "--quiet", "--no-project", "--python", sys.executable, "--with", "cyclonedx-bom>=7"]
-    command = [BIN / "uv", *cyclonedx, "python", "-c", VALIDATION]
-    told = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    assert told.stdout == "None\n"
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     bill = json.loads(text)
     described = bill["metadata"]["component"]
     assert (described["name"], described["version"]) == ("fedprivacy", host.version)
