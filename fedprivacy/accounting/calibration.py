@@ -112,7 +112,8 @@ def noise_multipliers(calibrations: Sequence[Calibration]) -> list[float | Value
     >>> [round(noise, 2) for noise in found if isinstance(noise, float)]
     [0.96, 1.48, 2.06]
     """
-    found = {place: _REMEMBERED[one] for place, one in enumerate(calibrations) if not one.past and one in _REMEMBERED}
+    calibrations = [one._replace(past=one.past or None) for one in calibrations]
+    found = {place: REMEMBERED[one] for place, one in enumerate(calibrations) if not one.past and one in REMEMBERED}
     before: dict[int, float] = {}
     for place, calibration in enumerate(calibrations):
         if place not in found:
@@ -122,13 +123,13 @@ def noise_multipliers(calibrations: Sequence[Calibration]) -> list[float | Value
                 found[place] = problem
     solved = _solved([calibrations[place] for place in before], list(before.values()))
     found |= {place: _checked(calibrations[place], noise) for place, noise in zip(before, solved, strict=True)}
-    if len(_REMEMBERED) > _MOST_REMEMBERED:
-        _REMEMBERED.clear()
-    _REMEMBERED.update((calibrations[place], found[place]) for place in before if not calibrations[place].past)
+    if len(REMEMBERED) > _MOST_REMEMBERED:
+        REMEMBERED.clear()
+    REMEMBERED.update((calibrations[place], found[place]) for place in before if not calibrations[place].past)
     return [found[place] for place in range(len(calibrations))]
 
 
-_REMEMBERED: dict[Calibration, float | ValueError] = {}
+REMEMBERED: dict[Calibration, float | ValueError] = {}
 """Noise multipliers of calibrations without a past."""
 
 

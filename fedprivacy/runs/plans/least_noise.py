@@ -96,7 +96,7 @@ class Demand:
         for client_id, standing in standings.items():
             alike.setdefault((*standing.alike, rates[client_id]), []).append(client_id)
         limits = {key: self.limit(Standing(dict(key[0]), key[1])) for key in alike}
-        noise_multipliers(
+        noise_multipliers(  # solved together, and remembered: below, each client finds its own
             [
                 calibration
                 for (_, _, rate), limit in limits.items()
