@@ -187,11 +187,10 @@ class SampledGaussian:
 
         Also returns a bound, in nats, on the distance of the exact loss at a returned outcome from the wanted one.
         """
-        log_ratios = unmixed(self._joining.mixing, losses)
         slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self._joining.some) + (1.0 / self.noise) ** 2)
         if self.rows == 1:
-            return self.noise * log_ratios, float(slack)
-        x, left = self._solved(log_ratios)
+            return SampledGaussians.of([self]).outcomes(losses, np.zeros(1, dtype=np.int64)), float(slack)
+        x, left = self._solved(unmixed(self._joining.mixing, losses))
         return (x - 0.5) / self.noise, float(slack) + left
 
     def _solved(self, log_ratios: FloatArray) -> tuple[FloatArray, float]:
