@@ -143,7 +143,9 @@ td.n, th.n { text-align: right } .bad { color: light-dark(#b00020, #ff8a80) }
 <td class="n">{{ "%.2f" | format(row.time_vs_opacus_best) if row.time_vs_opacus_best else "-" }}</td>
 <td class="n">{{ "%.2f" | format(row.time_vs_nonprivate) }}</td>
 <td class="n">{{ "%.2f" | format(row.memory_vs_opacus_default) if row.memory_vs_opacus_default else "-" }}</td>
-</tr>{% endfor %}</table></div>{% endif %}{% endfor %}
+</tr>{% endfor %}</table></div>
+<p>Noise for a million parameters takes {{ "%.1f" | format(found[part].noise_vs_torch_normal) }} times as long as
+<code>torch.normal_</code>.</p>{% endif %}{% endfor %}
 {% if found.simulation %}<h2>Simulations</h2><div class="wide"><table>
 <tr><th>setting</th><th class="n">clients a second</th><th class="n">bare loop</th></tr>
 {% for name, row in found.simulation.settings.items() %}<tr><td>{{ name }}</td>

@@ -266,7 +266,7 @@ def main() -> None:
         "device": _device_name(device),
         "torch": torch.__version__,
         "models": {name: asdict(figures) for name, figures in models.items()},
-        "noise_vs_torch_normal": noise_ratio(),
+        "noise_vs_torch_normal": noise_ratio(device),
     }
     if options.json:
         print(json.dumps(results))

@@ -1,10 +1,11 @@
 """What noise on a lattice costs, and how far into the tails it is Gaussian, next to `torch.normal_`.
 
-    python -m benchmarks.noise [--json] [--rounds 15] [--draws 1e9]
+    python -m benchmarks.noise [--json] [--rounds 15] [--draws 1e9] [--device cuda]
 
 Cost is processor time on one thread, by turns: ours rounds a float64 sum to the lattice, draws, adds and returns a new
 float32 vector, as in training; `torch.normal_` draws float32 into memory that it has already. Ours is measured with
-numpy, and again after so many draws that numba has taken over, where that is installed.
+numpy, and again after so many draws that numba has taken over, where that is installed. On a GPU both are there, and
+cost is time on the clock.
 
 With --draws, so many draws of each are counted beyond thresholds and in cells of 1/32 sigma within 4 sigma. p-values:
 two-sided Poisson for a threshold, chi-square for the cells.
@@ -38,11 +39,11 @@ Block = Callable[[int], np.ndarray]
 """Number of a block -> its draws in units of their standard deviation, shape [_BLOCK]."""
 
 
-def noise_times(parameters: int, rounds: int = 15) -> Times:
+def noise_times(parameters: int, rounds: int, device: torch.device) -> Times:
     """Time both by turns on one thread, seconds for each round."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    total, drawn = torch.randn(parameters, dtype=torch.float64), torch.empty(parameters)
+    total, drawn = torch.randn(parameters, dtype=torch.float64, device=device), torch.empty(parameters, device=device)
     step, keystream, local_steps = lattice_step(1.0, parameters), Keystream.secret(), itertools.count(1)
 
     def ours(_mark: Mark) -> None:
@@ -53,23 +54,26 @@ def noise_times(parameters: int, rounds: int = 15) -> Times:
         drawn.normal_()
 
     steps: dict[str, Step] = {"ours": ours, "torch": torch_own}
-    times = interleaved(steps, rounds, (), torch.device("cpu"))
+    times = interleaved(steps, rounds, (), device)
     torch.set_num_threads(threads)
     return times
 
 
-def noise_ratio(parameters: int = 1_000_000, rounds: int = 15) -> float:
+def noise_ratio(device: torch.device, parameters: int = 1_000_000, rounds: int = 15) -> float:
     """Our time over that of `torch.normal_`: median over rounds."""
-    return time_ratio(noise_times(parameters, rounds), "ours", "torch")
+    return time_ratio(noise_times(parameters, rounds, device), "ours", "torch")
 
 
-def costs(rounds: int) -> Iterator[dict[str, float | str]]:
-    """Yield the cost of each of `SIZES`, with numpy and then with numba, where it is installed."""
-    yield from (_cost(size, noise_times(size, rounds)) for size in SIZES)
+def costs(rounds: int, device: torch.device) -> Iterator[dict[str, float | str]]:
+    """Yield the cost of each of `SIZES`: on a CPU with numpy and then with numba, where it is installed."""
+    if device.type != "cpu":
+        yield from (_cost(size, noise_times(size, rounds, device), device.type) for size in SIZES)
+        return
+    yield from (_cost(size, noise_times(size, rounds, device), library()) for size in SIZES)
     block = lattice_blocks(0)
     for number in range(_MOST_BLOCKS):
         if library() == "numba":
-            yield from (_cost(size, noise_times(size, rounds)) for size in SIZES)
+            yield from (_cost(size, noise_times(size, rounds, device), library()) for size in SIZES)
             return
         block(number)
 
@@ -142,15 +146,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--draws", type=lambda text: int(float(text)), default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="cpu or cuda")
     options = parser.parse_args()
-    found = list(costs(options.rounds))
+    found = list(costs(options.rounds, options.device))
     blocks = -(-options.draws // _BLOCK)
     makers = {"ours": lattice_blocks, "torch.normal_": torch_blocks}
     fits = {name: fit(make(options.seed), blocks) for name, make in makers.items()} if blocks else {}
     if options.json:
         print(json.dumps({"costs": found, "fits": _plain(fits)}))
         return
-    print("processor time on one thread, medians:")
+    print(f"{'processor time on one thread' if options.device.type == 'cpu' else 'time on the clock'}, medians:")
     print("parameters   with    ours, us   ns a draw   torch.normal_, ns a draw   ratio")
     for cost in found:
         print(_ROW.format(**cost))
@@ -163,12 +168,12 @@ def main() -> None:
 _ROW = "{parameters:10,.0f} {library:>6} {ours_us:10.1f} {ours_ns:11.2f} {torch_ns:26.2f} {ratio:7.2f}"
 
 
-def _cost(parameters: int, times: Times) -> dict[str, float | str]:
+def _cost(parameters: int, times: Times, by: str) -> dict[str, float | str]:
     ours, theirs = (1e9 * median(times[name]) / parameters for name in ("ours", "torch"))
     ratio = time_ratio(times, "ours", "torch")
     return {
         "parameters": parameters,
-        "library": library(),
+        "library": by,
         "ours_us": ours * parameters / 1e3,
         "ours_ns": ours,
         "torch_ns": theirs,

@@ -5,14 +5,15 @@ reached from one shard and not from its neighbour (Mironov 2012). Here the sum i
 lattice and receives a whole number of steps of noise, so that which values can be reached does not depend on the sum,
 but for those that are farther from it than the longest draw.
 
-The Gaussians come from rectangles of equal area under the density: one 64-bit word chooses the rectangle and the place
-in it. What lies outside of all of them, one draw in a thousand, is drawn by rejection (Marsaglia, MacLaren and Bray
-1964; the rectangles are stacked as in the ziggurat, McFarland 2016). Tails reach beyond 13 standard deviations;
-generators with 24-bit uniforms, such as `torch.normal`, end at 5.8.
+On a GPU the sum stays there: the host encrypts counters and draws what falls outside of the rectangles, which takes no
+sum, and the GPU turns words into draws and adds them. Integer and float64 arithmetic round there as here, so the noise
+is the same function of key and position; each GPU shows that on made-up sums first.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import threading
 from collections.abc import Callable
@@ -25,7 +26,19 @@ from torch import Tensor
 
 from fedprivacy._support.spans import spanned
 from fedprivacy.mechanisms.fused import WhenWorth
-from fedprivacy.mechanisms.keystream import Reader, Readers, Words
+from fedprivacy.mechanisms.keystream import Reader, Readers
+from fedprivacy.mechanisms.rectangles import (
+    LAYERS,
+    RECTANGLES,
+    WIDTHS,
+    Draws,
+    Places,
+    drawn_outside,
+    from_rectangles,
+    outside,
+)
+
+log = logging.getLogger(__name__)
 
 LATTICE_ALLOWANCE = 2.0**-13
 """Largest additional distance between the sums of neighbouring shards by rounding to the lattice, in clipping norms."""
@@ -37,9 +50,6 @@ _CENTRE = 1.5 * 2.0**52
 """Number of steps whose addition rounds to steps: between 2^52 and 2^53, float64 holds whole numbers only."""
 
 _COMPILED = WhenWorth()
-
-Draws = NDArray[np.float64]
-Places = NDArray[np.intp]
 
 
 def library() -> str:
@@ -83,35 +93,104 @@ def add_lattice_noise(
     Returns:
         A new tensor on the device of `total`.
     """
+    if total.is_cuda and _computes_the_same_bits(total.device):
+        return add_lattice_noise_there(total, scale, step, read, dtype)
     sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
     released = torch.empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
     source, target = _limited(sums, LARGEST_SUM * step).reshape(-1), released.numpy().reshape(-1)
     usual = source.dtype == np.float64 and target.dtype == np.float32
     one_pass = _COMPILED.next(source.size) if usual else None
-    widths = _WIDTHS * scale
+    widths = WIDTHS * scale
 
     def release(block: range) -> Places:
         """Release a block, except for draws outside of the rectangles; return their places."""
         words, layers, draws = _SCRATCH.arrays
-        outside, reading = list[Places](), read.starting_at(block.start)
+        missed, reading = list[Places](), read.starting_at(block.start)
         for start in range(block.start, block.stop, _CHUNK):
             where, left = slice(start, min(start + _CHUNK, block.stop)), slice(min(_CHUNK, block.stop - start))
             drawn = reading(words[left])
             if one_pass is not None:
                 steps = source[where], _CENTRE * step, target[where]
-                missed = layers[: one_pass(drawn.view(np.int64), widths, _RECTANGLES, *steps, layers)]
+                found = layers[: one_pass(drawn.view(np.int64), widths, RECTANGLES, *steps, layers)]
             else:
-                _from_rectangles(drawn, widths, layers[left], draws[left])
-                missed = _beside(layers[left])
+                from_rectangles(drawn, widths, layers[left], draws[left])
+                found = outside(layers[left])
                 _in_whole_steps(source[where], draws[left], step, target[where], drawn.view(np.float64))
-            outside.append(start + missed)
-        return np.concatenate(outside)
+            missed.append(start + found)
+        return np.concatenate(missed)
 
-    outside = _by_threads(release, source.size)
-    if outside.size:
-        draws = scale * _outside(outside, lambda _, numbers: read.blocks(numbers))
-        target[outside] = _in_whole_steps(source[outside], draws, step)
+    missed = _by_threads(release, range(source.size))
+    if missed.size:
+        draws = scale * drawn_outside(missed, lambda _, numbers: read.blocks(numbers))
+        target[missed] = _in_whole_steps(source[missed], draws, step)
     return released.to(total.device, dtype or total.dtype)
+
+
+def add_lattice_noise_there(
+    total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Do what `add_lattice_noise` does, to the bit, on the sum's own device, which has float64.
+
+    The host waits for nothing that the device still computes: it draws the words of the noise meanwhile.
+    """
+    sums, limit, centre = total.detach().reshape(-1), LARGEST_SUM * step, _CENTRE * step
+    released = torch.empty(
+        sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32), device=sums.device
+    )
+    widths = _widths_on(sums.device) * scale
+    for start in range(0, sums.numel(), _THERE):
+        where = slice(start, min(start + _THERE, sums.numel()))
+        words, missed = _words(read, range(where.start, where.stop), pinned=sums.is_cuda)
+        draws_missed = scale * drawn_outside(missed, lambda _, numbers: read.blocks(numbers))
+        signed = words.to(sums.device, non_blocking=True)
+        draws = widths[signed & (LAYERS - 1)].mul_(signed)
+        draws[_sent(missed - start, sums.device)] = _sent(draws_missed, sums.device)
+        steps = sums[where].double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp_(-limit, limit)
+        released[where] = steps.add_(centre).add_(draws).sub_(centre)
+    return released.reshape(total.shape).to(dtype or total.dtype)
+
+
+@functools.cache
+def _computes_the_same_bits(device: torch.device) -> bool:
+    """Return whether a device's noise is the host's, bit for bit; if not, say once that the host computes it."""
+    generator = torch.Generator().manual_seed(0)
+    sums = 2.0**8 * torch.randn(2**14, dtype=torch.float64, generator=generator)
+    sums[:4] = torch.tensor([math.nan, math.inf, -math.inf, 2.0**52])
+    read, step = Reader(bytes(32)), 2.0**-16
+    for kind in (torch.float64, torch.float32):
+        given = sums.to(kind)
+        there = add_lattice_noise_there(given.to(device), 0.7, step, read, torch.float32)
+        if not torch.equal(there.cpu(), add_lattice_noise(given, 0.7, step, read, torch.float32)):
+            log.warning("Noise is added on the host: %s has other bits.", device)
+            return False
+    return True
+
+
+@functools.cache
+def _widths_on(device: torch.device) -> Tensor:
+    return torch.from_numpy(WIDTHS).to(device)
+
+
+def _sent(array: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Copy an array to a device; a GPU takes it when it comes to it."""
+    tensor = torch.from_numpy(array)
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+
+def _words(read: Reader, places: range, *, pinned: bool) -> tuple[Tensor, Places]:
+    """Return the words of these places, int64, and those of the places whose word chooses no rectangle."""
+    words = torch.empty(len(places), dtype=torch.int64, pin_memory=pinned)
+    target = words.numpy()
+
+    def draw(block: range) -> Places:
+        missed, reading = list[Places](), read.starting_at(block.start)
+        for start in range(block.start, block.stop, _CHUNK):
+            drawn = target[start - places.start : min(start + _CHUNK, block.stop) - places.start]
+            reading(drawn.view(np.uint64))
+            missed.append(start + outside(drawn & (LAYERS - 1)))
+        return np.concatenate(missed)
+
+    return words, _by_threads(draw, places)
 
 
 @spanned("noise")
@@ -144,17 +223,17 @@ def _release_rows(  # noqa: PLR0917 - the rows of arrays, in one order
     count, width = source.shape
     words = read.words(slice(first, first + count), width)
     layers, draws = np.empty(source.shape, dtype=np.intp), np.empty(source.shape)
-    _from_rectangles(words, _WIDTHS, layers, draws, scales[:, np.newaxis])
+    from_rectangles(words, WIDTHS, layers, draws, scales[:, np.newaxis])
     _in_whole_steps(source, draws, steps[:, np.newaxis], target, words.view(np.float64))
-    if (outside := _beside(layers.reshape(-1))).size:
-        rows, places = np.divmod(outside, width)
-        beside = scales[rows] * _outside(places, lambda row, numbers: read.blocks(first + rows[row], numbers))
+    if (missed := outside(layers.reshape(-1))).size:
+        rows, places = np.divmod(missed, width)
+        beside = scales[rows] * drawn_outside(places, lambda row, numbers: read.blocks(first + rows[row], numbers))
         target[rows, places] = _in_whole_steps(source[rows, places], beside, steps[rows])
 
 
-def _by_threads(release: Callable[[range], Places], count: int) -> Places:
-    """Release `count` coordinates in blocks, by as many threads as torch has: numpy and the cipher let them run."""
-    blocks = [range(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+def _by_threads(release: Callable[[range], Places], places: range) -> Places:
+    """Release coordinates in blocks, by as many threads as torch has: numpy and the cipher let them run."""
+    blocks = [places[start : start + _BLOCK] for start in range(0, len(places), _BLOCK)]
     threads = min(torch.get_num_threads(), len(blocks))
     if threads <= 1:
         return np.concatenate([np.empty(0, dtype=np.intp), *map(release, blocks)])
@@ -186,12 +265,9 @@ def _limited(sums: Tensor, limit: float | Draws) -> NDArray[np.floating]:
     return finite.clip(-limit, limit)
 
 
-# Half of exp(-x^2 / 2), cut into layers. Layer i holds a rectangle from the axis to _EDGES[i], where the density meets
-# the layer's ceiling _FLOORS[i + 1]. Each rectangle has 1 / _LAYERS of the whole area, and all but a few find room.
-_LAYERS = 4096
-_RECTANGLES = _LAYERS - 4
 _CHUNK = 2**15  # draws at a time: their arrays stay in the processor's cache
 _BLOCK = 2**18  # draws that one thread makes: enough to be worth a thread's start
+_THERE = 2**21  # draws that a device makes at a time, in 64 MB
 
 
 class _Scratch(threading.local):
@@ -202,97 +278,3 @@ class _Scratch(threading.local):
 
 
 _SCRATCH = _Scratch()
-
-
-def _stack() -> tuple[Draws, Draws]:
-    """Return edges and floors of the rectangles, from the widest up; above them is a layer up to the peak."""
-    area = math.sqrt(math.pi / 2.0) / _LAYERS
-    edges, floors = [math.sqrt(2.0 * math.log(_LAYERS))], [0.0]
-    for layer in range(_RECTANGLES):
-        start = 2.0 * edges[-1] - edges[-2] if layer > 1 else edges[-1]
-        edges.append(_edge(start, floors[-1], area))
-        floors.append(floors[-1] + area / edges[-1])
-    return np.array([*edges[1:], 0.0]), np.array([*floors, 1.0])
-
-
-def _edge(x: float, floor: float, area: float) -> float:
-    """Solve x (exp(-x^2 / 2) - floor) = area for x, to the right of the maximum, by Newton's method."""
-    change = x
-    while abs(change) > 1e-9 * x:  # squared by the last turn: below the precision of float64
-        density = math.exp(-0.5 * x * x)
-        change = (x * (density - floor) - area) / (density - floor - x * x * density)
-        x -= change
-    return x
-
-
-_EDGES, _FLOORS = _stack()
-_WIDTHS = np.append(_EDGES[:-1], np.zeros(_LAYERS - _RECTANGLES)) * 2.0**-63
-_TAIL = float(_EDGES[0])
-_TAIL_AREA = math.exp(-0.5 * _TAIL**2) / _TAIL  # below an exponential that bounds the density there
-_OUTSIDE_AREAS = np.cumsum([_TAIL_AREA, *(-np.diff(_EDGES) * np.diff(_FLOORS[1:]))])  # then a box beside each rectangle
-
-_FIRST_TRY = np.uint64(2**63)  # the number of the first block that no coordinate's first word lies in
-_MOST_TRIES, _BLOCKS_A_TRY = np.uint64(2**8), np.uint64(2)  # each is refused with a probability below 1/2
-_BLOCKS_AT_ONCE = np.arange(4 * _BLOCKS_A_TRY, dtype=np.uint64)  # most coordinates need no more
-
-
-def _from_rectangles(words: Words, widths: Draws, layers: Places, draws: Draws, scales: Draws | None = None) -> None:
-    """Fill draws by one word each; those that fall outside of all rectangles are zero, for `_beside` to find.
-
-    Args:
-        words: input.
-        widths: widths of the rectangles, each times 2^-63.
-        layers: output: the layer of each word.
-        draws: output.
-        scales: factor of the width of each draw, broadcast to the draws; None: 1.
-    """
-    signed = words.view(np.int64)
-    np.bitwise_and(signed, _LAYERS - 1, out=layers)
-    widths.take(layers, out=draws, mode="clip")
-    if scales is not None:
-        draws *= scales
-    np.multiply(signed, draws, out=draws)
-
-
-def _beside(layers: Places) -> Places:
-    """Return the places of the layers, shape [n], that have no rectangle."""
-    return (layers >= _RECTANGLES).nonzero()[0]
-
-
-def _outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
-    """Draw for coordinates from the part of N(0, 1) outside of the rectangles, by rejection from boxes and the tail.
-
-    Args:
-        places: the coordinates, shape [n].
-        blocks: (indices of coordinates, [some]; numbers of blocks, [some, more]) -> their words, [some, more, 2].
-            Every try of every coordinate has blocks of its own.
-    """
-    draws, left = np.empty(len(places)), np.arange(len(places))
-    numbered = _FIRST_TRY + _MOST_TRIES * _BLOCKS_A_TRY * places.astype(np.uint64)
-    while left.size:
-        words = blocks(left, numbered[left, np.newaxis] + _BLOCKS_AT_ONCE)
-        drawn, kept = (each.reshape(len(left), -1) for each in _tried(words.reshape(-1, 4).T))
-        first, found = kept.argmax(1), kept.any(1)
-        draws[left[found]] = drawn[found, first[found]]
-        left = left[~found]
-        numbered += np.uint64(_BLOCKS_AT_ONCE.size)
-    return draws
-
-
-def _tried(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
-    """Try one draw for each column of four words, shape [4, n]; return the draws and a mask of those that are kept."""
-    box, across, up = _uniforms(words[:3])
-    layer = np.searchsorted(_OUTSIDE_AREAS, _OUTSIDE_AREAS[-1] * box)
-    x = _EDGES[layer] + (_EDGES[layer - 1] - _EDGES[layer]) * across
-    kept = _FLOORS[layer] + (_FLOORS[layer + 1] - _FLOORS[layer]) * up < np.exp(-0.5 * x * x)
-    tail = (layer == 0).nonzero()[0]
-    if tail.size:  # Marsaglia 1964
-        excess = -np.log(across[tail]) / _TAIL
-        x[tail], kept[tail] = _TAIL + excess, -2.0 * np.log(up[tail]) > excess * excess
-    return np.copysign(x, words[3].view(np.int64)), kept
-
-
-def _uniforms(words: Words) -> Draws:
-    """Return uniforms from (0, 1], the smallest 2^-65, one for each word."""
-    uniforms: Draws = (words.astype(np.float64) + 0.5) * 2.0**-64
-    return uniforms
