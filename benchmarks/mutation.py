@@ -42,9 +42,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "fedprivacy/mechanisms/lattice_noise.py": (
         "tests/mechanisms/test_lattice_noise.py",
+        "tests/mechanisms/test_noise_there.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),
+    "fedprivacy/mechanisms/rectangles.py": ("tests/mechanisms/test_lattice_noise.py",),
     "fedprivacy/training/dpsgd.py": (
         "tests/training/test_dpsgd.py",
         "tests/training/test_adaptive.py",
