@@ -9,14 +9,14 @@ import datetime
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Update, bindparam, func, or_, select, update
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
-from fedprivacy.ledger.database import among, insert_rows, put_rows
+from fedprivacy.ledger.database import among, given, insert_rows, is_given, put_rows
 from fedprivacy.ledger.replay import SETTLES, Evidence
 from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, keys, runs
 from fedprivacy.tasks.identity import key_hash
@@ -51,8 +51,13 @@ Allowed = Callable[[str, History, Allowance], int]
 
 def accounts_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
     """Read each dataset's account; datasets that were charged nothing are missing."""
-    mine = among(connection.dialect, balances.c.dataset_id, dataset_ids)
-    return _accounts(connection.execute(select(balances).where(mine, balances.c.charges > 0)).all())
+    dialect = connection.dialect.name
+    return _accounts(connection.execute(_balances(dialect), given(dialect, dataset_ids)).all())
+
+
+@cache
+def _balances(dialect: str) -> Select[Any]:
+    return select(balances).where(is_given(dialect, balances.c.dataset_id), balances.c.charges > 0)
 
 
 def units_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, str]:
@@ -84,8 +89,14 @@ _event = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
 
 def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
     """Read the budgets in force; datasets without one are missing."""
-    rows = connection.execute(select(budgets).where(among(connection.dialect, budgets.c.dataset_id, dataset_ids)))
+    dialect = connection.dialect.name
+    rows = connection.execute(_budgets(dialect), given(dialect, dataset_ids))
     return {dataset_id: _allowance(*row) for dataset_id, *row in rows.all()}
+
+
+@cache
+def _budgets(dialect: str) -> Select[Any]:
+    return select(budgets).where(is_given(dialect, budgets.c.dataset_id))
 
 
 @lru_cache(maxsize=1024)
@@ -184,8 +195,8 @@ def settle_charges(
     A receipt signed with a key that its client has replaced meanwhile confirms the charge, and is not kept as evidence:
     whoever stole the key could have signed it.
     """
-    news = *_charged(connection, attempt, receipts.keys()), charges.c.state.in_(SETTLES[state])
-    changing = connection.execute(select(charges).where(*news)).mappings().all()
+    changing_to, news = _settling(connection.dialect.name, state), _charged(connection, attempt, receipts.keys())
+    changing = connection.execute(changing_to.select, news).mappings().all()
     if not changing:
         return
     settled = {row["dataset_id"]: receipts[row["dataset_id"]] for row in changing}
@@ -195,7 +206,7 @@ def settle_charges(
         bound = set(connection.scalars(present))
         settled |= {name: None for name, signer in signers.items() if signer not in bound}
     journal.append(connection, "settlement", **attempt._asdict(), state=state, receipts=settled)
-    connection.execute(update(charges).where(*news).values(state=state))
+    connection.execute(changing_to.update, news)
     for was_void, sign in ((False, -1), (True, 1)):  # subtract charges that become void, add those that were void
         if was_void or state is ChargeState.VOID:
             _count(connection, [dict(row) for row in changing if (row["state"] is ChargeState.VOID) is was_void], sign)
@@ -222,22 +233,46 @@ def charged_for(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
     return tuple(charges.c[name] == value for name, value in attempt._asdict().items())
 
 
-def _charged(connection: Connection, attempt: Attempt, dataset_ids: Collection[str]) -> tuple[ColumnElement[bool], ...]:
-    """Return the condition of the charges for an attempt and one of these datasets."""
-    return *charged_for(attempt), among(connection.dialect, charges.c.dataset_id, dataset_ids)
+def _is_charged(dialect: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the condition of the charges for the attempt and one of the datasets in `_charged`."""
+    of_attempt = (charges.c[name] == bindparam(f"{name}_charged") for name in Attempt._fields)
+    return *of_attempt, is_given(dialect, charges.c.dataset_id)
+
+
+def _charged(connection: Connection, attempt: Attempt, dataset_ids: Collection[str]) -> dict[str, Any]:
+    """Return the parameters of a statement with `_is_charged`."""
+    of_attempt = {f"{name}_charged": value for name, value in attempt._asdict().items()}
+    return of_attempt | given(connection.dialect.name, dataset_ids)
+
+
+class _Settling(NamedTuple):
+    """The charges for an attempt that get a state, read and written."""
+
+    select: Select[Any]
+    update: Update
+
+
+@cache
+def _settling(dialect: str, state: ChargeState) -> _Settling:
+    news = *_is_charged(dialect), charges.c.state.in_(SETTLES[state])
+    return _Settling(select(charges).where(*news), update(charges).where(*news).values(state=state))
 
 
 def charged_steps(
     connection: Connection, attempt: Attempt, events: Mapping[str, PoissonSampledGaussian]
 ) -> dict[str, int]:
     """Return the steps charged for an attempt, by dataset; 0 if the charge is void or for another event than given."""
-    mine = _charged(connection, attempt, events.keys())
-    columns = ("dataset_id", "state", "steps", *ROW)
-    rows = connection.execute(select(*(charges.c[name] for name in columns)).where(*mine))
+    rows = connection.execute(_charged_steps(connection.dialect.name), _charged(connection, attempt, events.keys()))
     return {
         dataset_id: 0 if state is ChargeState.VOID or _event(*event) != events[dataset_id] else steps
         for dataset_id, state, steps, *event in rows
     }
+
+
+@cache
+def _charged_steps(dialect: str) -> Select[Any]:
+    columns = ("dataset_id", "state", "steps", *ROW)
+    return select(*(charges.c[name] for name in columns)).where(*_is_charged(dialect))
 
 
 def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian) -> int:

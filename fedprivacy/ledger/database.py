@@ -15,12 +15,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import (
     URL,
+    BindParameter,
     Column,
     ColumnElement,
     Connection,
@@ -47,6 +48,7 @@ from fedprivacy.ledger.migrations import bring_up_to_date, is_newest
 log = logging.getLogger("fedprivacy.ledger")
 
 T = TypeVar("T")
+_Insert = TypeVar("_Insert", sqlite.Insert, postgresql.Insert)
 
 PATIENCE = 60.0
 """Seconds for which a locked, full or unreachable ledger is retried."""
@@ -56,6 +58,8 @@ _LONGEST_PAUSE = 2.0
 _SECRETS = ("password", "sslpassword")
 
 _POSTGRESQL = "postgresql+psycopg"
+
+_GIVEN = "given"
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+]+:", re.IGNORECASE)
 """Pattern of the beginning of a URL; all else is a path."""
@@ -331,12 +335,37 @@ def _reason(error: DBAPIError) -> str:
 
 
 def among(dialect: Dialect, column: Column[str], values: Collection[str]) -> ColumnElement[bool]:
-    """Test whether a column is one of the values, by one parameter: databases limit parameters to some thousands."""
-    if dialect.name == "postgresql":
+    """Test whether a column is one of the values."""
+    return _is_one_of(dialect.name, column, bindparam(None, _parameter(dialect.name, values), _many(dialect.name)))
+
+
+def is_given(dialect: str, column: Column[str]) -> ColumnElement[bool]:
+    """Test whether a column is one of the values in `given`.
+
+    Statements with it can be made once and be executed with any values; making one takes longer than executing it.
+    """
+    return _is_one_of(dialect, column, bindparam(_GIVEN, type_=_many(dialect)))
+
+
+def given(dialect: str, values: Collection[str]) -> dict[str, list[str] | str]:
+    """Return the parameter of a statement with `is_given`."""
+    return {_GIVEN: _parameter(dialect, values)}
+
+
+def _is_one_of(dialect: str, column: Column[str], values: BindParameter[Any]) -> ColumnElement[bool]:
+    """Test whether a column is one of the values of one parameter: databases limit parameters to some thousands."""
+    if dialect == "postgresql":
         # A join, because PostgreSQL compares `= ANY (array)` one by one when it plans for arrays of any length.
-        given = bindparam(None, list(values), type_=ARRAY(String))
-        return column.in_(select(func.unnest(given)))
-    return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))
+        return column.in_(select(func.unnest(values)))
+    return column.in_(select(func.json_each(values).table_valued("value").c.value))
+
+
+def _parameter(dialect: str, values: Collection[str]) -> list[str] | str:
+    return list(values) if dialect == "postgresql" else json.dumps(list(values))
+
+
+def _many(dialect: str) -> TypeEngine[Any]:
+    return ARRAY(String) if dialect == "postgresql" else String()
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -360,12 +389,24 @@ def put_rows(
     """
     if not rows:
         return
-    arrays = connection.dialect.name == "postgresql"
-    new = _from_arrays(table, rows) if arrays else sqlite.insert(table)
-    key = [column.name for column in table.primary_key]
-    amounts = {name: new.excluded[name] for name in rows[0] if name not in key}
-    instead = {name: table.c[name] + amount if name in sums else amount for name, amount in amounts.items()}
-    connection.execute(new.on_conflict_do_update(index_elements=key, set_=instead), None if arrays else rows)
+    names = tuple(rows[0])
+    if connection.dialect.name == "postgresql":
+        connection.execute(_replacing(_from_arrays(table, rows), names, sums))
+    else:
+        connection.execute(_sqlite_put(table, names, tuple(sums)), rows)
+
+
+@cache
+def _sqlite_put(table: Table, names: Sequence[str], sums: Collection[str]) -> sqlite.Insert:
+    return _replacing(sqlite.insert(table), names, sums)
+
+
+def _replacing(new: _Insert, names: Sequence[str], sums: Collection[str]) -> _Insert:
+    """Let new rows replace those with their primary keys; `sums` are columns whose values are added."""
+    key = [column.name for column in new.table.primary_key]
+    amounts = {name: new.excluded[name] for name in names if name not in key}
+    instead = {name: new.table.c[name] + amount if name in sums else amount for name, amount in amounts.items()}
+    return new.on_conflict_do_update(index_elements=key, set_=instead)
 
 
 def _from_arrays(table: Table, rows: Sequence[Mapping[str, Any]]) -> postgresql.Insert:

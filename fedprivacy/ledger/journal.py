@@ -93,8 +93,7 @@ def now() -> datetime.datetime:
 
 def head(connection: Connection) -> Head:
     """Return the newest entry of the journal."""
-    newest = select(journal.c.number, journal.c.hash).order_by(journal.c.number.desc()).limit(1)
-    row = connection.execute(newest).first()
+    row = connection.execute(_NEWEST).first()
     return Head(*row) if row else Head()
 
 
@@ -111,8 +110,12 @@ def append(connection: Connection, kind: str, **facts: Any) -> int:
     """
     last = head(connection)
     text = canonical({"kind": kind, "at": now().isoformat(), **facts})
-    connection.execute(insert(journal).values(number=last.number + 1, entry=text, hash=chained(last.hash, text)))
+    connection.execute(_INSERT, {"number": last.number + 1, "entry": text, "hash": chained(last.hash, text)})
     return last.number + 1
+
+
+_NEWEST = select(journal.c.number, journal.c.hash).order_by(journal.c.number.desc()).limit(1)
+_INSERT = insert(journal)
 
 
 def read_entries(connection: Connection) -> Iterator[Entry]:
