@@ -209,26 +209,19 @@ def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: 
     """
     sums = totals.detach().to("cpu", torch.promote_types(totals.dtype, torch.float32)).contiguous()
     source, released = _limited(sums, LARGEST_SUM * steps[:, np.newaxis]), torch.empty(sums.shape, dtype=torch.float32)
-    rows_at_once = max(_CHUNK // max(source.shape[1], 1), 1)
+    target, missed = released.numpy(), [np.empty(0, dtype=np.intp)]
+    rows_at_once, width = max(_CHUNK // max(source.shape[1], 1), 1), source.shape[1]
     for start in range(0, len(source), rows_at_once):
-        rows = slice(start, start + rows_at_once)
-        _release_rows(source[rows], released.numpy()[rows], scales[rows], steps[rows], read, start)
+        rows = slice(start, min(start + rows_at_once, len(source)))
+        words = read.words(rows, width)
+        layers, draws = np.empty(words.shape, dtype=np.intp), np.empty(words.shape)
+        from_rectangles(words, WIDTHS, layers, draws, scales[rows, np.newaxis])
+        _in_whole_steps(source[rows], draws, steps[rows, np.newaxis], target[rows], words.view(np.float64))
+        missed.append(start * width + outside(layers.reshape(-1)))
+    row, place = np.divmod(np.concatenate(missed), max(width, 1))
+    beside = scales[row] * drawn_outside(place, lambda some, numbers: read.blocks(row[some], numbers))
+    target[row, place] = _in_whole_steps(source[row, place], beside, steps[row])
     return released.to(totals.device)
-
-
-def _release_rows(  # noqa: PLR0917 - the rows of arrays, in one order
-    source: NDArray[np.floating], target: NDArray[np.float32], scales: Draws, steps: Draws, read: Readers, first: int
-) -> None:
-    """Release rows; the first of them is row `first` of all."""
-    count, width = source.shape
-    words = read.words(slice(first, first + count), width)
-    layers, draws = np.empty(source.shape, dtype=np.intp), np.empty(source.shape)
-    from_rectangles(words, WIDTHS, layers, draws, scales[:, np.newaxis])
-    _in_whole_steps(source, draws, steps[:, np.newaxis], target, words.view(np.float64))
-    if (missed := outside(layers.reshape(-1))).size:
-        rows, places = np.divmod(missed, width)
-        beside = scales[rows] * drawn_outside(places, lambda row, numbers: read.blocks(first + rows[row], numbers))
-        target[rows, places] = _in_whole_steps(source[rows, places], beside, steps[rows])
 
 
 def _by_threads(release: Callable[[range], Places], places: range) -> Places:
