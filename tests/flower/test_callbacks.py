@@ -122,6 +122,48 @@ def test_what_they_measure_is_recorded_beside_the_rest(clients, settings, tmp_pa
     assert [record["metrics"]["so_far"] for record in written(tmp_path / "run")] == [row["so_far"] for row in rounds]
 
 
+def test_a_model_that_a_callback_keeps_or_changes_is_its_own_and_the_task_s_is_not_built_anew_for_it(tmp_path):
+    """A pretrained body would otherwise be read from the disk in every round."""
+
+    class Keeper(fp.Callback):
+        def begin(self, plan):
+            self.kept, self.then = [], []
+
+        def measure(self, round, model):
+            self.kept.append(model)
+            self.then.append(torch.nn.utils.parameters_to_vector(model.parameters()).clone())
+            model.extra = torch.nn.Linear(2, 2)
+            return {}
+
+    class Counted(Blobs):
+        built = 0
+
+        def model(self):
+            type(self).built += 1
+            return super().model()
+
+    built = []
+    for rounds in (2, 5):
+        keeper, before = Keeper(), Counted.built
+        run = fp.simulate(
+            Counted(),
+            clients=3,
+            rounds=rounds,
+            seed=1,
+            epsilon=2.0,
+            callbacks=(keeper,),
+            progress=False,
+            out=tmp_path / str(rounds),
+        )
+        built.append(Counted.built - before)
+    assert built[0] == built[1]
+    assert len(keeper.kept) == 6 and all("extra" in dict(model.named_children()) for model in keeper.kept)
+    for model, then in zip(keeper.kept, keeper.then, strict=True):
+        assert torch.equal(torch.nn.utils.parameters_to_vector([model.weight, model.bias]), then)
+    assert not torch.equal(keeper.then[0], keeper.then[-1])
+    assert "extra.weight" not in run.model().state_dict()
+
+
 @pytest.mark.exhaustive
 def test_a_callback_changes_nothing_else_of_a_run(tmp_path):
     """Nor does it remember the run before, as in a notebook's cell that is run twice."""
