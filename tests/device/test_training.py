@@ -8,7 +8,7 @@ from torch import nn
 
 import fedprivacy as fp
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
-from fedprivacy.mechanisms.lattice_noise import add_lattice_noise, lattice_step
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise, add_lattice_noise_there, lattice_step
 from tests.device.models import CASES
 from tests.gradients.oracle import cross_entropy
 
@@ -20,13 +20,12 @@ pytestmark = pytest.mark.soak
 def test_noise_is_the_same_function_of_key_and_position(size, dtype, device):
     total, step = torch.randn(size, dtype=dtype), lattice_step(1.0, size)
     key = Keystream.from_seed(1, "client-0")
-    released = [
-        add_lattice_noise(sums, 0.8, step, key.reader(Purpose.NOISE, Position(3, 2)))
-        for sums in (total.to(device), total)
-    ]
-    assert released[0].device.type == device.type
-    assert torch.equal(released[0].cpu(), released[1])
-    assert torch.equal(torch.round(released[1] / step) * step, released[1])
+    expected = add_lattice_noise(total, 0.8, step, key.reader(Purpose.NOISE, Position(3, 2)))
+    for add in (add_lattice_noise, add_lattice_noise_there):
+        released = add(total.to(device), 0.8, step, key.reader(Purpose.NOISE, Position(3, 2)))
+        assert released.device.type == device.type
+        assert torch.equal(released.cpu(), expected)
+    assert torch.equal(torch.round(expected / step) * step, expected)
 
 
 @pytest.mark.parametrize("name", ["linear", "convolutions", "transformer"])
