@@ -13,10 +13,10 @@ any company, and a slot's sum must be the same beside any other slots.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -103,19 +103,31 @@ class _Layer:
 
     Attributes:
         inputs, outputs: numbers of its inputs and outputs.
-        gather: index of each entry of the padded matrix in the flat parameters; d: the entry is zero.
-        scatter: index of each of the layer's parameters in the padded matrix, flat.
-        places: indices of these parameters in the flat parameters.
+        weight, bias: places of its parameters in the flat parameters.
         groups: clipping groups of weight and bias.
     """
 
     inputs: int
     outputs: int
-    shape: tuple[int, int]
-    gather: Tensor
-    scatter: Tensor
-    places: Tensor
+    weight: slice
+    bias: slice | None
     groups: tuple[int, int | None]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the matrix, padded by zeros to multiples of a vector."""
+        return self.outputs + -self.outputs % LANES, self.inputs + 1 + -(self.inputs + 1) % LANES
+
+    def in_matrices(self, matrices: Tensor) -> list[Tensor]:
+        """Return views of weight and bias in matrices [models, *shape]."""
+        own = matrices[:, : self.outputs]
+        weight, bias = own[..., : self.inputs], own[..., self.inputs]
+        return [weight] if self.bias is None else [weight, bias]
+
+    def in_vectors(self, vectors: Tensor) -> list[Tensor]:
+        """Return views of weight and bias in flat parameters [models, d], of the same shapes."""
+        weight = vectors[:, self.weight].unflatten(1, (self.outputs, self.inputs))
+        return [weight] if self.bias is None else [weight, vectors[:, self.bias]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +188,6 @@ class Stack:
         self._groups = max(groups) + 1
         self._clipping = clipping
         self._layers = _layers(self._steps, [p.shape for p in trained.values()], groups)
-        self._order = _order(self._layers.values())
         self._gradient_of = gradient_of(loss)
         each = sum(math.prod(layer.shape) for layer in self._layers.values()) * 24
         most = min(max(_IN_CACHE // each, _FEWEST_SLOTS), _MOST_SLOTS)
@@ -220,8 +231,11 @@ class Stack:
 
     def matrices(self, positions: Tensor) -> list[Tensor]:
         """Lay out each layer's matrices of models [models, d]: [models, *shape]."""
-        extended = torch.cat([positions, positions.new_zeros(len(positions), 1)], 1)
-        return [extended.index_select(1, layer.gather).view(-1, *layer.shape) for layer in self._layers.values()]
+        matrices = [positions.new_zeros(len(positions), *layer.shape) for layer in self._layers.values()]
+        for layer, matrix in zip(self._layers.values(), matrices, strict=True):
+            for entries, values in zip(layer.in_matrices(matrix), layer.in_vectors(positions), strict=True):
+                entries.copy_(values)
+        return matrices
 
     def scales(self, squared_norms: Tensor, usable: Tensor, clipping_norms: Tensor) -> Tensor:
         """Compute factors [groups, slots, ROWS] for squared norms [groups, slots * ROWS] and each slot's C; 0: no
@@ -305,7 +319,11 @@ class Stack:
 
     def flat(self, totals: Sequence[Tensor]) -> Tensor:
         """Return the layers' sums [clients, *shape] as flat vectors, [clients, d]."""
-        return torch.cat([total.flatten(1) for total in totals], 1).index_select(1, self._order)
+        vectors = totals[0].new_empty(len(totals[0]), self.dimension)
+        for layer, total in zip(self._layers.values(), totals, strict=True):
+            for values, entries in zip(layer.in_vectors(vectors), layer.in_matrices(total), strict=True):
+                values.copy_(entries)
+        return vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,39 +386,25 @@ def _without(outputs: Tensor, targets: Tensor, kept: Tensor) -> tuple[Tensor, Te
 
 def _layers(steps: Sequence[ChainStep], shapes: Sequence[torch.Size], groups: Sequence[int]) -> dict[int, _Layer]:
     """Lay out the stacked layers, by the numbers of their steps."""
-    starts = [0, *accumulate(shape.numel() for shape in shapes)]
+    places = [slice(*ends) for ends in pairwise([0, *accumulate(shape.numel() for shape in shapes)])]
     layers: dict[int, _Layer] = {}
     for number, step in enumerate(steps):
         if step.parts:
             if not isinstance(step.operation, Linear) or "weight" not in step.parts:
                 raise NotAChainError("a trained layer that is not linear, or whose weights are frozen")
-            layers[number] = _layer(step, shapes, groups, starts)
+            layers[number] = _layer(step, shapes, groups, places)
     used = [part.place for step in steps for part in step.parts.values()]
     if sorted(used) != list(range(len(shapes))):
         raise NotAChainError("a parameter belongs to no layer of the chain, or to several")
     return layers
 
 
-def _order(layers: Collection[_Layer]) -> Tensor:
-    """Return the index of each flat parameter in the layers' padded matrices, flattened one after another."""
-    starts = accumulate((math.prod(layer.shape) for layer in layers), initial=0)
-    standing = torch.cat([start + layer.scatter for start, layer in zip(starts, layers, strict=False)])
-    return standing[torch.cat([layer.places for layer in layers]).argsort()]
-
-
-def _layer(step: ChainStep, shapes: Sequence[torch.Size], groups: Sequence[int], starts: Sequence[int]) -> _Layer:
+def _layer(step: ChainStep, shapes: Sequence[torch.Size], groups: Sequence[int], places: Sequence[slice]) -> _Layer:
     weight, bias = step.parts["weight"].place, step.parts.get("bias")
     operation = step.operation
     assert isinstance(operation, Linear)
     if bias is None and operation.layer.bias is not None:
         raise NotAChainError("a layer whose bias is frozen")
     outputs, inputs = shapes[weight]
-    shape = (outputs + -outputs % LANES, inputs + 1 + -(inputs + 1) % LANES)
-    gather = torch.full(shape, starts[-1])
-    gather[:outputs, :inputs] = starts[weight] + torch.arange(outputs * inputs).view(outputs, inputs)
-    if bias is not None:
-        gather[:outputs, inputs] = starts[bias.place] + torch.arange(outputs)
-    flat = gather.flatten()
-    scatter = (flat < starts[-1]).nonzero().squeeze(1)
     own = groups[weight], None if bias is None else groups[bias.place]
-    return _Layer(inputs, outputs, shape, flat, scatter, flat[scatter], own)
+    return _Layer(inputs, outputs, places[weight], None if bias is None else places[bias.place], own)
