@@ -42,7 +42,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "fedprivacy/mechanisms/lattice_noise.py": (
         "tests/mechanisms/test_lattice_noise.py",
-        "tests/mechanisms/test_noise_there.py",
+        "tests/mechanisms/test_noise_on_device.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),

@@ -4,8 +4,8 @@
 
 Cost is processor time on one thread, by turns: ours rounds a float64 sum to the lattice, draws, adds and returns a new
 float32 vector, as in training; `torch.normal_` draws float32 into memory that it has already. Ours is measured with
-numpy, and again after so many draws that numba has taken over, where that is installed. On a GPU both are there, and
-cost is time on the clock.
+numpy, and again after so many draws that numba has taken over, where that is installed. With --device cuda both run on
+the GPU, and cost is time on the clock.
 
 With --draws, so many draws of each are counted beyond thresholds and in cells of 1/32 sigma within 4 sigma. p-values:
 two-sided Poisson for a threshold, chi-square for the cells.

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedprivacy._support.memory_errors import out_of_memory
 from fedprivacy.gradients.invariance import sizes_that_agree
-from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.parts import WHOLE, cut, filled, sizes_up_to
 from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.products import one_row_at_a_time

@@ -10,13 +10,13 @@ from functools import partial, reduce
 import torch
 from torch import Tensor, nn
 
+from fedprivacy._support.memory_errors import out_of_memory
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.indices import IndicesInRange, in_range, with_known_classes
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.layout import ONE_ROW, Layout
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.methods.admission import Admitted, admitted, still_apart
 from fedprivacy.gradients.methods.obstacle import Obstacle
 from fedprivacy.gradients.modes import Modes

@@ -56,18 +56,18 @@ def _named_since(connection: Connection, since: Head) -> set[str] | None:
     """Return the datasets whose accounts or budgets later entries change; None: the journal does not hold `since`."""
     if since == Head():
         return None
-    held = connection.scalar(_HASH, {"number": since.number})
+    held = connection.scalar(_HASH_OF, {"number": since.number})
     if held != since.hash:  # an older copy was restored
         return None
     named: set[str] = set()
-    for entry in connection.scalars(_LATER, {"number": since.number}):
+    for entry in connection.scalars(_ENTRIES_AFTER, {"number": since.number}):
         facts = json.loads(entry)
         named.update(_NAMED[facts["kind"]](facts))
     return named
 
 
-_HASH = select(journal.c.hash).where(journal.c.number == bindparam("number"))
-_LATER = select(journal.c.entry).where(journal.c.number > bindparam("number"))
+_HASH_OF = select(journal.c.hash).where(journal.c.number == bindparam("number"))
+_ENTRIES_AFTER = select(journal.c.entry).where(journal.c.number > bindparam("number"))
 
 _NAMED: Mapping[str, Callable[[Mapping[str, Any]], Iterable[str]]] = {
     "run": lambda _: (),

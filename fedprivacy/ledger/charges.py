@@ -195,8 +195,8 @@ def settle_charges(
     A receipt signed with a key that its client has replaced meanwhile confirms the charge, and is not kept as evidence:
     whoever stole the key could have signed it.
     """
-    changing_to, news = _settling(connection.dialect.name, state), _charged(connection, attempt, receipts.keys())
-    changing = connection.execute(changing_to.select, news).mappings().all()
+    statements, values = _settling(connection.dialect.name, state), _attempt_values(connection, attempt, receipts)
+    changing = connection.execute(statements.select, values).mappings().all()
     if not changing:
         return
     settled = {row["dataset_id"]: receipts[row["dataset_id"]] for row in changing}
@@ -206,7 +206,7 @@ def settle_charges(
         bound = set(connection.scalars(present))
         settled |= {name: None for name, signer in signers.items() if signer not in bound}
     journal.append(connection, "settlement", **attempt._asdict(), state=state, receipts=settled)
-    connection.execute(changing_to.update, news)
+    connection.execute(statements.update, values)
     for was_void, sign in ((False, -1), (True, 1)):  # subtract charges that become void, add those that were void
         if was_void or state is ChargeState.VOID:
             _count(connection, [dict(row) for row in changing if (row["state"] is ChargeState.VOID) is was_void], sign)
@@ -233,14 +233,14 @@ def charged_for(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
     return tuple(charges.c[name] == value for name, value in attempt._asdict().items())
 
 
-def _is_charged(dialect: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the condition of the charges for the attempt and one of the datasets in `_charged`."""
+def _of_given_attempt(dialect: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the condition of the charges for the attempt and one of the datasets in `_attempt_values`."""
     of_attempt = (charges.c[name] == bindparam(f"{name}_charged") for name in Attempt._fields)
     return *of_attempt, is_given(dialect, charges.c.dataset_id)
 
 
-def _charged(connection: Connection, attempt: Attempt, dataset_ids: Collection[str]) -> dict[str, Any]:
-    """Return the parameters of a statement with `_is_charged`."""
+def _attempt_values(connection: Connection, attempt: Attempt, dataset_ids: Collection[str]) -> dict[str, Any]:
+    """Return the parameters of a statement with `_of_given_attempt`."""
     of_attempt = {f"{name}_charged": value for name, value in attempt._asdict().items()}
     return of_attempt | given(connection.dialect.name, dataset_ids)
 
@@ -254,7 +254,7 @@ class _Settling(NamedTuple):
 
 @cache
 def _settling(dialect: str, state: ChargeState) -> _Settling:
-    news = *_is_charged(dialect), charges.c.state.in_(SETTLES[state])
+    news = *_of_given_attempt(dialect), charges.c.state.in_(SETTLES[state])
     return _Settling(select(charges).where(*news), update(charges).where(*news).values(state=state))
 
 
@@ -262,7 +262,7 @@ def charged_steps(
     connection: Connection, attempt: Attempt, events: Mapping[str, PoissonSampledGaussian]
 ) -> dict[str, int]:
     """Return the steps charged for an attempt, by dataset; 0 if the charge is void or for another event than given."""
-    rows = connection.execute(_charged_steps(connection.dialect.name), _charged(connection, attempt, events.keys()))
+    rows = connection.execute(_charged_steps(connection.dialect.name), _attempt_values(connection, attempt, events))
     return {
         dataset_id: 0 if state is ChargeState.VOID or _event(*event) != events[dataset_id] else steps
         for dataset_id, state, steps, *event in rows
@@ -272,7 +272,7 @@ def charged_steps(
 @cache
 def _charged_steps(dialect: str) -> Select[Any]:
     columns = ("dataset_id", "state", "steps", *ROW)
-    return select(*(charges.c[name] for name in columns)).where(*_is_charged(dialect))
+    return select(*(charges.c[name] for name in columns)).where(*_of_given_attempt(dialect))
 
 
 def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian) -> int:

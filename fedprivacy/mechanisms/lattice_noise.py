@@ -5,9 +5,9 @@ reached from one shard and not from its neighbour (Mironov 2012). Here the sum i
 lattice and receives a whole number of steps of noise, so that which values can be reached does not depend on the sum,
 but for those that are farther from it than the longest draw.
 
-On a GPU the sum stays there: the host encrypts counters and draws what falls outside of the rectangles, which takes no
-sum, and the GPU turns words into draws and adds them. Integer and float64 arithmetic round there as here, so the noise
-is the same function of key and position; each GPU shows that on made-up sums first.
+On a GPU the sum stays there: the host encrypts counters and draws what falls outside of the rectangles, for which no
+sum is needed, and the GPU turns words into draws and adds them. Integer and float64 arithmetic round there as here, so
+the noise is the same function of key and position; each GPU shows that on made-up sums first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedprivacy._support.memory_errors import out_of_memory
 from fedprivacy._support.spans import spanned
 from fedprivacy.mechanisms.fused import WhenWorth
 from fedprivacy.mechanisms.keystream import Reader, Readers
@@ -93,8 +94,18 @@ def add_lattice_noise(
     Returns:
         A new tensor on the device of `total`.
     """
-    if total.is_cuda and _computes_the_same_bits(total.device):
-        return add_lattice_noise_there(total, scale, step, read, dtype)
+    if total.is_cuda:
+        try:
+            if computes_the_same_bits(total.device):
+                return add_lattice_noise_on_device(total, scale, step, read, dtype)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            log.info("Noise is added on the host: %s has no memory left for it.", total.device)
+    return _add_on_host(total, scale, step, read, dtype)
+
+
+def _add_on_host(total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None) -> Tensor:
     sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
     released = torch.empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
     source, target = _limited(sums, LARGEST_SUM * step).reshape(-1), released.numpy().reshape(-1)
@@ -126,41 +137,44 @@ def add_lattice_noise(
     return released.to(total.device, dtype or total.dtype)
 
 
-def add_lattice_noise_there(
+def add_lattice_noise_on_device(
     total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Do what `add_lattice_noise` does, to the bit, on the sum's own device, which has float64.
+    """Do what `add_lattice_noise` does to a floating-point sum, to the bit, on its own device, which has float64.
 
-    The host waits for nothing that the device still computes: it draws the words of the noise meanwhile.
+    The host draws the words of the noise while the device is busy, and waits for it only after `_ON_DEVICE` of them.
     """
     sums, limit, centre = total.detach().reshape(-1), LARGEST_SUM * step, _CENTRE * step
-    released = torch.empty(
-        sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32), device=sums.device
-    )
+    released = sums.new_empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
     widths = _widths_on(sums.device) * scale
-    for start in range(0, sums.numel(), _THERE):
-        where = slice(start, min(start + _THERE, sums.numel()))
-        words, missed = _words(read, range(where.start, where.stop), pinned=sums.is_cuda)
-        draws_missed = scale * drawn_outside(missed, lambda _, numbers: read.blocks(numbers))
+    for start in range(0, sums.numel(), _ON_DEVICE):
+        where = slice(start, min(start + _ON_DEVICE, sums.numel()))
+        words, missed = _words(read, range(where.start, where.stop), sums.device)
+        beside = scale * drawn_outside(missed, lambda _, numbers: read.blocks(numbers))
+        if sums.is_cuda and start:  # else the words of a large model would all wait in the host's memory
+            torch.cuda.current_stream(sums.device).synchronize()
         signed = words.to(sums.device, non_blocking=True)
         draws = widths[signed & (LAYERS - 1)].mul_(signed)
-        draws[_sent(missed - start, sums.device)] = _sent(draws_missed, sums.device)
+        draws[_copied_to(sums.device, missed - start)] = _copied_to(sums.device, beside)
         steps = sums[where].double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp_(-limit, limit)
         released[where] = steps.add_(centre).add_(draws).sub_(centre)
+        del words, signed, draws, steps  # before there are new ones
     return released.reshape(total.shape).to(dtype or total.dtype)
 
 
 @functools.cache
-def _computes_the_same_bits(device: torch.device) -> bool:
-    """Return whether a device's noise is the host's, bit for bit; if not, say once that the host computes it."""
-    generator = torch.Generator().manual_seed(0)
-    sums = 2.0**8 * torch.randn(2**14, dtype=torch.float64, generator=generator)
+def computes_the_same_bits(device: torch.device) -> bool:
+    """Return whether a device's noise is the host's, bit for bit; if not, warn that the host adds it. Tried once.
+
+    On a fine lattice a release in float64 shows the last bits of a draw, and one in float32 the rounding to float32.
+    """
+    sums = torch.randn(2**14, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     sums[:4] = torch.tensor([math.nan, math.inf, -math.inf, 2.0**52])
-    read, step = Reader(bytes(32)), 2.0**-16
-    for kind in (torch.float64, torch.float32):
-        given = sums.to(kind)
-        there = add_lattice_noise_there(given.to(device), 0.7, step, read, torch.float32)
-        if not torch.equal(there.cpu(), add_lattice_noise(given, 0.7, step, read, torch.float32)):
+    read, step = Reader(bytes(32)), 2.0**-44
+    for kind, released_in in ((torch.float64, torch.float64), (torch.float64, torch.float32), (torch.float32, None)):
+        given = (2.0**4 * sums).to(kind)
+        there = add_lattice_noise_on_device(given.to(device), 0.7, step, read, released_in)
+        if not torch.equal(there.cpu(), _add_on_host(given, 0.7, step, read, released_in)):
             log.warning("Noise is added on the host: %s has other bits.", device)
             return False
     return True
@@ -171,15 +185,15 @@ def _widths_on(device: torch.device) -> Tensor:
     return torch.from_numpy(WIDTHS).to(device)
 
 
-def _sent(array: NDArray[np.generic], device: torch.device) -> Tensor:
-    """Copy an array to a device; a GPU takes it when it comes to it."""
+def _copied_to(device: torch.device, array: NDArray[np.generic]) -> Tensor:
+    """Copy an array to a device without waiting for a busy GPU."""
     tensor = torch.from_numpy(array)
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
-def _words(read: Reader, places: range, *, pinned: bool) -> tuple[Tensor, Places]:
-    """Return the words of these places, int64, and those of the places whose word chooses no rectangle."""
-    words = torch.empty(len(places), dtype=torch.int64, pin_memory=pinned)
+def _words(read: Reader, places: range, device: torch.device) -> tuple[Tensor, Places]:
+    """Return the words of these places, int64, on the host, and the places whose word chooses no rectangle."""
+    words = torch.empty(len(places), dtype=torch.int64, pin_memory=device.type == "cuda")
     target = words.numpy()
 
     def draw(block: range) -> Places:
@@ -210,7 +224,8 @@ def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: 
     sums = totals.detach().to("cpu", torch.promote_types(totals.dtype, torch.float32)).contiguous()
     source, released = _limited(sums, LARGEST_SUM * steps[:, np.newaxis]), torch.empty(sums.shape, dtype=torch.float32)
     target, missed = released.numpy(), [np.empty(0, dtype=np.intp)]
-    rows_at_once, width = max(_CHUNK // max(source.shape[1], 1), 1), source.shape[1]
+    width = source.shape[1]
+    rows_at_once = max(_CHUNK // max(width, 1), 1)
     for start in range(0, len(source), rows_at_once):
         rows = slice(start, min(start + rows_at_once, len(source)))
         words = read.words(rows, width)
@@ -260,7 +275,7 @@ def _limited(sums: Tensor, limit: float | Draws) -> NDArray[np.floating]:
 
 _CHUNK = 2**15  # draws at a time: their arrays stay in the processor's cache
 _BLOCK = 2**18  # draws that one thread makes: enough to be worth a thread's start
-_THERE = 2**21  # draws that a device makes at a time, in 64 MB
+_ON_DEVICE = 2**21  # draws that a device makes at a time, in 64 MB beside sum and result
 
 
 class _Scratch(threading.local):

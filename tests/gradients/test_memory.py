@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedprivacy._support.memory_errors import out_of_memory
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.layout import Layout
-from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.methods.admission import admitted
 from fedprivacy.gradients.pieces import TableRows
 from fedprivacy.gradients.summation import Sums

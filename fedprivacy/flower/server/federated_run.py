@@ -140,7 +140,7 @@ class FederatedRun:
         self._callbacks = Callbacks(parts.callbacks)
         if resume:
             self._callbacks.check_goes_on(resume.callback_names)
-        self.measures: Measures  # once the clients are there
+        self.measures = Measures(plan, None)
         self._user_level: UserLevelReleases | None = None  # what clips and noises the clients' updates
         self._buffered: BufferedSchedule | None = None  # who trains meanwhile
 
@@ -348,7 +348,7 @@ class FederatedRun:
         with span("opening accounts"):
             accounts = parts.accounts(plan, self.run_id, clients, resume=self._resume, folder=parts.checkpoints)
         parts.on_open(accounts.ledger_url)
-        self.measures = Measures(plan, getattr(grid, "kept", None), plan.task.model())
+        self.measures = Measures(plan, getattr(grid, "kept", None))
         self._user_level, control = self._noise(accounts), self._restored()
         wrapped = WrappedStrategy(self._strategy, plan.config, registry, grid, self._participation)
         transport = None if by_messages else self._together(grid, registry, accounts, control)

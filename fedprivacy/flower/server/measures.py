@@ -7,7 +7,6 @@ deployment clients measure their own records, which is charged (`local-evaluatio
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,12 +80,10 @@ class Measures:
     Attributes:
         plan: the run's plan.
         kept: the vectors that clients simulated in this process keep; None: no client is.
-        template: a model of the task, made once: what `Task.model` reads or draws, it does not read or draw each round.
     """
 
     plan: TrainingPlan
     kept: KeptModels | None
-    template: nn.Module
 
     def model(self, arrays: ArrayRecord, standardise: Standardise | None) -> nn.Module:
         """A model of the task with these parameters, for evaluation.
@@ -95,7 +92,7 @@ class Measures:
             arrays: the global model.
             standardise: the standardisation of inputs before the model; None: none.
         """
-        model = copy.deepcopy(self.template)
+        model = self.plan.task.model()
         model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
         return (model if standardise is None else nn.Sequential(standardise, model)).eval()
 
