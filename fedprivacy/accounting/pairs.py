@@ -111,7 +111,7 @@ class Mixing(NamedTuple):
 class Joining:
     """Probabilities that j of k rows join a Poisson sample: Binomial(k, q), correctly rounded, for each q."""
 
-    rows: IntArray  # each j whose probability counts, with 0 and 1, shape [counts]
+    rows: IntArray  # 0, and each j whose probability counts, with 1 unless it is impossible, shape [counts]
     weights: FloatArray  # its probability, shape [counts, pairs]
     mixing: Mixing  # probabilities that no row and that some row joins, shape [pairs]
     left_out: float = 0.0  # bound on the probability of all other j together
@@ -134,7 +134,8 @@ class Joining:
         joins, all_of_them = sampling_rate.as_integer_ratio()
         stays, whole = all_of_them - joins, all_of_them**rows
         weights = np.array([math.comb(rows, j) * joins**j * stays ** (rows - j) / whole for j in range(rows + 1)])
-        counts = (weights >= _NO_WEIGHT) | (np.arange(rows + 1) <= 1)
+        counts = weights >= _NO_WEIGHT
+        counts[0], counts[1] = True, weights[1] > 0.0  # else its log is infinite, and the bound on a search's rest NaN
         log_none = rows * math.log1p(-sampling_rate) if stays else -math.inf
         some = np.array([(whole - stays**rows) / whole])
         mixing = Mixing(weights[:1], np.array([log_none]), some, np.log(some))

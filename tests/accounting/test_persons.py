@@ -123,10 +123,12 @@ def test_the_worst_rows_have_the_largest_norm_and_point_one_way(q, sigma, rows):
     assert (deltas(*rows) <= deltas(1.0, 1.0) + 1e-9).all()
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("q", "sigma", "k"),
     [
         (0.01, 1.0, 5),
+        (1.0 - 1e-13, 2.0, 40),
         *exhaustive((1e-6, 0.5, 64), (1.0 - 1e-9, 2.0, 3), (0.02, 3.0, 1024)),
     ],
 )
