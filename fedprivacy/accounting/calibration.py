@@ -21,7 +21,7 @@ import numpy as np
 from fedprivacy.accounting import gdp, pld, rdp
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.estimates import estimate_noise
-from fedprivacy.accounting.histories import extended
+from fedprivacy.accounting.histories import Executed, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -39,9 +39,6 @@ _LARGEST_INVERSE = 26.0  # e to its square is finite
 _DOUBT = 1e-4  # relative difference, ten times the largest, of epsilons by `batch` from those by `pld`
 _MOST_REMEMBERED = 2**16
 _FINEST_RATIO = 1.0 + 1e-9  # ratio of two noise multipliers below which they count as equal
-
-Executed = frozenset[tuple[Event, int]]
-"""A history by whose value something is remembered."""
 
 _Key = TypeVar("_Key")
 _Asked = TypeVar("_Asked")

@@ -18,14 +18,13 @@ from fedprivacy.accounting.calibration import (
     LEAST_NOISE,
     UNLIMITED,
     Calibration,
-    Executed,
     NoiseSearch,
     alone,
     solved,
     step_quota,
 )
 from fedprivacy.accounting.filters import FILTERS, Filter, FixedMechanismFilter, FixedThenAdaptiveFilter
-from fedprivacy.accounting.histories import checked, extended
+from fedprivacy.accounting.histories import Executed, checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import epsilon_text

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from fedprivacy.accounting import RunLimit, shared_noise
 from fedprivacy.accounting.calibration import NoiseSearch, solved
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.histories import Executed
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.plans.standing import Standing
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.values.events import Event, NeighbouringRelation
+from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.wording import count_text
 
 _NAMED = 5
@@ -91,7 +92,7 @@ class Demand:
         Raises:
             ConfigError: lists the first clients whose budget no noise meets.
         """
-        alike: dict[tuple[frozenset[tuple[Event, int]], Allowance, float], list[str]] = {}
+        alike: dict[tuple[Executed, Allowance, float], list[str]] = {}
         for client_id, standing in standings.items():
             alike.setdefault((*standing.alike, rates[client_id]), []).append(client_id)
         searches = [self._search(Standing(dict(past), allowance), rate) for past, allowance, rate in alike]
