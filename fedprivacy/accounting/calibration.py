@@ -12,16 +12,16 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedprivacy.accounting import gdp, pld, rdp
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.estimates import estimate_noise
-from fedprivacy.accounting.histories import extended
+from fedprivacy.accounting.histories import Executed, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -39,6 +39,10 @@ _LARGEST_INVERSE = 26.0  # e to its square is finite
 _DOUBT = 1e-4  # relative difference, ten times the largest, of epsilons by `batch` from those by `pld`
 _MOST_REMEMBERED = 2**16
 _FINEST_RATIO = 1.0 + 1e-9  # ratio of two noise multipliers below which they count as equal
+
+_Key = TypeVar("_Key")
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 def noise_multiplier(
@@ -64,10 +68,8 @@ def noise_multiplier(
         ValueError: the budget is infinite, is spent, is met without noise, or is missed with a noise multiplier of
             10^4; or `sampling_rate` or `steps` is out of range, or the past has another relation.
     """
-    (found,) = noise_multipliers([Calibration(budget, sampling_rate, steps, relation, past or None)])
-    if isinstance(found, ValueError):
-        raise ValueError(*found.args)
-    return found
+    executed = frozenset((past or {}).items())
+    return alone(noise_multipliers([Calibration(budget, sampling_rate, steps, relation, executed)]))
 
 
 class Calibration(NamedTuple):
@@ -77,7 +79,7 @@ class Calibration(NamedTuple):
     sampling_rate: float
     steps: int
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
-    past: History | None = None
+    past: Executed = frozenset()
 
     @property
     def setting(self) -> str:
@@ -89,13 +91,14 @@ class Calibration(NamedTuple):
 
     def history(self, noise: float) -> History:
         """The past and the releases with this noise multiplier."""
-        return extended(self.past, PoissonSampledGaussian(self.sampling_rate, noise, self.relation), self.steps)
+        event = PoissonSampledGaussian(self.sampling_rate, noise, self.relation)
+        return extended(dict(self.past), event, self.steps)
 
     def before(self) -> float:
         """Return the epsilon of the past; raise a `ValueError` where no noise is enough or none can be sought."""
         check_solvable(self.budget, self.steps)
         self.history(1.0)  # refuses what is out of range
-        before = pld.epsilon(self.past, self.budget.delta) if self.past else 0.0
+        before = pld.epsilon(dict(self.past), self.budget.delta)
         if before >= self.budget.epsilon:
             raise ValueError(f"{self.setting}, and the past alone has spent {before:.6g}; choose a larger epsilon.")
         return before
@@ -104,71 +107,89 @@ class Calibration(NamedTuple):
 def noise_multipliers(calibrations: Sequence[Calibration]) -> list[float | ValueError]:
     """Return the noise multiplier for each calibration, or the error, that `noise_multiplier` returns or raises.
 
-    Each is the same in any company; hundreds take a fraction of the time that they take one by one. Those without a
-    past are remembered.
+    Each is the same in any company; hundreds take a fraction of the time that they take one by one, and what was found
+    is remembered.
 
     >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-5)
     >>> found = noise_multipliers([Calibration(budget, rate, 1_000) for rate in (0.01, 0.02, 0.03)])
     >>> [round(noise, 2) for noise in found if isinstance(noise, float)]
     [0.96, 1.48, 2.06]
     """
-    calibrations = [one._replace(past=one.past or None) for one in calibrations]
-    found = {place: REMEMBERED[one] for place, one in enumerate(calibrations) if not one.past and one in REMEMBERED}
-    before: dict[int, float] = {}
-    for place, calibration in enumerate(calibrations):
-        if place not in found:
+    found: dict[Calibration, float | ValueError] = {one: REMEMBERED[one] for one in calibrations if one in REMEMBERED}
+    before: dict[Calibration, float] = {}
+    for calibration in dict.fromkeys(calibrations):
+        if calibration not in found:
             try:
-                before[place] = calibration.before()
+                before[calibration] = calibration.before()
             except ValueError as problem:
-                found[place] = problem
-    solved = _solved([calibrations[place] for place in before], list(before.values()))
-    found |= {place: _checked(calibrations[place], noise) for place, noise in zip(before, solved, strict=True)}
+                found[calibration] = problem
+    guesses = _guessed_noise(before)
+    searches = {one: _noise(one, guess, slope) for one, guess, slope in zip(before, *guesses, strict=True)}
+    found |= _side_by_side(searches, _costs)
     if len(REMEMBERED) > _MOST_REMEMBERED:
         REMEMBERED.clear()
-    REMEMBERED.update((calibrations[place], found[place]) for place in before if not calibrations[place].past)
-    return [found[place] for place in range(len(calibrations))]
+    REMEMBERED.update((one, noise) for one in before if isinstance(noise := found[one], float))
+    return [found[calibration] for calibration in calibrations]
 
 
-REMEMBERED: dict[Calibration, float | ValueError] = {}
-"""Noise multipliers of calibrations without a past."""
+REMEMBERED: dict[Calibration, float] = {}
+"""Noise multipliers that solve calibrations."""
+
+NoiseSearch = Generator[Calibration, float, float]
+"""Search for a noise multiplier: it yields calibrations, and is sent the noise multipliers that solve them."""
 
 
-def _solved(calibrations: Sequence[Calibration], before: Sequence[float]) -> list[float]:
-    """Return noise multipliers of calibrations whose pasts cost so much: infinite where none is enough."""
-    guesses = _guessed_noise(calibrations, before)
-    searches = [
-        _search(one.budget.epsilon, (LEAST_NOISE, MOST_NOISE), guess, slope, doubt=0.0 if one.past else _DOUBT)
-        for one, guess, slope in zip(calibrations, *guesses, strict=True)
-    ]
-    trials = {place: next(search) for place, search in enumerate(searches)}
-    found = [math.inf] * len(searches)
-    while trials:
-        costs = _costs([calibrations[place] for place in trials], list(trials.values()))
-        for place, cost in zip(list(trials), costs, strict=True):
+def solved(searches: Sequence[NoiseSearch]) -> list[float | ValueError]:
+    """Return the noise multiplier, or the error, with which each search ends; calibrations are solved together."""
+    found = _side_by_side(dict(enumerate(searches)), lambda asked: noise_multipliers(list(asked.values())))
+    return [found[place] for place in range(len(searches))]
+
+
+def alone(found: Sequence[float | ValueError]) -> float:
+    """Return the one number that was found, or raise the one error."""
+    (one,) = found
+    if isinstance(one, ValueError):
+        raise one
+    return one
+
+
+def _side_by_side(
+    searches: Mapping[_Key, Generator[_Asked, _Answer, float]],
+    answers: Callable[[Mapping[_Key, _Asked]], Iterable[_Answer | ValueError]],
+) -> dict[_Key, float | ValueError]:
+    """Run searches to their ends; what they ask at a time is answered together."""
+    found: dict[_Key, float | ValueError] = {}
+    replies: dict[_Key, Any] = dict.fromkeys(searches)
+    while replies:
+        asked: dict[_Key, _Asked] = {}
+        for key, reply in replies.items():
             try:
-                trials[place] = searches[place].send(cost)
+                ask = searches[key].throw if isinstance(reply, ValueError) else searches[key].send
+                asked[key] = ask(reply)
             except StopIteration as end:
-                found[place] = end.value
-                del trials[place]
+                found[key] = end.value
+            except ValueError as problem:
+                found[key] = problem
+        replies = dict(zip(asked, answers(asked), strict=True))
     return found
 
 
-def _costs(calibrations: Sequence[Calibration], noises: Sequence[float]) -> list[float]:
+def _costs(noises: Mapping[Calibration, float]) -> list[float]:
     """Return epsilons of calibrations with these noise multipliers: together where there is no past."""
-    histories = [one.history(noise) for one, noise in zip(calibrations, noises, strict=True)]
-    costs = {
-        place: pld.epsilon(histories[place], one.budget.delta) for place, one in enumerate(calibrations) if one.past
-    }
-    together = [place for place in range(len(histories)) if place not in costs]
+    histories = {one: one.history(noise) for one, noise in noises.items()}
+    costs = {one: pld.epsilon(histories[one], one.budget.delta) for one in noises if one.past}
+    together = [one for one in noises if not one.past]
     composer = BatchComposer()
-    counts = composer.counts([histories[place] for place in together])
-    epsilons = composer.epsilons(counts, np.array([calibrations[place].budget.delta for place in together]))
+    counts = composer.counts([histories[one] for one in together])
+    epsilons = composer.epsilons(counts, np.array([one.budget.delta for one in together]))
     costs |= zip(together, epsilons.tolist(), strict=True)
-    return [costs[place] for place in range(len(histories))]
+    return [costs[one] for one in noises]
 
 
-def _guessed_noise(calibrations: Sequence[Calibration], before: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Guess noise multipliers, and the slopes of log epsilon by their logarithms."""
+def _guessed_noise(before: Mapping[Calibration, float]) -> tuple[list[float], list[float]]:
+    """Guess noise multipliers of calibrations whose pasts cost so much, and the slopes of log epsilon by their
+    logarithms.
+    """
     settings = [
         (
             _AIM * one.budget.epsilon,
@@ -177,22 +198,24 @@ def _guessed_noise(calibrations: Sequence[Calibration], before: Sequence[float])
             one.steps,
             gdp.gaussian_mu(spent, one.budget.delta) ** 2 if spent > 0.0 else 0.0,
         )
-        for one, spent in zip(calibrations, before, strict=True)
+        for one, spent in before.items()
     ]
     noises, slopes = estimate_noise(*np.array(settings, dtype=np.float64).reshape(-1, 5).T)
-    sensitivities = [PoissonSampledGaussian(1.0, 1.0, one.relation).sensitivity for one in calibrations]
+    sensitivities = [PoissonSampledGaussian(1.0, 1.0, one.relation).sensitivity for one in before]
     return (noises * sensitivities).tolist(), slopes.tolist()
 
 
-def _checked(calibration: Calibration, noise: float) -> float | ValueError:
-    """Return a noise multiplier, or the error if it is none."""
+def _noise(calibration: Calibration, guess: float, slope: float) -> Generator[float, float, float]:
+    """Search a calibration's noise multiplier: `_search` from a guess, with an error where there is none."""
+    doubt = 0.0 if calibration.past else _DOUBT
+    noise = yield from _search(calibration.budget.epsilon, (LEAST_NOISE, MOST_NOISE), guess, slope, doubt)
     if math.isinf(noise):
-        return ValueError(
+        raise ValueError(
             f"{calibration.setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger "
             "epsilon, fewer steps or a smaller sampling_rate."
         )
     if noise <= LEAST_NOISE:
-        return ValueError(
+        raise ValueError(
             f"{calibration.setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
             "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
         )
@@ -222,13 +245,13 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
 
     root = math.sqrt(steps * math.expm1(min(1.0 / noise_multiplier, _LARGEST_INVERSE) ** 2))
     search = _search(budget.epsilon, (1.0, _RAREST), root / _mu_left(budget, before), slope=-1.0)
-    inverse = next(search)
-    try:
-        while True:
+
+    def costs(inverses: Mapping[None, float]) -> Iterator[float]:
+        for inverse in inverses.values():
             sampled = replace(event, sampling_rate=min(1.0, 1.0 / inverse))
-            inverse = search.send(pld.epsilon(extended(past, sampled, steps), budget.delta))
-    except StopIteration as end:
-        inverse = float(end.value)
+            yield pld.epsilon(extended(past, sampled, steps), budget.delta)
+
+    inverse = alone(list(_side_by_side({None: search}, costs).values()))
     if math.isinf(inverse):
         raise ValueError(
             f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps with a noise multiplier of "

@@ -32,8 +32,10 @@ from fedprivacy.accounting.calibration import (
     MOST_NOISE,
     UNLIMITED,
     Calibration,
+    NoiseSearch,
+    alone,
     check_solvable,
-    noise_multiplier,
+    solved,
     step_quota,
 )
 from fedprivacy.accounting.gdp import gaussian_mu
@@ -139,15 +141,17 @@ class FixedMechanismFilter:
             MechanismChanged: `past` holds other sampling rates, or another relation.
             ValueError: as `calibration.noise_multiplier`.
         """
+        return alone(solved([self.noise_search(sampling_rate, steps, relation, past, least)]))
+
+    def noise_search(
+        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
+    ) -> NoiseSearch:
+        """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
         if repeated := _repeated(past, sampling_rate, relation):
             return repeated.noise_multiplier
         if executed := checked(past):
             self.quota(executed, PoissonSampledGaussian(sampling_rate, least, relation))  # refuses, and says why
-        return max(noise_multiplier(self.budget, sampling_rate, steps, relation), least)
-
-    def calibration(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> Calibration:
-        """Return the calibration that `noise_multiplier` needs after an empty past."""
-        return Calibration(self.budget, sampling_rate, steps, relation)
+        return max((yield Calibration(self.budget, sampling_rate, steps, relation)), least)
 
 
 @lru_cache(maxsize=2**20)
@@ -387,11 +391,17 @@ class FixedThenAdaptiveFilter:
             MechanismChanged: see `quota`.
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
+        return alone(solved([self.noise_search(sampling_rate, steps, relation, past, least)]))
+
+    def noise_search(
+        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
+    ) -> NoiseSearch:
+        """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
         executed = checked(past)
         if sampling_rate == 1.0 and _only_gaussians(executed):
             return self._of_gaussians.noise_multiplier(sampling_rate, steps, relation, executed, least)
         if not executed:
-            return self._of_one.noise_multiplier(sampling_rate, steps, relation, least=least)
+            return (yield from self._of_one.noise_search(sampling_rate, steps, relation, executed, least))
         repeated = _repeated(past, sampling_rate, relation)
         if repeated is None or repeated.noise_multiplier < least or self._of_one.quota(past, repeated) < steps:
             return self._of_several.noise_multiplier(sampling_rate, steps, relation, past, least)
@@ -400,10 +410,6 @@ class FixedThenAdaptiveFilter:
         except ValueError:  # no budget is left for another mechanism
             return repeated.noise_multiplier
         return min(repeated.noise_multiplier, other)
-
-    def calibration(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> Calibration:
-        """Return the calibration that `noise_multiplier` needs after an empty past, if it samples."""
-        return self._of_one.calibration(sampling_rate, steps, relation)
 
     @property
     def _of_one(self) -> FixedMechanismFilter:

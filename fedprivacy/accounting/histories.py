@@ -14,6 +14,9 @@ import scipy
 
 from fedprivacy.values.events import Event, History, TruncatedPoissonSampledGaussian
 
+Executed = frozenset[tuple[Event, int]]
+"""A history by whose value something is remembered."""
+
 _ROUND_UP = 1.0 + 1e-6  # far above the error of the binomial tail measured against 50-digit arithmetic
 
 

@@ -12,8 +12,8 @@ import enum
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 import scipy
@@ -65,8 +65,9 @@ class Masses:
             self.below + other.below, self.inside + other.inside, self.above + other.above, self.error + other.error
         )
 
-    def times(self, weights: FloatArray, of_cells: FloatArray) -> Masses:
-        """Return a share of these masses: `weights` of the distributions, and of the distribution of each cell."""
+    def times(self, weights: FloatArray, lengths: IntArray) -> Masses:
+        """Return a share of each distribution's masses, by weights; `lengths` are the numbers of their losses."""
+        of_cells = _repeated(weights, lengths)[-self.inside.size :]
         return Masses(weights * self.below, of_cells * self.inside, weights * self.above, of_cells * self.error)
 
     def reversed(self) -> Masses:
@@ -101,50 +102,55 @@ class Mixing(NamedTuple):
         with np.errstate(divide="ignore"):
             return cls(1.0 - sampling_rates, np.log1p(-sampling_rates), sampling_rates, np.log(sampling_rates))
 
+    def repeat(self, lengths: IntArray | int) -> Mixing:
+        """Return each pair's probabilities for all its losses."""
+        return Mixing(*(_repeated(each, lengths) for each in self))
+
 
 @dataclass(frozen=True, eq=False)
 class Joining:
-    """Probabilities that j of k rows join a Poisson sample: Binomial(k, q), correctly rounded."""
+    """Probabilities that j of k rows join a Poisson sample: Binomial(k, q), correctly rounded, for each q."""
 
-    rows: IntArray  # each j whose probability counts, with 0 and 1, shape [counts]
-    weights: FloatArray  # its probability, shape [counts]
-    some: float  # probability that at least one row joins
-    log_none: float  # log of the probability that no row joins
-    left_out: float  # bound on the probability of all other j together
+    rows: IntArray  # 0, and each j whose probability counts, with 1 unless it is impossible, shape [counts]
+    weights: FloatArray  # its probability, shape [counts, pairs]
+    mixing: Mixing  # probabilities that no row and that some row joins, shape [pairs]
+    left_out: float = 0.0  # bound on the probability of all other j together
 
     @functools.cached_property
     def log_weights(self) -> FloatArray:
-        """Logs of the probabilities of j > 0 rows, given that some row joins, shape [counts - 1, 1]."""
-        return np.asarray(np.log(self.weights[1:, None]) - np.log(self.some))
+        """Logs of the probabilities of j > 0 rows, given that some row joins, shape [counts - 1, pairs, 1]."""
+        return np.asarray(np.log(self.weights[1:]) - self.mixing.log_some)[..., None]
 
-    @functools.cached_property
-    def mixing(self) -> Mixing:
-        """Probabilities that no row and that some row joins."""
-        none, some = self.weights[:1], np.array([self.some])
-        return Mixing(none, np.array([self.log_none]), some, np.log(some))
+    @classmethod
+    def of_one_row(cls, sampling_rates: FloatArray) -> Joining:
+        """Compute the probabilities for one row and several rates."""
+        mixing = Mixing.of_one_row(sampling_rates)
+        return cls(np.arange(2), np.stack([mixing.none, mixing.some]), mixing)
 
     @classmethod
     @functools.lru_cache(maxsize=1024)
-    def of(cls, sampling_rate: float, rows: int = 1) -> Joining:
+    def of(cls, sampling_rate: float, rows: int) -> Joining:
         """Compute the probabilities for k rows, each of which joins with probability `sampling_rate`."""
         joins, all_of_them = sampling_rate.as_integer_ratio()
         stays, whole = all_of_them - joins, all_of_them**rows
         weights = np.array([math.comb(rows, j) * joins**j * stays ** (rows - j) / whole for j in range(rows + 1)])
-        counts = (weights >= _NO_WEIGHT) | (np.arange(rows + 1) <= 1)
+        counts = weights >= _NO_WEIGHT
+        counts[0], counts[1] = True, weights[1] > 0.0  # else its log is infinite, and the bound on a search's rest NaN
         log_none = rows * math.log1p(-sampling_rate) if stays else -math.inf
-        left_out = _NO_WEIGHT * float((~counts).sum())
-        return cls(np.flatnonzero(counts), weights[counts], (whole - stays**rows) / whole, log_none, left_out)
+        some = np.array([(whole - stays**rows) / whole])
+        mixing = Mixing(weights[:1], np.array([log_none]), some, np.log(some))
+        return cls(np.flatnonzero(counts), weights[counts, None], mixing, _NO_WEIGHT * float((~counts).sum()))
 
 
-@dataclass(frozen=True, slots=True)
-class SampledGaussian:
-    """The pair P = sum_j b_j N(j, s^2), Q = N(0, s^2), b = Binomial(k, q).
+@dataclass(frozen=True, eq=False)
+class SampledGaussians:
+    """Pairs P = sum_j b_j N(j, s^2), Q = N(0, s^2), b = Binomial(k, q): several for k = 1, else one.
 
     For k = 1, P is (1 - q) N(0, s^2) + q N(1, s^2). The loss increases with the outcome, for every k.
     """
 
-    sampling_rate: float  # q, in (0, 1]
-    noise: float  # s > 0
+    sampling_rate: FloatArray  # q, in (0, 1], shape [pairs]
+    noise: FloatArray  # s > 0, shape [pairs]
     rows: int = 1  # k >= 1
 
     @property
@@ -152,46 +158,69 @@ class SampledGaussian:
         """Largest loss: infinite."""
         return math.inf
 
-    def support(self, reach: float) -> tuple[float, float]:
+    def take(self, places: IntArray) -> SampledGaussians:
+        """Select pairs."""
+        return SampledGaussians(self.sampling_rate[places], self.noise[places], self.rows)
+
+    def support(self, reach: float) -> FloatArray:
         """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of any
-        component.
+        component, shape [2, pairs].
         """
-        low, high = self._losses(np.array([-reach * self.noise, self._joining.rows[-1] + reach * self.noise]))
-        return float(low), float(high)
+        last = float(self._joining.rows[-1])
+        return self._losses(np.stack([-reach * self.noise, last + reach * self.noise], axis=1)).T
 
-    def deviation(self, direction: Direction) -> float:
-        """Return the standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
-        z = np.linspace(-9.0, 9.0, 181)
-        weights, x = np.exp(-0.5 * z**2), z * self.noise
-        if direction is Direction.REMOVE:
-            weights = np.multiply.outer(self._joining.weights, weights).ravel()
-            x = np.add.outer(self._joining.rows, x).ravel()
-        return _weighted_deviation(self._losses(x), weights)
+    def deviations(self) -> FloatArray:
+        """Return the standard deviations of the loss under P and, with the opposite sign, under Q, in nats, to a few
+        digits, shape [2, pairs].
+        """
+        z, joining = np.linspace(-9.0, 9.0, 181), self._joining
+        x = np.add(joining.rows[:, None], np.multiply.outer(self.noise, z)[:, None], dtype=np.float64)
+        losses = self._losses(x.reshape(self.noise.size, -1))
+        weights = np.multiply.outer(joining.weights.T, np.exp(-0.5 * z**2))
+        of_p = _weighted_deviations(losses, weights.reshape(losses.shape))
+        return np.stack([of_p, _weighted_deviations(losses[:, : z.size], np.exp(-0.5 * z**2))])
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
-        """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
-        if self.rows == 1:
-            return SampledGaussians.of([self]).masses(losses, np.zeros(1, dtype=np.int64))
-        outcomes, slack = self.outcomes(losses)
-        joining, half, first = self._joining, 0.5 / self.noise, np.zeros(1, dtype=np.int64)
-        base = _normal_masses(outcomes, np.array(half), first)
-        mixture = base.times(joining.weights[0], joining.weights[0])
-        for j, weight in zip(joining.rows[1:].tolist(), joining.weights[1:], strict=True):
-            mixture = mixture.plus(_normal_masses(outcomes, np.array((1 - 2 * j) * half), first).times(weight, weight))
-        sums = ROUNDING * (joining.rows.size - 2) * mixture.inside  # rounding of further sums
-        above = mixture.above + joining.left_out
-        return Masses(mixture.below, mixture.inside, above, mixture.error + sums), base, np.array([slack])
+    def widths(self, losses: FloatArray, firsts: IntArray) -> FloatArray:
+        """Return, for each loss and the next, the distance of their outcomes, in deviations of the noise, times one
+        more than that of the farther outcome from the farthest mean.
+        """
+        outcomes, _ = self.outcomes(losses, firsts)
+        farthest = np.abs(outcomes) + _repeated((self.rows - 0.5) / self.noise, _lengths(losses, firsts))
+        with np.errstate(invalid="ignore"):
+            return np.asarray((outcomes[1:] - outcomes[:-1]) * (1.0 + np.maximum(farthest[1:], farthest[:-1])))
 
-    def outcomes(self, losses: FloatArray) -> tuple[FloatArray, float]:
+    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
+        """Return masses of P and of Q between the increasing losses of each pair, which begin at each of `firsts`.
+
+        Also returns bounds on the errors of those losses, in nats, shape [pairs].
+        """
+        outcomes, slack = self.outcomes(losses, firsts)
+        lengths, joining, half = _lengths(losses, firsts), self._joining, 0.5 / self.noise
+        base = _normal_masses(outcomes, _repeated(half, lengths), firsts)
+        mixture = base.times(joining.weights[0], lengths)
+        for j, weights in zip(joining.rows[1:].tolist(), joining.weights[1:], strict=True):
+            component = _normal_masses(outcomes, _repeated((1 - 2 * j) * half, lengths), firsts)
+            mixture = mixture.plus(component.times(weights, lengths))
+        if self.rows > 1:
+            sums = ROUNDING * (joining.rows.size - 2) * mixture.inside  # rounding of further sums
+            mixture = replace(mixture, above=mixture.above + joining.left_out, error=mixture.error + sums)
+        return mixture, base, slack
+
+    def outcomes(self, losses: FloatArray, firsts: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return the outcomes x at which the loss takes the given values, as (x - 1/2) / s, shape [losses].
 
-        Also returns a bound, in nats, on the distance of the exact loss at a returned outcome from the wanted one.
+        Also returns bounds, in nats, on the distance of the exact losses at returned outcomes from the wanted ones,
+        shape [pairs].
         """
-        slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self._joining.some) + (1.0 / self.noise) ** 2)
+        lengths, mixing = _lengths(losses, firsts), self._joining.mixing
+        largest = np.maximum(np.abs(losses[firsts]), np.abs(losses[firsts + lengths - 1]))
+        slack = ROUNDING * (1.0 + largest - mixing.log_some + (1.0 / self.noise) ** 2)
+        log_ratios = unmixed(mixing.repeat(lengths), losses)
         if self.rows == 1:
-            return SampledGaussians.of([self]).outcomes(losses, np.zeros(1, dtype=np.int64)), float(slack)
-        x, left = self._solved(unmixed(self._joining.mixing, losses))
-        return (x - 0.5) / self.noise, float(slack) + left
+            log_ratios *= _repeated(self.noise, lengths)
+            return log_ratios, slack
+        x, left = self._solved(log_ratios)
+        return (x - 0.5) / self.noise, slack + left
 
     def _solved(self, log_ratios: FloatArray) -> tuple[FloatArray, float]:
         """Return the outcomes with the given losses of P given that some row joins, shape [losses], by Newton's method.
@@ -202,111 +231,59 @@ class SampledGaussian:
         """
         x, left = np.full(log_ratios.shape, -np.inf), 0.0
         possible = np.flatnonzero(log_ratios > -np.inf)
+        j, log_weights, square = self._joining.rows[1:, None, None], self._joining.log_weights, self.noise**2
         for part in np.array_split(possible, 1 + possible.size * self._joining.rows.size // _AT_ONCE):
-            wanted, j = log_ratios[part], self._joining.rows[1:, None]
-            found = np.min(((wanted - self._log_weights) * self.noise**2 + 0.5 * j**2) / j, axis=0)
+            wanted = log_ratios[part]
+            found = np.min(((wanted - log_weights) * square + 0.5 * j**2) / j, axis=0)
             for _ in range(_MOST_NEWTON_STEPS):
                 terms = self._terms(found)
                 reached = np.logaddexp.reduce(terms, axis=0)
                 shares = np.exp(terms - reached)
-                sizes = (shares * (np.abs(self._log_weights) + j * (np.abs(found) + j) / self.noise**2)).sum(axis=0)
+                sizes = (shares * (np.abs(log_weights) + j * (np.abs(found) + j) / square)).sum(axis=0)
                 excess = reached - wanted
                 if (np.abs(excess) <= ROUNDING * sizes).all():
                     break
-                found = found - excess * self.noise**2 / (shares * j).sum(axis=0)
-            x[part] = found
+                found = found - excess * square / (shares * j).sum(axis=0)
+            x[part] = found[0]
             left = max(left, float((np.abs(excess) + ROUNDING * sizes).max(initial=0.0)))
         return x, left
 
     def _losses(self, x: FloatArray) -> FloatArray:
+        """Compute the losses of each pair's outcomes, shape [pairs, outcomes]."""
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            return mixed(self._joining.mixing, np.logaddexp.reduce(self._terms(x), axis=0))
+            log_ratios = np.logaddexp.reduce(self._terms(x), axis=0)
+            return mixed(self._joining.mixing.repeat(x.shape[1]), log_ratios.ravel()).reshape(x.shape)
 
     def _terms(self, x: FloatArray) -> FloatArray:
         """Return logs of the density ratios of P's components j > 0, with their weights given that some row joins,
-        shape [components, outcomes].
+        shape [components, pairs, outcomes].
         """
-        j = self._joining.rows[1:, None].astype(np.float64)
-        return np.asarray(self._log_weights + (2.0 * j * x - j**2) / (2.0 * np.float64(self.noise) ** 2))
+        j = self._joining.rows[1:, None, None].astype(np.float64)
+        return np.asarray(self._joining.log_weights + (2.0 * j * x - j**2) / (2.0 * self.noise[:, None] ** 2))
 
-    @property
-    def _log_weights(self) -> FloatArray:
-        return self._joining.log_weights
-
-    @property
+    @functools.cached_property
     def _joining(self) -> Joining:
-        return Joining.of(self.sampling_rate, self.rows)
+        if self.rows == 1:
+            return Joining.of_one_row(self.sampling_rate)
+        return Joining.of(float(self.sampling_rate[0]), self.rows)
 
 
-class SampledGaussians(NamedTuple):
-    """Several pairs of one row, each P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
+class _Alone:
+    """Base of a pair that is computed alone, with a density that is no sampled Gaussian's."""
 
-    sampling_rate: FloatArray  # shape [pairs]
-    noise: FloatArray  # shape [pairs]
+    __slots__ = ()
 
-    @classmethod
-    def of(cls, pairs: Sequence[SampledGaussian]) -> SampledGaussians:
-        """Stack pairs."""
-        return cls(np.array([one.sampling_rate for one in pairs]), np.array([one.noise for one in pairs]))
-
-    def take(self, places: IntArray) -> SampledGaussians:
-        """Select pairs."""
-        return SampledGaussians(self.sampling_rate[places], self.noise[places])
-
-    def support(self, reach: float) -> tuple[FloatArray, FloatArray]:
-        """Return the smallest and largest losses, as `SampledGaussian.support` does, each of shape [pairs]."""
-        low, high = self._losses(np.stack([-reach * self.noise, 1.0 + reach * self.noise], axis=1)).T
-        return low, high
-
-    def deviations(self) -> FloatArray:
-        """Return the deviations of the loss, as `SampledGaussian.deviation` does, the smaller of both directions."""
-        z = np.linspace(-9.0, 9.0, 181)
-        density, joins = np.exp(-0.5 * z**2), self.sampling_rate[:, None]
-        x = np.multiply.outer(self.noise, z)
-        added, joined = self._losses(x), self._losses(1.0 + x)
-        weights = np.concatenate([(1.0 - joins) * density, joins * density], axis=1)
-        removed = _weighted_deviations(np.concatenate([added, joined], axis=1), weights)
-        return np.minimum(_weighted_deviations(added, np.broadcast_to(density, added.shape)), removed)
-
-    def _losses(self, x: FloatArray) -> FloatArray:
-        """Compute the loss of outcomes x of each pair, shape [pairs, outcomes]."""
-        mixing = Mixing(*(each.repeat(x.shape[1]) for each in Mixing.of_one_row(self.sampling_rate)))
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            log_ratios = (2.0 * x - 1.0) / (2.0 * self.noise[:, None] ** 2)
-        return mixed(mixing, log_ratios.ravel()).reshape(x.shape)
+    def take(self, places: IntArray) -> Self:
+        """Select the pair."""
+        return self
 
     def widths(self, losses: FloatArray, firsts: IntArray) -> FloatArray:
-        """Return, for each loss and the next, how far apart their outcomes are: see `_widths`."""
-        lengths = np.diff(np.append(firsts, losses.size))
-        return _widths(self.outcomes(losses, firsts), (0.5 / self.noise).repeat(lengths))
-
-    def outcomes(self, losses: FloatArray, firsts: IntArray) -> FloatArray:
-        """Return outcomes as `SampledGaussian.outcomes` does; the losses of a pair begin at each of `firsts`."""
-        lengths = np.diff(np.append(firsts, losses.size))
-        mixing = Mixing(*(each.repeat(lengths) for each in Mixing.of_one_row(self.sampling_rate)))
-        log_ratios = unmixed(mixing, losses)
-        log_ratios *= self.noise.repeat(lengths)
-        return log_ratios
-
-    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
-        """Return masses of P and of Q between the increasing losses of each pair, which begin at each of `firsts`.
-
-        Also returns bounds on the errors of those losses, in nats, shape [pairs].
-        """
-        lasts = np.append(firsts[1:], losses.size) - 1
-        lengths = lasts - firsts + 1
-        outcomes, half = self.outcomes(losses, firsts), (0.5 / self.noise).repeat(lengths)
-        joins = self.sampling_rate.repeat(lengths)[1:]
-        base = _normal_masses(outcomes, half, firsts)
-        mixture = base.times(1.0 - self.sampling_rate, 1.0 - joins)
-        mixture = mixture.plus(_normal_masses(outcomes, -half, firsts).times(self.sampling_rate, joins))
-        largest = np.maximum(np.abs(losses[firsts]), np.abs(losses[lasts]))
-        slack = ROUNDING * (1.0 + largest - np.log(self.sampling_rate) + (1.0 / self.noise) ** 2)
-        return mixture, base, slack
+        """Return NaN for each cell, see `SampledGaussians.widths`: the loss does not follow from one outcome."""
+        return np.full(losses.size - 1, np.nan)
 
 
 @dataclass(frozen=True, slots=True)
-class SubsampledGaussian:
+class SubsampledGaussian(_Alone):
     """The pair whose hockey-stick divergences bound those of a sum over a fixed-size sample, see its event.
 
     With A = N(0, s^2), B = N(1, s^2) and M = (1 - g) A + g B: its losses above 0 are those of (M, A), its losses below
@@ -316,43 +293,43 @@ class SubsampledGaussian:
     is its own mirror image.
     """
 
-    sampling_rate: float  # g, in (0, 1]
-    noise: float  # s, standard deviation of the noise over twice the clipping norm, > 0
+    poisson: SampledGaussians  # (M, A), one pair; its s is the noise's deviation over twice the clipping norm
+
+    @property
+    def noise(self) -> FloatArray:
+        """The s above, shape [1]."""
+        return self.poisson.noise
 
     @property
     def largest_loss(self) -> float:
         """Largest loss: infinite."""
         return math.inf
 
-    def support(self, reach: float) -> tuple[float, float]:
+    def support(self, reach: float) -> FloatArray:
         """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either
-        component.
+        component, shape [2, 1].
         """
-        _, high = self._poisson.support(reach)
-        return -high, high
+        _, high = self.poisson.support(reach)
+        return np.stack([-high, high])
 
-    def deviation(self, direction: Direction) -> float:
-        """Return the standard deviation of the loss under P, in nats: about as large as that of (M, A)."""
-        return self._poisson.deviation(Direction.REMOVE)
+    def deviations(self) -> FloatArray:
+        """Return the standard deviation of the loss, in nats, about as large as that of (M, A), twice: shape [2, 1]."""
+        return self.poisson.deviations()[[0, 0]]
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
+    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, of which the middle one is 0."""
-        mixture, base, slack = self._poisson.masses(losses)
+        mixture, base, slack = self.poisson.masses(losses, firsts)
         zero = losses.size // 2
-        left = (1.0 - self.sampling_rate) * float(scipy.special.erf(math.sqrt(0.125) / self.noise))
+        left = (1.0 - self.poisson.sampling_rate) * scipy.special.erf(math.sqrt(0.125) / self.noise)
         p, q = mixture.right_of(zero, base.reversed()), base.right_of(zero, mixture.reversed())
         for masses in (p, q):
-            masses.inside[zero] += left
-            masses.error[zero] += ROUNDING * left
+            masses.inside[zero] += left[0]
+            masses.error[zero] += ROUNDING * left[0]
         return p, q, slack
-
-    @property
-    def _poisson(self) -> SampledGaussian:
-        return SampledGaussian(self.sampling_rate, self.noise)
 
 
 @dataclass(frozen=True, slots=True)
-class SampledLaplace:
+class SampledLaplace(_Alone):
     """The pair P = (1 - q) Lap(0, b) + q Lap(1, b), Q = Lap(0, b).
 
     Outcomes below 0 and above 1 have the same losses as 0 and 1: two atoms.
@@ -364,26 +341,26 @@ class SampledLaplace:
     @property
     def largest_loss(self) -> float:
         """Largest loss, log(1 - q + q e^(1 / b)): that of outcomes above 1 when the record is removed."""
-        return self.support(math.inf)[1] * (1.0 + 1e-12)
+        return float(self.support(math.inf)[1, 0]) * (1.0 + 1e-12)
 
-    def support(self, reach: float) -> tuple[float, float]:
-        """Return the smallest and largest loss, in nats, over all outcomes."""
-        low, high = mixed(Joining.of(self.sampling_rate).mixing, np.array([-1.0, 1.0]) / np.float64(self.noise))
-        return float(low), float(high)
+    def support(self, reach: float) -> FloatArray:
+        """Return the smallest and largest loss, in nats, over all outcomes, shape [2, 1]."""
+        return mixed(self._mixing, np.array([-1.0, 1.0]) / np.float64(self.noise))[:, None]
 
-    def deviation(self, direction: Direction) -> float:
-        """Return the standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
-        losses = np.linspace(*self.support(math.inf), 1025)
+    def deviations(self) -> FloatArray:
+        """Return the standard deviations of the loss, see `SampledGaussians.deviations`, shape [2, 1]."""
+        low, high = self.support(math.inf)[:, 0]
+        losses = np.linspace(low, high, 1025)
         losses[0] -= losses[-1] - losses[0]  # so that the first cell holds the atom
-        p, q, _ = self.masses(losses)
+        p, q, _ = self.masses(losses, np.zeros(1, dtype=np.int64))
         middles = 0.5 * (losses[1:] + losses[:-1])
         middles[0] = losses[1]
-        return _weighted_deviation(middles, (p if direction is Direction.REMOVE else q).inside)
+        return _weighted_deviations(middles, np.stack([p.inside, q.inside]))[:, None]
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
+    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
-        largest, joining = 1.0 / self.noise, Joining.of(self.sampling_rate)
-        log_ratio = unmixed(joining.mixing, losses)
+        largest, mixing = 1.0 / self.noise, self._mixing
+        log_ratio = unmixed(mixing, losses)
         inner = np.clip(log_ratio, -largest, largest)
         atoms = log_ratio < -largest, log_ratio >= largest
         # Mass of Lap(0, b) at losses beyond.
@@ -393,12 +370,16 @@ class SampledLaplace:
         base = Masses(1.0 - above[:1], above[:-1] - above[1:], above[-1:], doubt * (above[:-1] + above[1:]))
         shifted = Masses(below[:1], below[1:] - below[:-1], 1.0 - below[-1:], doubt * (below[:-1] + below[1:]))
         slack = ROUNDING * (1.0 + np.abs(losses).max() - math.log(self.sampling_rate) + largest)
-        stays, joins = joining.weights
-        return base.times(stays, stays).plus(shifted.times(joins, joins)), base, np.array([slack])
+        stays, joins, lengths = mixing.none, mixing.some, _lengths(losses, firsts)
+        return base.times(stays, lengths).plus(shifted.times(joins, lengths)), base, np.array([slack])
+
+    @property
+    def _mixing(self) -> Mixing:
+        return Mixing.of_one_row(np.array([self.sampling_rate]))
 
 
 @dataclass(frozen=True, slots=True)
-class ResponsePair:
+class ResponsePair(_Alone):
     """The pair of randomised response: P gives the first category with 1 - f + f / k, each other with f / k; Q the
     second.
     """
@@ -416,15 +397,15 @@ class ResponsePair:
         """Largest loss, log(1 + k (1 - f) / f): that of the first category."""
         return self._log_odds * (1.0 + 1e-12)
 
-    def support(self, reach: float) -> tuple[float, float]:
-        """Return the smallest and largest loss, in nats, over all answers."""
-        return -self._log_odds, self._log_odds
+    def support(self, reach: float) -> FloatArray:
+        """Return the smallest and largest loss, in nats, over all answers, shape [2, 1]."""
+        return self._losses[[0, -1], None]
 
-    def deviation(self, direction: Direction) -> float:
-        """Return the standard deviation of the loss under P, in nats."""
-        return _weighted_deviation(self._losses, self._probabilities)
+    def deviations(self) -> FloatArray:
+        """Return the standard deviation of the loss, in nats, twice: it is its own mirror image; shape [2, 1]."""
+        return np.full((2, 1), _weighted_deviations(self._losses, self._probabilities))
 
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, FloatArray]:
+    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
         cells = np.searchsorted(losses, self._losses) - 1
         p, q = np.zeros((2, losses.size - 1))
@@ -447,12 +428,14 @@ class ResponsePair:
         return np.array([lie, (self.categories - 2) * lie, 1.0 - self.uniform_probability + lie])
 
 
-Pair = SampledGaussian | SubsampledGaussian | SampledLaplace | ResponsePair
-"""A dominating pair: noise in units of the sensitivity, largest loss, support, deviation and masses."""
+Pairs = SampledGaussians | SubsampledGaussian | SampledLaplace | ResponsePair
+"""Dominating pairs that are computed together, most kinds alone: noise in units of the sensitivity, largest loss,
+support, deviations, widths and masses.
+"""
 
 
 @functools.lru_cache(maxsize=4096)
-def pair(event: Event) -> Pair:
+def pair(event: Event) -> Pairs:
     """Return the pair that dominates one execution of `event`.
 
     Raises:
@@ -460,90 +443,47 @@ def pair(event: Event) -> Pair:
     """
     match event:
         case PoissonSampledGaussian():
-            return SampledGaussian(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+            return _of_one_row([event])
         case RowSampledGaussian():
-            return SampledGaussian(
-                event.sampling_rate, event.noise_multiplier / event.sensitivity, event.rows_per_person
-            )
+            noise = np.array([event.noise_multiplier / event.sensitivity])
+            return SampledGaussians(np.array([event.sampling_rate]), noise, event.rows_per_person)
         case PoissonSampledLaplace():
             return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
         case RandomizedResponse():
             return ResponsePair(event.categories, event.uniform_probability)
         case FixedSizeSampledGaussian():
             sampling_rate = min(math.nextafter(event.sampling_rate, 1.0), 1.0)
-            return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)
+            noise = np.array([event.noise_multiplier / event.sensitivity])
+            return SubsampledGaussian(SampledGaussians(np.array([sampling_rate]), noise))
         case TruncatedPoissonSampledGaussian():
             raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
 
 
-class Alone(NamedTuple):
-    """One pair, as `SampledGaussians` are several."""
-
-    pair: Pair
-
-    def take(self, places: IntArray) -> Alone:
-        """Select the pair."""
-        return self
-
-    def support(self, reach: float) -> tuple[FloatArray, FloatArray]:
-        """Return the smallest and the largest loss, each of shape [1]."""
-        low, high = self.pair.support(reach)
-        return np.array([low]), np.array([high])
-
-    def deviations(self) -> FloatArray:
-        """Return the deviation of the loss, the smaller of both directions, shape [1]."""
-        return np.array([min(self.pair.deviation(direction) for direction in Direction)])
-
-    def widths(self, losses: FloatArray, firsts: IntArray) -> FloatArray:
-        """Return how far apart outcomes are, see `_widths`; NaN if the pair has no density of its own."""
-        if not isinstance(self.pair, SampledGaussian):
-            return np.full(losses.size - 1, np.nan)
-        outcomes, _ = self.pair.outcomes(losses)
-        return _widths(outcomes, np.array((self.pair.rows - 0.5) / self.pair.noise))
-
-    def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
-        """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
-        return self.pair.masses(losses)
-
-
-Stacked = SampledGaussians | Alone
-"""Pairs whose masses are computed together."""
-
-
-def stacked(events: Sequence[Event]) -> Iterator[tuple[IntArray, Stacked]]:
+def stacked(events: Sequence[Event]) -> Iterator[tuple[IntArray, Pairs]]:
     """Yield places of events whose pairs are computed together, and these pairs.
 
     Raises:
         ValueError: an event has no pair.
     """
-    pairs = [pair(event) for event in events]
-    of_one_row = {place: one for place, one in enumerate(pairs) if isinstance(one, SampledGaussian) and one.rows == 1}
-    if of_one_row:
-        yield np.array(list(of_one_row)), SampledGaussians.of(list(of_one_row.values()))
-    for place, one in enumerate(pairs):
-        if place not in of_one_row:
-            yield np.array([place]), Alone(one)
+    together = {place: event for place, event in enumerate(events) if isinstance(event, PoissonSampledGaussian)}
+    if len(together) > 1:
+        yield np.array(list(together)), _of_one_row(list(together.values()))
+    for place, event in enumerate(events):
+        if place not in together or len(together) == 1:
+            yield np.array([place]), pair(event)
 
 
-def _widths(outcomes: FloatArray, offset: FloatArray) -> FloatArray:
-    """Return the distance of each outcome from the next, in deviations of the noise, times one more than that of the
-    farther from the farthest mean; outcomes are counted from a middle, from which the farthest mean has this offset.
-    """
-    farthest = np.abs(outcomes) + offset
-    with np.errstate(invalid="ignore"):
-        return np.asarray((outcomes[1:] - outcomes[:-1]) * (1.0 + np.maximum(farthest[1:], farthest[:-1])))
-
-
-def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:
-    return float(_weighted_deviations(losses[None], weights[None])[0])
+def _of_one_row(events: Sequence[PoissonSampledGaussian]) -> SampledGaussians:
+    noise = np.array([event.noise_multiplier / event.sensitivity for event in events])
+    return SampledGaussians(np.array([event.sampling_rate for event in events]), noise)
 
 
 def _weighted_deviations(losses: FloatArray, weights: FloatArray) -> FloatArray:
-    """Compute the standard deviation of each row."""
-    weights = weights / weights.sum(axis=1, keepdims=True)
+    """Compute standard deviations along the last axis."""
+    weights = weights / weights.sum(axis=-1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):
-        means = (weights * losses).sum(axis=1, keepdims=True)
-        return np.asarray(np.sqrt((weights * (losses - means) ** 2).sum(axis=1)))
+        means = (weights * losses).sum(axis=-1, keepdims=True)
+        return np.asarray(np.sqrt((weights * (losses - means) ** 2).sum(axis=-1)))
 
 
 def mixed(mixing: Mixing, log_ratios: FloatArray) -> FloatArray:
@@ -578,6 +518,16 @@ def unmixed(mixing: Mixing, losses: FloatArray) -> FloatArray:
     return np.where(mixing.log_none == -np.inf, losses, log_ratios)
 
 
+def _lengths(losses: FloatArray, firsts: IntArray) -> IntArray:
+    """Return how many losses there are of each pair; they begin at each of `firsts`."""
+    return np.asarray(np.append(firsts[1:], losses.size) - firsts)
+
+
+def _repeated(numbers: FloatArray, lengths: IntArray | int) -> FloatArray:
+    """Return each pair's number for all its losses; that of one pair alone stands for all of them."""
+    return numbers.repeat(lengths) if numbers.size > 1 else numbers
+
+
 def _at(numbers: FloatArray, places: IntArray) -> FloatArray:
     """Select the numbers of some losses; all losses may share one."""
     return numbers[places] if numbers.size > 1 else numbers
@@ -586,7 +536,8 @@ def _at(numbers: FloatArray, places: IntArray) -> FloatArray:
 def _normal_masses(z: FloatArray, offset: FloatArray, firsts: IntArray) -> Masses:
     """Compute masses of the standard normal distribution at increasing thresholds, z moved by an offset.
 
-    Thresholds of a distribution begin at each of `firsts`; the offset is one, or one for each threshold.
+    Thresholds of a distribution begin at each of `firsts`; the offset is one, of one distribution, or one for each
+    threshold.
     """
     z = z + offset
     distance = np.minimum(np.abs(z), _FARTHEST)
@@ -607,7 +558,6 @@ def _normal_masses(z: FloatArray, offset: FloatArray, firsts: IntArray) -> Masse
     error[middles] += ROUNDING
     between, lasts = firsts[1:] - 1, np.append(firsts[1:], z.size) - 1
     inside[between] = error[between] = 0.0
-    of_each = np.abs(offset) if offset.ndim == 0 else np.abs(offset[firsts])
-    growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + of_each)
+    growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + np.abs(offset[firsts]))
     below, above = scipy.special.ndtr(z[firsts]) * growth, scipy.special.ndtr(-z[lasts]) * growth
     return Masses(below, np.maximum(inside, 0.0, out=inside), above, error)

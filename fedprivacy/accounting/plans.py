@@ -15,7 +15,7 @@ import scipy
 
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import Aligned, FloatArray, IntArray
-from fedprivacy.accounting.pairs import pair, stacked
+from fedprivacy.accounting.pairs import stacked
 from fedprivacy.accounting.privacy_loss import points_per_deviation
 from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
@@ -104,11 +104,11 @@ def _loss_ranges(events: Sequence[Event]) -> FloatArray:
         part = planned[start : start + _RANGED_AT_ONCE]
         for some, pairs in stacked([events[place] for place in part]):
             places = np.array(part)[some]
-            ranges[0, places] = pairs.deviations()
+            ranges[0, places] = pairs.deviations().min(axis=0)
             for row, reach in enumerate(_REACHES, start=1):
                 low, high = pairs.support(reach)
                 ranges[row, places] = np.maximum(high, -low)
-    ranges[3, planned] = [pair(events[place]).largest_loss for place in planned]
+            ranges[3, places] = pairs.largest_loss
     return ranges
 
 

@@ -212,7 +212,7 @@ def _compositions(
 
     The grid is the finest that is worth its time, `coarser` by so many octaves.
     """
-    if min(pair(event).noise for event in history) < _LEAST_NOISE:
+    if min(np.min(pair(event).noise) for event in history) < _LEAST_NOISE:
         return
     reach = _reach(history, delta)
     supports = [support(event, direction, reach) for event in history]

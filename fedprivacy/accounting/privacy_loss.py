@@ -30,7 +30,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Stacked, pair, stacked
+from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Pairs, pair, stacked
 from fedprivacy.values.events import Event
 
 _TILTS_PER_OCTAVE = 3
@@ -80,14 +80,13 @@ class DiscreteLoss:
 @functools.lru_cache(maxsize=1024)
 def deviation(event: Event) -> float:
     """Return the standard deviation of the loss under P, in nats, the smaller of both directions, to a few digits."""
-    ((_, alone),) = stacked([event])
-    return float(alone.deviations()[0])
+    return float(pair(event).deviations().min())
 
 
 @functools.lru_cache(maxsize=1024)
 def support(event: Event, direction: Direction, reach: float) -> tuple[float, float]:
     """Return the smallest and largest loss, in nats, over outcomes within `reach` standard deviations of the noise."""
-    low, high = pair(event).support(reach)
+    low, high = pair(event).support(reach)[:, 0].tolist()
     return (low, high) if direction is Direction.REMOVE else (-high, -low)
 
 
@@ -168,13 +167,13 @@ def discretised(events: Sequence[Event], log2_step: int, reach: float) -> Iterat
         lasts = _MOST_MERGED * np.ceil((np.ceil(high / step) + 1.0) / _MOST_MERGED).astype(np.int64)
         portions = (lasts - firsts).cumsum() // _DISCRETISED_AT_ONCE
         for some in np.split(np.arange(places.size), np.flatnonzero(np.diff(portions)) + 1):
-            few = together.take(some)
+            few = together.take(some) if some.size < places.size else together
             points, starts = _ends_of_cells(few, firsts[some], lasts[some], step)
             p, q, slack = few.masses(points.astype(np.float64) * step, starts)
             yield places[some], DiscreteLosses(p, q, points, starts, step, slack)
 
 
-def _ends_of_cells(pairs: Stacked, firsts: IntArray, lasts: IntArray, step: float) -> tuple[IntArray, IntArray]:
+def _ends_of_cells(pairs: Pairs, firsts: IntArray, lasts: IntArray, step: float) -> tuple[IntArray, IntArray]:
     """Return the grid points between which cells lie, increasing for each pair, from its first to its last; and where
     those of each pair begin.
 

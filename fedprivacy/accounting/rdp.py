@@ -240,7 +240,7 @@ def _answers(events: Sequence[Event], orders: FloatArray) -> FloatArray:
     With e the odds of the truth against another category, l = log e and t the probability of another category,
     A_a - 1 = t (1 - e^-(a - 1) l) (e^(a l) - 1): a product of numbers that are not negative.
     """
-    losses = np.array([[pair(event).support(math.inf)[1]] for event in events])
+    losses = np.stack([pair(event).support(math.inf)[1] for event in events])
     lies = [[event.uniform_probability / event.categories] for event in events if isinstance(event, RandomizedResponse)]
     falling, rising = np.log(-np.expm1((1.0 - orders) * losses)), np.log(-np.expm1(-orders * losses))
     return np.asarray(np.log(np.array(lies)) + falling + orders * losses + rising)

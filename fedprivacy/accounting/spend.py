@@ -9,22 +9,28 @@ on: losses compose like squares, so that the second of two equal spends needs le
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.calibration import LEAST_NOISE, UNLIMITED, Calibration, noise_multiplier, step_quota
+from fedprivacy.accounting.calibration import (
+    LEAST_NOISE,
+    UNLIMITED,
+    Calibration,
+    NoiseSearch,
+    alone,
+    solved,
+    step_quota,
+)
 from fedprivacy.accounting.filters import FILTERS, Filter, FixedMechanismFilter, FixedThenAdaptiveFilter
-from fedprivacy.accounting.histories import checked, extended
+from fedprivacy.accounting.histories import Executed, checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import epsilon_text
 
 MOST_RUNS = 20
 """Maximum number of further runs that are counted; beyond, a plan is a guess."""
-
-_Executed = frozenset[tuple[Event, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,35 +111,30 @@ class RunLimit:
             MechanismChanged: the filter allows no such run after the history before it.
             ValueError: budget and spend are infinite, or no noise is enough: the budget is spent.
         """
+        return alone(solved([self.noise_search(sampling_rate, steps, relation)]))
+
+    def noise_search(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> NoiseSearch:
+        """Search what `noise_multiplier` returns, so that the noise of many runs is solved together."""
         if self.spent:
             raise ValueError(self._why_spent(sampling_rate, steps, relation))
-        return self._least_noise(sampling_rate, steps, relation)
+        return (yield from self._least_noise(sampling_rate, steps, relation))
 
-    def calibrations(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> Iterator[Calibration]:
-        """Yield the calibrations that `noise_multiplier` needs after an empty past: many clients' are solved together.
-
-        They are remembered (see `calibration.noise_multipliers`), and there are none after another past.
-        """
-        if not self.before and sampling_rate < 1.0:
-            if math.isfinite(self.spend):
-                yield Calibration(self.most, sampling_rate, steps, relation)
-            if isinstance(self.kept, FixedMechanismFilter | FixedThenAdaptiveFilter):
-                yield self.kept.calibration(sampling_rate, steps, relation)
-
-    def _least_noise(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
-        least = LEAST_NOISE
+    def _least_noise(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> NoiseSearch:
+        kept, least = self.kept, LEAST_NOISE
         if math.isfinite(self.spend):
-            least = noise_multiplier(self.most, sampling_rate, steps, relation, self.before)
-            if not self.kept.budget.enforced:
+            least = yield Calibration(self.most, sampling_rate, steps, relation, frozenset(self.before.items()))
+            if not kept.budget.enforced:
                 return least
-        return self.kept.noise_multiplier(sampling_rate, steps, relation, self.before, least)
+        if isinstance(kept, FixedMechanismFilter | FixedThenAdaptiveFilter):
+            return (yield from kept.noise_search(sampling_rate, steps, relation, self.before, least))
+        return kept.noise_multiplier(sampling_rate, steps, relation, self.before, least)
 
     def _why_spent(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> str:
         """Name the filter and the noise that bound a spent client, and what helps: more noise only if it does."""
         budget, name = self.kept.budget, next(name for name, kind in FILTERS.items() if kind is type(self.kept))
         executed = "; ".join(sorted(map(str, self.before)))
         try:
-            enough = math.ceil(100 * self._least_noise(sampling_rate, steps, relation)) / 100
+            enough = math.ceil(100 * alone(solved([self._least_noise(sampling_rate, steps, relation)]))) / 100
             helps = self.quota(self.before, PoissonSampledGaussian(sampling_rate, enough, relation)) >= steps
         except ValueError:  # no noise is enough
             helps = False
@@ -164,17 +165,12 @@ def shared_noise(limits: Sequence[RunLimit], sampling_rate: float, steps: int, r
         MechanismChanged: no client's filter allows such a run after what was executed before.
         ValueError: no client can take part: every budget is spent.
     """
-    solved: list[tuple[RunLimit, float]] = []
-    problems: list[ValueError] = []
-    for limit in limits:
-        try:
-            solved.append((limit, limit.noise_multiplier(sampling_rate, steps, relation)))
-        except ValueError as problem:
-            problems.append(problem)
-    if not solved:
-        raise problems[0]
-    whole = [noise for limit, noise in solved if limit.whole]
-    return max(whole) if whole else min(noise for _, noise in solved)
+    found = solved([limit.noise_search(sampling_rate, steps, relation) for limit in limits])
+    noises = [(limit, noise) for limit, noise in zip(limits, found, strict=True) if not isinstance(noise, ValueError)]
+    if not noises:
+        return alone(found[:1])  # raises
+    whole = [noise for limit, noise in noises if limit.whole]
+    return max(whole) if whole else min(noise for _, noise in noises)
 
 
 def more_runs(kept: Filter, past: History, event: Event, steps: int) -> int:
@@ -214,10 +210,10 @@ def runs_left(limit: RunLimit, event: PoissonSampledGaussian, steps: int, *, sol
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(executed: _Executed, delta: float) -> float:
+def _epsilon(executed: Executed, delta: float) -> float:
     return pld.epsilon(dict(executed), delta) if executed else 0.0
 
 
 @lru_cache(maxsize=2**16)
-def _quota(before: _Executed, event: Event, most: PrivacyBudget) -> int:
+def _quota(before: Executed, event: Event, most: PrivacyBudget) -> int:
     return step_quota(event, most, dict(before))

@@ -6,11 +6,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 
+from fedprivacy._support.table import compact_table
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState
@@ -27,11 +26,6 @@ _QUANTILES = {"most": 0.0, "75 %": 0.25, "median": 0.5, "25 %": 0.75, "least": 1
 
 _NEAR = 0.9
 """Share of a budget from which on its end is near."""
-
-
-def compact_table() -> Table:
-    """Return a table without a frame."""
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
 
 
 def client_table(history: RunHistory, *, whole: bool = False) -> Group:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.table import Table
 
+from fedprivacy._support.table import compact_table
 from fedprivacy.accounting.spend import MOST_RUNS
-from fedprivacy.commands.client_table import compact_table
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.runs.records.history import RunHistory
@@ -37,7 +37,6 @@ def held_out_table(history: RunHistory) -> Table | None:
     clients, records = count_text(len(record.held_out), "client"), plural(Unit.of(history.unit).name)
     table = compact_table()
     table.title = f"Each client's model on its held-out, public {records}, after round {record.round}"
-    table.title_justify = table.caption_justify = "left"
     for column in ("score", f"all {records}", "least", "lower quartile", "median", "upper quartile", "most"):
         table.add_column(column, justify="left" if column == "score" else "right")
     for name, spread in spread_of(record.held_out).items():

@@ -10,6 +10,7 @@ from fastapi import HTTPException
 from fedprivacy.accounting import FILTERS, MechanismChanged, step_quota
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.histories import Executed
 from fedprivacy.accounting.shortage import shortage
 from fedprivacy.dashboard import models
 from fedprivacy.dashboard.lookup import client_of
@@ -17,7 +18,7 @@ from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.records.store import ClientQuery, StoredRun
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState
@@ -25,8 +26,6 @@ from fedprivacy.values.wording import budget_text, count_text, epsilon_text
 
 POINTS = 13
 """Number of noise multipliers in the figure, from half the client's to twice it."""
-
-_Past = frozenset[tuple[Event, int]]
 
 
 def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.Forecast:
@@ -64,7 +63,7 @@ def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, i
     return list(zip(sigmas, rounds, strict=True)), client.client_id
 
 
-def _account(run: StoredRun, client_id: str) -> tuple[ClientStanding, _Past, Allowance]:
+def _account(run: StoredRun, client_id: str) -> tuple[ClientStanding, Executed, Allowance]:
     """Return a client, its dataset's charges, and its allowance.
 
     If none is named, it is the client that is exhausted next, or if none is active the one that spent most.
@@ -94,7 +93,7 @@ def _event(run: StoredRun, client: ClientStanding, noise_multiplier: float) -> P
     return PoissonSampledGaussian(client.spent.sampling_rate, noise_multiplier, relation)
 
 
-def _asked(facts: RunFacts, past: _Past, allowance: Allowance, event: PoissonSampledGaussian) -> models.AskedBody:
+def _asked(facts: RunFacts, past: Executed, allowance: Allowance, event: PoissonSampledGaussian) -> models.AskedBody:
     steps, rounds, allowed = None, None, True
     if not allowance.budget.enforced:
         words = "No budget is set, so nothing limits the rounds."
@@ -123,7 +122,7 @@ def _words(rounds: int, *, allowed: bool) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _steps_left(past: _Past, event: PoissonSampledGaussian, filter: str, budget: PrivacyBudget) -> tuple[int, bool]:
+def _steps_left(past: Executed, event: PoissonSampledGaussian, filter: str, budget: PrivacyBudget) -> tuple[int, bool]:
     """Return the steps that the filter grants; if it refuses the event, those that a plan made beforehand could have
     taken.
 

@@ -14,22 +14,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
-from typing import TypeAlias
 
 from fedprivacy.accounting import RunLimit, more_runs
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.accounting.histories import without
+from fedprivacy.accounting.histories import Executed, without
 from fedprivacy.accounting.shortage import shortage
 from fedprivacy.ledger import NOTHING_SPENT, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.runs.odometer import Enrolled, Odometer
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import Claims, Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import Claims, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.population import PopulationSpent
-
-Executed: TypeAlias = frozenset[tuple[Event, int]]
-"""A history by whose value something is remembered."""
 
 _MOST_REMEMBERED = 2**16
 """Different histories whose quotas are kept: most clients share theirs."""

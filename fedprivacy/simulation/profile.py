@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import Recording, recorded
+from fedprivacy._support.table import compact_table
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import RunFolderError, read_history, writing
 from fedprivacy.runs.records.profile import BETWEEN, FIRST, TRACE, Pace, Profile
@@ -83,10 +83,8 @@ def profile_table(profile: Profile, *, whole: bool = False) -> Table:
     notes = [*_paces(profile), *profile.notes]
     if hidden:
         notes.append(f"{count_text(hidden, 'phase')} of less than {_LEAST_SHARE:.1%} each: see {TABLE}.")
-    caption = "\n".join(notes)
     title = "Where the time went; of rounds, milliseconds for each client update"
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    table.box, table.show_edge, table.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)  # for 80 columns
+    table = compact_table(title, caption="\n".join(notes))
     table.add_column("phase")
     for column in ("calls", "seconds", "share", "first\nround", "later\nrounds"):
         table.add_column(column, justify="right", no_wrap=True)

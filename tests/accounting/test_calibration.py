@@ -61,7 +61,7 @@ def test_noise_for_many_budgets_is_that_of_each_alone_and_spends_it(
     for one, noise in solved:
         assert 0.999 <= pld.epsilon(one.history(noise), one.budget.delta) / one.budget.epsilon <= 1.0
     monkeypatch.setattr(calibration, "REMEMBERED", {})
-    assert noise_multipliers([solved[0][0]._replace(past={})]) == [solved[0][1]]
+    assert noise_multiplier(*solved[0][0][:-1], past={}) == solved[0][1]
     for one, answer in list(zip(many, found, strict=True))[-20:]:
         if isinstance(answer, float):
             assert noise_multiplier(*one) == answer

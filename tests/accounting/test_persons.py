@@ -9,7 +9,7 @@ from scipy import stats
 
 import fedprivacy as fp
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.pairs import SampledGaussian
+from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
 from fedprivacy.values.events import (
@@ -123,18 +123,19 @@ def test_the_worst_rows_have_the_largest_norm_and_point_one_way(q, sigma, rows):
     assert (deltas(*rows) <= deltas(1.0, 1.0) + 1e-9).all()
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("q", "sigma", "k"),
     [
         (0.01, 1.0, 5),
+        (1.0 - 1e-13, 2.0, 40),
         *exhaustive((1e-6, 0.5, 64), (1.0 - 1e-9, 2.0, 3), (0.02, 3.0, 1024)),
     ],
 )
 def test_the_slack_covers_what_is_left_of_the_search_for_a_loss(q, sigma, k):
-    pair = SampledGaussian(q, sigma, k)
-    low, high = pair.support(7.0)
-    losses = np.linspace(low, high, 41)[1:-1]
-    outcomes, slack = pair.outcomes(losses)
+    rows = pair(RowSampledGaussian(q, sigma, k))
+    losses = np.linspace(*rows.support(7.0)[:, 0], 41)[1:-1]
+    outcomes, slack = rows.outcomes(losses, np.array([0]))
     with mpmath.workdps(60):
         rate, s = mpmath.mpf(q), mpmath.mpf(sigma)
         weights = [mpmath.binomial(k, j) * rate**j * (1 - rate) ** (k - j) for j in range(k + 1)]

@@ -4,11 +4,12 @@ import mpmath
 import numpy as np
 import pytest
 
-from fedprivacy.accounting.pairs import SampledGaussian
+from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise, support
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.accounting import oracles
 
+ALONE = np.array([0])  # where the losses of one event begin
 EVENTS = [PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01, 0.5, 1.0), (0.3, 1.0, 5.0))]
 
 
@@ -16,7 +17,7 @@ EVENTS = [PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01
 def test_the_slack_covers_the_rounding_of_cell_boundaries(event: PoissonSampledGaussian) -> None:
     low, high = support(event, Direction.REMOVE, 7.0)
     losses = np.linspace(low, high, 41)[1:-1]
-    outcomes, slack = SampledGaussian(event.sampling_rate, event.noise_multiplier).outcomes(losses)
+    outcomes, slack = pair(event).outcomes(losses, ALONE)
     with mpmath.workdps(50):
         q, s = mpmath.mpf(event.sampling_rate), mpmath.mpf(event.noise_multiplier)
         for wanted, outcome in zip(losses, outcomes, strict=True):
@@ -29,7 +30,7 @@ def test_the_slack_covers_the_rounding_of_cell_boundaries(event: PoissonSampledG
 def test_the_slack_covers_large_negative_losses_at_rates_close_to_one(rest: float) -> None:
     event = PoissonSampledGaussian(1.0 - rest, 0.5)
     losses = np.linspace(np.log(rest) * 0.999, -1e-3, 40)
-    outcomes, slack = SampledGaussian(event.sampling_rate, event.noise_multiplier).outcomes(losses)
+    outcomes, slack = pair(event).outcomes(losses, ALONE)
     with mpmath.workdps(60):
         q = mpmath.mpf(event.sampling_rate)
         for loss, outcome in zip(losses, outcomes, strict=True):
@@ -39,10 +40,10 @@ def test_the_slack_covers_large_negative_losses_at_rates_close_to_one(rest: floa
 
 @pytest.mark.parametrize(("q", "s"), [(0.01, 1.0), (1.0, 3.0), (0.7, 0.4)])
 def test_the_error_covers_the_rounding_of_masses(q: float, s: float) -> None:
-    event = SampledGaussian(q, s)
-    losses = np.linspace(*event.support(6.0), 60)[1:]
-    p, base, slack = event.masses(losses)
-    outcomes, _ = event.outcomes(losses)
+    gaussians = pair(PoissonSampledGaussian(q, s))
+    losses = np.linspace(*gaussians.support(6.0)[:, 0], 60)[1:]
+    p, base, slack = gaussians.masses(losses, ALONE)
+    outcomes, _ = gaussians.outcomes(losses, ALONE)
     with mpmath.workdps(40):
         z, shifted = ([mpmath.mpf(x) + half / mpmath.mpf(s) for x in outcomes] for half in (0.5, -0.5))
         for cell in range(losses.size - 1):

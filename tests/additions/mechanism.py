@@ -52,7 +52,7 @@ MECHANISM = Addition(
         "fedprivacy/accounting/pairs.py": [
             after("    RandomizedResponse,\n", "    TreeAggregatedGaussian,\n"),
             after(
-                "            return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)\n",
+                "            return SubsampledGaussian(SampledGaussians(np.array([sampling_rate]), noise))\n",
                 "        case TreeAggregatedGaussian():\n            return pair(event.joint)\n",
             ),
         ],

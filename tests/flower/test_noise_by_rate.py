@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.accounting import filters, pld
+from fedprivacy.accounting import calibration, filters, pld
+from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.flower.server.checkpoint import load_checkpoint
@@ -56,6 +57,24 @@ def test_every_client_spends_its_whole_budget_and_no_more_and_the_smaller_its_sh
         assert client.steps_left == 0
     noises = [spent[f"client-{number}"].noise_multiplier for number in range(4)]
     assert noises == sorted(noises, reverse=True) and noises[0] > 2 * noises[-1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"filter": "fixed-then-adaptive", "spend": 1.5}], ids=["budget", "spend"])
+def test_the_noise_of_all_clients_is_found_together_in_a_few_compositions(settings, monkeypatch):
+    """Catches: clients whose noise is found one after another, which takes a run of thousands minutes."""
+    composed, together = [], BatchComposer.epsilons
+
+    def counted(composer, counts, deltas):
+        composed.append(len(deltas))
+        return together(composer, counts, deltas)
+
+    monkeypatch.setattr(BatchComposer, "epsilons", counted)
+    monkeypatch.setattr(calibration, "REMEMBERED", {})
+    sizes = {f"hospital-{number}": 40 + number for number in range(30)}
+    events = uneven(**settings).events(sizes)
+    assert composed[0] == len(set(events.values())) == 30 and len(composed) <= 8
+    for client_id in ("hospital-0", "hospital-17"):
+        assert uneven(**settings).event(sizes[client_id], client_id) == events[client_id]
 
 
 def test_private_sizes_make_one_rate_and_one_noise_and_public_ones_none_of_the_run():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from fedprivacy.accounting import RunLimit, shared_noise
-from fedprivacy.accounting.calibration import noise_multipliers
+from fedprivacy.accounting.calibration import NoiseSearch, solved
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.histories import Executed
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.plans.standing import Standing
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.values.events import Event, NeighbouringRelation
+from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.wording import count_text
 
 _NAMED = 5
@@ -92,39 +92,30 @@ class Demand:
         Raises:
             ConfigError: lists the first clients whose budget no noise meets.
         """
-        alike: dict[tuple[frozenset[tuple[Event, int]], Allowance, float], list[str]] = {}
+        alike: dict[tuple[Executed, Allowance, float], list[str]] = {}
         for client_id, standing in standings.items():
             alike.setdefault((*standing.alike, rates[client_id]), []).append(client_id)
-        limits = {key: self.limit(Standing(dict(key[0]), key[1])) for key in alike}
-        noise_multipliers(  # solved together, and remembered: below, each client finds its own
-            [
-                calibration
-                for (_, _, rate), limit in limits.items()
-                for calibration in limit.calibrations(rate, self.steps, self.relation)
-            ]
-        )
+        searches = [self._search(Standing(dict(past), allowance), rate) for past, allowance, rate in alike]
         found: dict[str, float] = {}
         problems: list[str] = []
-        for (past, allowance, rate), (first, *others) in alike.items():
-            try:
-                found |= dict.fromkeys([first, *others], _least(self, past, allowance, rate))
-            except ValueError as error:
+        for (first, *others), noise in zip(alike.values(), solved(searches), strict=True):
+            if isinstance(noise, ValueError):
                 more = f" and {count_text(len(others), 'other client')}" if others else ""
-                problems.append(f"{place(first)}{more}: {error}")
+                problems.append(f"{place(first)}{more}: {noise}")
+            else:
+                found |= dict.fromkeys([first, *others], noise)
         if problems:
             more_problems = len(problems) - _NAMED
             rest = [f"It is so for {more_problems} other sampling rates and pasts."] * (more_problems > 0)
             raise ConfigError(problems[:_NAMED] + rest)
         return found
 
-
-@lru_cache(maxsize=2**16)
-def _least(demand: Demand, past: frozenset[tuple[Event, int]], allowance: Allowance, sampling_rate: float) -> float:
-    """The least noise of clients that stand alike. Thousands do, so it is found once."""
-    limit = demand.limit(Standing(dict(past), allowance))
-    try:
-        return limit.noise_multiplier(sampling_rate, demand.steps, demand.relation)
-    except ValueError:
-        if not past:
-            raise
-    return replace(limit, before={}).noise_multiplier(sampling_rate, demand.steps, demand.relation)
+    def _search(self, standing: Standing, sampling_rate: float) -> NoiseSearch:
+        """Search the least noise of clients that stand alike, or else that of a new one."""
+        limit = self.limit(standing)
+        try:
+            return (yield from limit.noise_search(sampling_rate, self.steps, self.relation))
+        except ValueError:
+            if not standing.past:
+                raise
+        return (yield from replace(limit, before={}).noise_search(sampling_rate, self.steps, self.relation))

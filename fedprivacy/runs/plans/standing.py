@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fedprivacy.accounting.histories import without
+from fedprivacy.accounting.histories import Executed, without
 from fedprivacy.ledger import NOTHING_SPENT, Allowance, Ledger
-from fedprivacy.values.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import History, PoissonSampledGaussian
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Standing:
     charged: History = field(default_factory=dict)
 
     @property
-    def alike(self) -> tuple[frozenset[tuple[Event, int]], Allowance]:
+    def alike(self) -> tuple[Executed, Allowance]:
         """A key that clients have in common when all that follows from their standing is the same."""
         return frozenset(self.past.items()), self.allowance
 
