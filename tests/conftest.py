@@ -21,7 +21,6 @@ GROUPS = dict.fromkeys(
         "tests/deploy/test_rehearsed.py",
         "tests/deploy/test_sandbox.py",
         "tests/deploy/test_wheel.py",
-        "tests/privacy/test_logs.py",
         "tests/deploy/test_flwr_run.py",
         "tests/flower/test_cluster.py",
         "tests/flower/test_ray.py",

@@ -75,7 +75,8 @@ def _agrees(
 ) -> bool:
     """Return whether records have the same gradients in parts of another size: all of them, or a small size's first.
 
-    The last part is filled up with the first records. Products are tried only in the `first` comparison of a size.
+    The last part is filled up with the first records. Products are tried only in the `first` comparison of a size, and
+    elements left over are looked for only in its first part: they follow from shapes, and all parts have the same.
     """
     count = len(records[0])
     if size == count:
@@ -86,7 +87,7 @@ def _agrees(
         rows = torch.arange(start, start + size) % count
         inputs, targets = (plain(tensor[rows]) for tensor in records)
         try:
-            with _products_tried(size, first and start == 0), NothingLeftOver(size):
+            with _products_tried(size, first and start == 0), nullcontext() if start else NothingLeftOver(size):
                 fewer = method.pieces(inputs, targets, kept_bytes)
         except Exception:  # a size that cannot be computed is none
             return False

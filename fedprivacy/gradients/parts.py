@@ -92,6 +92,5 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
     """Return whether all pairs of numbers have the same bits, or are both NaN."""
     if not first.is_floating_point():
         return torch.equal(first, second)
-    bits = _BITS[first.element_size()]
-    same = first.contiguous().view(bits) == second.contiguous().view(bits)
-    return bool((same | (first.isnan() & second.isnan())).all())
+    mine, theirs = (numbers.contiguous().view(_BITS[numbers.element_size()]) for numbers in (first, second))
+    return torch.equal(mine, theirs) or bool(((mine == theirs) | (first.isnan() & second.isnan())).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -117,9 +118,9 @@ class NothingLeftOver(Watch):
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if func.is_view or func.overloadpacket.__name__ in _OTHERWISE:
+        if _computes_no_element(func):
             return result
-        for tensor in tree_leaves(result):
+        for tensor in (result,) if isinstance(result, Tensor) else tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and not self._fits(tensor.numel()):
                 raise DisagreementError(f"{func} leaves elements over in a part of {self._rows} rows")
         return result
@@ -129,6 +130,14 @@ class NothingLeftOver(Watch):
             return True
         shares = min(self._threads, -(-elements // _SHARE))
         return elements % WHOLE == 0 and -(-elements // shares) % WHOLE == 0
+
+
+@cache
+def _computes_no_element(func: Any) -> bool:
+    """Return whether an operation is a view, or computes no element by itself: to ask torch takes as long as to run
+    it.
+    """
+    return func.is_view or func.overloadpacket.__name__ in _OTHERWISE
 
 
 def _memory(tensor: Tensor) -> int:

@@ -1,5 +1,6 @@
 """A deployment end to end, with a task of a user's own: real processes, TLS, SuperNode authentication, loopback."""
 
+import json
 import re
 import socket
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedprivacy._support.logs import LogFormat
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.demo import run_demo
@@ -49,6 +51,7 @@ def demo(tmp_path_factory):
         clients=CLINICS,
         run_config={"task": app.task, "rounds": 2, **BUDGET},
         node_config={**BUDGET, "client-id": "somebody-else"},
+        form=LogFormat.JSON,
     )
 
 
@@ -69,6 +72,15 @@ def test_both_books_agree_within_the_budget_and_the_ledger_verifies_against_its_
     ledger = Ledger(f"sqlite:///{demo / 'ledger.db'}")
     verified = verify_ledger(ledger, signers=[witness.public_key], witnesses=[witness])
     assert {charge.state for charge in verified.replay.charges.values()} == {ChargeState.COMMITTED}
+
+
+def test_every_line_of_every_log_is_one_event(demo):
+    logs = demo.parent / "logs"
+    for name in ("superlink", "superexec", "run", *(f"supernode-{clinic}" for clinic in CLINICS)):
+        text = (logs / f"{name}.log").read_text()
+        events = [json.loads(line) for line in text.splitlines()]
+        assert events and all({"time", "level", "logger", "message"} <= event.keys() for event in events)
+        assert "\\u001b" not in text
 
 
 def test_no_process_and_no_open_port_is_left(demo):

@@ -56,7 +56,7 @@ def host(bubblewrap, tmp_path_factory):
         collect, install = (re.sub(written, here, commands) for commands in (collect, install))
     cache = {"HOME": str(Path.home()), "PIP_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
     ran(collect, folder, **cache)
-    said = ran(install, folder, offline=True, PIP_NO_COMPILE="1")
+    said = ran(install, folder, offline=True, PIP_NO_COMPILE="0")  # pip takes only "no" as a word for not compiling
     return SimpleNamespace(folder=folder, said=said.stdout, version=version, wheels=folder / "wheelhouse")
 
 

@@ -25,6 +25,21 @@ pytestmark = pytest.mark.exhaustive
 
 REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")
+HOSPITALS = ("hospital-1", "hospital-2")
+PRIVATE = "4711.25"
+FAILING = '''
+
+class Failing(Sides):
+    """A hospital's second look at a point that is too large fails, with the point in the error."""
+
+    def shard(self, source):
+        shard = super().shard(source)
+        if source.folder is not None and (worst := shard.inputs.max().item()) > 1000:
+            if (seen := Path(os.environ["FLWR_HOME"]) / "seen").exists():
+                raise ValueError(f"the point {worst} is no measurement")
+            seen.touch()
+        return shard
+'''
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +97,12 @@ def folder(tmp_path, monkeypatch):
     """A user's folder: a task of their own, and files that would hide ours if ours were packages of their own."""
     for name in ("server.py", "clients.py", "tests.py"):
         (tmp_path / name).write_text("raise RuntimeError('this is the user\\'s own, and nothing imports it')\n")
-    (tmp_path / "mine.py").write_text(OWN.read_text())
-    (tmp_path / "records").mkdir()
-    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
+    (tmp_path / "mine.py").write_text(f"import os\nfrom pathlib import Path\n{OWN.read_text()}{FAILING}")
+    points = np.random.default_rng(0).normal(size=(80, 2))
+    for hospital in HOSPITALS:
+        (tmp_path / "records" / hospital).mkdir(parents=True)
+        np.save(tmp_path / "records" / hospital / "points.npy", points)
+        points[7, 1] = float(PRIVATE)  # of the last one
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return tmp_path
@@ -109,32 +127,33 @@ def test_simulate_with_the_dashboard(fedprivacy, folder):
     assert read_history(folder / "runs" / "one").last.round == 1
 
 
-HOSPITALS = ("hospital-1", "hospital-2")
 NOT_PROXIED = set() if NGINX else {"interfaces"}
 """What fails on a machine without nginx, where the clients reach the SuperLink itself: and so it must."""
 
 
 @pytest.fixture
-def hosts(fedprivacy, folder):
+def hosts(fedprivacy, folder, monkeypatch):
     """Two hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine.
 
-    Where there is bubblewrap, each service runs under it, with what its unit lets it see and write.
+    The second one has a point that is too large. All services log in JSON. Where there is bubblewrap, each runs under
+    it, with what its unit lets it see and write.
     """
     port, superlink_port, superexec_port, runtime_port, *ports = free_ports(4 + len(HOSPITALS))
     settings = {
         "host": "localhost",
         "port": port if NGINX else superlink_port,
         "clients": list(HOSPITALS),
-        "task": "mine.py:Sides",
+        "task": "mine.py:Failing",
         **{"epsilon": 3.0, "delta": 1e-3, "rounds": 2, "client-keys": "operator"},
         **{"superlink-port": superlink_port, "superexec-port": superexec_port, "supernode-port": runtime_port},
         "server-folder": f"{folder}/deployment/server",
         "client-folder": f"{folder}/deployment/clients/{{client}}",
-        "records": f"{folder}/records",
+        "records": f"{folder}/records/{{client}}",
         "environment": str(fedprivacy.parents[1]),
     }
     write_toml(folder / "deployment.toml", {"": settings})
     ran(fedprivacy, "deploy", "init", "deployment.toml")
+    monkeypatch.setenv("FEDPRIVACY_LOG_FORMAT", "json")
     with Supervisor(folder / "logs") as supervisor:
         box = partial(sandboxed, seen=(fedprivacy.parents[1], sys.prefix, folder))
         written = WrittenHosts(supervisor, folder / "deployment", command_of if without_sandbox() else box)
@@ -144,7 +163,7 @@ def hosts(fedprivacy, folder):
         yield written
 
 
-def test_what_init_writes_is_checked_and_trains_in_the_sandbox_of_its_services(fedprivacy, hosts):
+def test_what_init_writes_is_checked_and_trains_in_the_sandbox_of_its_services(fedprivacy, hosts, folder):
     parties = hosts.server, hosts.clients[0]
     checks = [
         subprocess.Popen(
@@ -166,4 +185,24 @@ def test_what_init_writes_is_checked_and_trains_in_the_sandbox_of_its_services(f
     last = done.stdout.splitlines()[-1]
     told = re.fullmatch(r"Completed: 2 rounds, accuracy .*, largest epsilon [0-3]\.\d+; results in (.*)", last)
     assert told, done.stdout
-    assert [record.participants for record in read_history(Path(told[1])).rounds[-2:]] == [HOSPITALS, HOSPITALS]
+    records = read_history(Path(told[1])).rounds
+    assert [record.participants for record in records] == [HOSPITALS[:1]] * 2
+    assert [record.failures for record in records] == [{HOSPITALS[1]: "client-failed"}] * 2
+    assert "No update in round 2 from hospital-2 (client-failed)." in done.stdout
+    assert PRIVATE not in done.stdout + done.stderr
+    check_logs(folder / "logs")
+
+
+def check_logs(logs):
+    """Every line of the services is an event, and only the hospital's own log has the value, with the failure."""
+    texts = {path.stem: path.read_text() for path in logs.glob("*.log") if not path.stem.startswith("register-")}
+    texts = {name: text for name, text in texts.items() if not name.endswith("-proxy")}
+    events = {name: [json.loads(line) for line in text.splitlines()] for name, text in texts.items()}
+    assert len(events) == 6 and all(events.values())
+    assert all({"time", "level", "logger", "message"} <= event.keys() for each in events.values() for event in each)
+    (own,) = [name for name, text in texts.items() if PRIVATE in text]
+    failed = [event for event in events[own] if PRIVATE in event.get("error", "")]
+    assert own.startswith("hospital-2-client")
+    assert [(event["logger"], event["message"], event["round"]) for event in failed] == [
+        ("fedprivacy.client", "This client sends no update (client-failed).", number) for number in (1, 2)
+    ]

@@ -78,11 +78,11 @@ def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]
         for about, parameters in hostile_parameters(audited):
             yield f"the task's own model {about}", plain, own, parameters
     magnifying = Magnifying(audited.grant.relation, audited.task.dataset)
+    model = replace(audited, task=magnifying, shard=magnifying.shard(ShardSource()))
     for trial in range(6 if audited.effort is Effort.QUICK else 60):
         generator = audited.generator(8, trial)
         inputs = torch.randn(max(_COMPANY) + 1, _FEATURES, generator=generator)
         shard = Shard(inputs, torch.randint(2, (len(inputs),), generator=generator).float())
-        model = replace(audited, task=magnifying, shard=shard)
         parameters = magnifying.parameters(generator, 10.0 ** (7 + trial % 3))
         yield "a perceptron whose parameters magnify rounding", model, shard, parameters
 

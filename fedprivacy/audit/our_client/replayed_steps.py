@@ -49,8 +49,8 @@ def changes(audited: Audited, alarms: Alarms) -> Iterator[Change]:
     """Changes by known records, in one step and in several, and by the task's own."""
     joining = _Joining(audited)
     yield from _known_records(audited, alarms, joining)
-    yield from _several_steps(audited)
-    _own_optimizer(audited, alarms)
+    yield from _several_steps(audited, joining)
+    _own_optimizer(audited, alarms, joining)
     yield from _own_records(audited, alarms, joining)
 
 
@@ -106,21 +106,22 @@ class _Joining:
     """Record of who joins at which position, as seen in what leaves a client whose records are known."""
 
     def __init__(self, audited: Audited) -> None:
-        self._audited, self._task = audited, known_of(audited)
-        self.client = audited.client_of(self._task, shard_of(torch.zeros(0, sum(self._task.sizes))))
+        self._audited, self.task = audited, known_of(audited)
+        self.parameters = zeros_for(self.task)
+        self.client = audited.client_of(self.task, shard_of(torch.zeros(0, sum(self.task.sizes))))
         self._known: dict[tuple[Grant, int], bool] = {}
 
     def joined(self, grant: Grant, place: int) -> bool:
         """Return whether the record at `place`, counted from 0, joins the only step of a grant."""
         if (grant, place) not in self._known:
-            records = torch.zeros(place + 1, sum(self._task.sizes))
+            records = torch.zeros(place + 1, sum(self.task.sizes))
             blank = self._sum(shard_of(records.clone()), grant)
             records[place] = 100.0 * self._audited.grant.clipping_norm
             self._known[grant, place] = bool((self._sum(shard_of(records), grant) != blank).any())
         return self._known[grant, place]
 
     def _sum(self, shard: Shard, grant: Grant) -> NDArray[np.float64]:
-        return self._audited.sum(self.client.holding(shard), grant, zeros_for(self._task))
+        return self._audited.sum(self.client.holding(shard), grant, self.parameters)
 
 
 def _grants(audited: Audited, count: int) -> Iterator[Grant]:
@@ -132,8 +133,7 @@ def _grants(audited: Audited, count: int) -> Iterator[Grant]:
 
 def _known_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Iterator[Change]:
     """Records that are their gradients: along one coordinate of each layer, along all, against everybody, none."""
-    task = known_of(audited)
-    client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
+    task, client, parameters = joining.task, joining.client, joining.parameters
     for about, shard, record in _cases(task, audited):
         both = shard_of(torch.cat([shard, record[None]]))
         with_it = client.holding(both)
@@ -181,15 +181,15 @@ def _alike(record: Tensor, length: float) -> Tensor:
     return (length * record).expand(_RECORDS, len(record)).clone()
 
 
-def _several_steps(audited: Audited) -> Iterator[Change]:
+def _several_steps(audited: Audited, joining: _Joining) -> Iterator[Change]:
     """Several steps of one grant: a record changes the steps that it joined, and leaves no trace in the others.
 
     It alone contributes, and the noise is silent: a step that it joined moves by C, any other by nothing.
     """
     if audited.grant.adaptive is not None:  # what it did to one step's norm, it may do to the next one's sum
         return
-    task, generator, norm = known_of(audited), audited.generator(2), audited.grant.clipping_norm
-    client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
+    task, client, parameters = joining.task, joining.client, joining.parameters
+    generator, norm = audited.generator(2), audited.grant.clipping_norm
     record = 1e4 * norm * dense(task.sizes, generator)
     both = shard_of(torch.stack([torch.zeros_like(record), record]))
     without = without_last(both, size_public=task.shard_sizes_public)
@@ -205,12 +205,12 @@ def _several_steps(audited: Audited) -> Iterator[Change]:
             yield _change(audited, one, one if untouched else other, norm, joined=joined, about=about)
 
 
-def _own_optimizer(audited: Audited, alarms: Alarms) -> None:
+def _own_optimizer(audited: Audited, alarms: Alarms, joining: _Joining) -> None:
     """The run's own optimiser moves the parameters by the released sums, and by nothing else."""
     steps = 1 if audited.grant.adaptive is not None else _STEPS
-    task, generator = known_of(audited), audited.generator(6)
+    task, generator = joining.task, audited.generator(6)
     records = audited.grant.clipping_norm * torch.stack([dense(task.sizes, generator) for _ in range(8)])
-    client, parameters = audited.client_of(task, shard_of(records)), zeros_for(task)
+    client, parameters = joining.client.holding(shard_of(records)), joining.parameters
     own = replace(audited.grant, round=201, steps=steps, local_evaluation=False)
     sums = audited.sums(client, audited.asking(round=201, steps=steps), parameters)
     expected = torch.zeros(sum(task.sizes))

@@ -11,8 +11,10 @@ from flwr.serverapp import Grid
 
 from fedprivacy.flower.unpublished import is_unreached
 
-_POLL_SECONDS = 0.1
-"""Seconds between two looks for replies; Flower's own `send_and_receive` waits 3 s, most of a short round."""
+_SHORTEST, _LONGEST, _SHARE = 0.1, 3.0, 0.1
+"""Seconds between two looks for replies, at least and at most, and as a share of the wait so far. Each look costs the
+SuperLink some milliseconds. Flower's own `send_and_receive` always waits 3 s, most of a short round.
+"""
 
 
 class NotSentError(RuntimeError):
@@ -64,16 +66,17 @@ class Correspondence:
                 f"Flower took {len(message_ids)} of {len(messages)} messages; the model may be larger than the server, "
                 "or a proxy before it, lets through (client_max_body_size in nginx)."
             )
-        sent = dict(zip(message_ids, messages, strict=True))
+        sent, begun = dict(zip(message_ids, messages, strict=True)), time.monotonic()
         self._unanswered |= sent
         answers: dict[int, Message] = {}
         while outstanding := sent.keys() & self._unanswered.keys():
             arrived = {asked.metadata.dst_node_id: reply for asked, reply in self._collect(outstanding)}
             answers |= arrived
-            if len(answers) == len(sent) or time.monotonic() >= deadline:
+            now = time.monotonic()
+            if len(answers) == len(sent) or now >= deadline:
                 break
             if not arrived:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(min(max(_SHARE * (now - begun), _SHORTEST), _LONGEST, deadline - now))
         for message_id in sent.keys() & self._unanswered.keys():
             # Enough to match a late answer with: were models kept, a silent client would cost one in each round.
             without_model = RecordDict(dict(sent[message_id].content.config_records))
