@@ -101,7 +101,7 @@ def add_lattice_noise(
         except Exception as error:
             if not out_of_memory(error):
                 raise
-            log.info("Noise is added on the host: %s has no memory left for it.", total.device)
+            log.debug("Noise is added on the host: %s has no memory left for it.", total.device)
     return _add_on_host(total, scale, step, read, dtype)
 
 
