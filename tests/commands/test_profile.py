@@ -101,6 +101,7 @@ def test_a_run_is_the_same_with_and_without(place):
         assert (place / "with" / name).read_bytes() == (place / "without" / name).read_bytes()
     kept = {path.name for path in (place / "with").iterdir()} - {path.name for path in (place / "without").iterdir()}
     assert kept == {"profile.json", "profile.txt"}
+    assert not list(place.glob("*/ledger.db-*"))  # the ledger is closed: its file is whole
     models = [fp.open_run(place / folder).model().state_dict() for folder in ("with", "without")]
     assert all(bool((models[0][name] == models[1][name]).all()) for name in models[0])
     settings = [json.loads((place / folder / "config.json").read_text())["settings"] for folder in ("with", "without")]

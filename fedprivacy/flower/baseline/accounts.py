@@ -140,6 +140,9 @@ class BaselineAccounts:
     def sign(self) -> None:
         """Do nothing: there is no ledger to sign."""
 
+    def close(self) -> None:
+        """Do nothing: there is no ledger to close."""
+
 
 def _trained_before(folder: Path, last: int) -> dict[str, int]:
     """Count the rounds from 1 to `last` in which each client trained, by client_id."""

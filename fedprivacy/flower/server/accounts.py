@@ -134,6 +134,7 @@ class Books(Protocol):
     def settle(self, outcome: RoundOutcome) -> None: ...  # noqa: D102
     def settle_late(self, asked: Message, reply: Message, key: bytes) -> None: ...  # noqa: D102
     def sign(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
 
 
 class Accounts(ABC, Generic[Granted]):
@@ -350,6 +351,10 @@ class Accounts(ABC, Generic[Granted]):
         self._head = sign_head(self._ledger.database, self._signing_key, self._head)
         if self._head is not None and self._witness is not None:
             write_durably(self._witness, (json.dumps(self._head._asdict()) + "\n").encode())
+
+    def close(self) -> None:
+        """Close the ledger's connections, so that its file is whole without a log beside it; use opens new ones."""
+        self._ledger.close()
 
     def _partition(self, clients: Iterable[EnrolledClient]) -> str:
         """The name of the split that the clients hold: every run on one ledger must have the same."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -162,15 +163,16 @@ class FederatedRun:
             return self.result  # no client is needed, so none is waited for
         with about(run=self.run_id), self._callbacks.during(self._plan, self._restore_callbacks):
             rounds = self.enlist(grid, timeout)
-            self._before_rounds(rounds, model, evaluate)
-            for number in range(finished + 1, last + 1):
-                if why := self._callbacks.stop_because:
-                    self._end_before(number, why)
-                    break
-                with about(round=number), span("first round" if number == finished + 1 else "later rounds", number):
-                    told = self._round(rounds, number, model, config, evaluate)
-                if told is None:
-                    break
+            with closing(rounds.accounts):
+                self._before_rounds(rounds, model, evaluate)
+                for number in range(finished + 1, last + 1):
+                    if why := self._callbacks.stop_because:
+                        self._end_before(number, why)
+                        break
+                    with about(round=number), span("first round" if number == finished + 1 else "later rounds", number):
+                        told = self._round(rounds, number, model, config, evaluate)
+                    if told is None:
+                        break
         return self.result
 
     def _before_rounds(self, rounds: RunRounds, model: GlobalModel, evaluate: EvaluateFn | None) -> None:
