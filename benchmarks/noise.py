@@ -66,14 +66,12 @@ def noise_ratio(device: torch.device, parameters: int = 1_000_000, rounds: int =
 
 def costs(rounds: int, device: torch.device) -> Iterator[dict[str, float | str]]:
     """Yield the cost of each of `SIZES`: on a CPU with numpy and then with numba, where it is installed."""
-    if device.type != "cpu":
-        yield from (_cost(size, noise_times(size, rounds, device), device.type) for size in SIZES)
-        return
-    yield from (_cost(size, noise_times(size, rounds, device), library()) for size in SIZES)
+    on_cpu = device.type == "cpu"
+    yield from (_cost(size, rounds, device, library() if on_cpu else device.type) for size in SIZES)
     block = lattice_blocks(0)
-    for number in range(_MOST_BLOCKS):
+    for number in range(_MOST_BLOCKS if on_cpu else 0):
         if library() == "numba":
-            yield from (_cost(size, noise_times(size, rounds, device), library()) for size in SIZES)
+            yield from (_cost(size, rounds, device, library()) for size in SIZES)
             return
         block(number)
 
@@ -168,7 +166,8 @@ def main() -> None:
 _ROW = "{parameters:10,.0f} {library:>6} {ours_us:10.1f} {ours_ns:11.2f} {torch_ns:26.2f} {ratio:7.2f}"
 
 
-def _cost(parameters: int, times: Times, by: str) -> dict[str, float | str]:
+def _cost(parameters: int, rounds: int, device: torch.device, by: str) -> dict[str, float | str]:
+    times = noise_times(parameters, rounds, device)
     ours, theirs = (1e9 * median(times[name]) / parameters for name in ("ours", "torch"))
     ratio = time_ratio(times, "ours", "torch")
     return {

@@ -50,6 +50,7 @@ def ask(plan, grid, *questions, anew=False):
 def test_both_books_hold_the_charge_that_the_answer_cost(plan, tmp_path):
     grid = DeployedGrid(plan, tmp_path, **ALL)
     asked = ask(plan, grid, fp.ask.count(), AGE)
+    assert not list(tmp_path.glob("ledger.db-*"))  # the ledger is closed: its file is whole
     event = PoissonSampledGaussian(1.0, plan.noise.of(), plan.relation)
     assert len(asked.told) == CLIENTS
     assert not asked.failures

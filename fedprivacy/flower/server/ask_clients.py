@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -208,29 +209,29 @@ def _asked_now(
     except ValueError as error:
         raise BudgetSpentError(str(error)) from error
     attempt = Attempt(f"{QUESTIONS}{uuid.uuid4().hex}", 1)
-    accounts = QuestionAccounts(plan, attempt.run_id, list(clients.values()), asked)
-    accounts.check_left()
-    before = accounts.spent()
-    opened = _opened(accounts, attempt, clients, asked)
-    replies = correspondence.ask(opened.messages, plan.config.round_timeout)
-    outcome = outcome_of(opened, sort_replies(opened, replies))
-    accounts.settle(outcome)
-    told = {client_id: _told(reply, asked, plan) for client_id, reply in outcome.updates.items()}
-    accounts.keep(attempt, told)
-    accounts.sign()
-    without = {client.client_id for client in clients.values()} - {g.client_id for g in opened.grants.values()}
-    return AskResult(
-        asked,
-        known | told,
-        plan.unit.name,
-        reread=tuple(known),
-        failures=dict.fromkeys(sorted(without), "budget-exhausted") | dict(outcome.failures),
-        before=before,
-        spent=accounts.spent(),
-        ledger=accounts.ledger_url,
-        event=plan.event(),
-        run_id=attempt.run_id,
-    )
+    with closing(QuestionAccounts(plan, attempt.run_id, list(clients.values()), asked)) as accounts:
+        accounts.check_left()
+        before = accounts.spent()
+        opened = _opened(accounts, attempt, clients, asked)
+        replies = correspondence.ask(opened.messages, plan.config.round_timeout)
+        outcome = outcome_of(opened, sort_replies(opened, replies))
+        accounts.settle(outcome)
+        told = {client_id: _told(reply, asked, plan) for client_id, reply in outcome.updates.items()}
+        accounts.keep(attempt, told)
+        accounts.sign()
+        without = {client.client_id for client in clients.values()} - {g.client_id for g in opened.grants.values()}
+        return AskResult(
+            asked,
+            known | told,
+            plan.unit.name,
+            reread=tuple(known),
+            failures=dict.fromkeys(sorted(without), "budget-exhausted") | dict(outcome.failures),
+            before=before,
+            spent=accounts.spent(),
+            ledger=accounts.ledger_url,
+            event=plan.event(),
+            run_id=attempt.run_id,
+        )
 
 
 def _opened(
