@@ -46,7 +46,8 @@ class Within:
     @property
     def words(self) -> str:
         """The condition for people."""
-        return f"{self.column} is from {self.least:g} to below {self.below:g}"
+        least, below = (repr(end).removesuffix(".0") for end in (self.least, self.below))  # no digit is left out
+        return f"{self.column} is from {least} to below {below}"
 
     def met(self, table: Table) -> NDArray[np.bool_]:
         """Return which records meet the condition; a record whose cell is no number does not."""

@@ -95,6 +95,8 @@ class Questions:
     ) -> Histogram:
         """Ask for the number of records in each of equally wide intervals.
 
+        A number on an edge counts in the interval that begins there, and one on `high` in the last interval.
+
         >>> import fedprivacy as fp
         >>> list(fp.ask.histogram("age", 0, 120, intervals=4).bins)
         ['0 to 30', '30 to 60', '60 to 90', '90 to 120']

@@ -109,3 +109,8 @@ def test_what_is_no_level_is_refused(levels, words):
 def test_a_condition_lies_between_two_numbers(least, below):
     with pytest.raises(QuestionError):
         Within("a", least, below)
+
+
+def test_a_condition_is_told_with_every_digit_of_its_numbers():
+    for least, below, words in [(40, 60, "from 40 to below 60"), (0.1, 1234567.25, "from 0.1 to below 1234567.25")]:
+        assert words in Questions.count(where={"x": (least, below)}).sentence
