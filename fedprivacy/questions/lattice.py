@@ -65,5 +65,11 @@ def interval(values: Values, low: float, high: float, count: int) -> Totals:
 
     An interval holds its lower edge. The first one also holds the numbers below, the last one those from `high` on.
     """
-    inner = edges(low, high, count)[1][1:-1]
-    return np.searchsorted(inner, values[~np.isnan(values)], side="right")
+    known = values[~np.isnan(values)]
+    ends = edges(low, high, count)[1].copy()
+    ends[0], ends[-1] = -np.inf, np.inf
+    # Arithmetic finds the interval or the next one, faster than a search; the edges decide.
+    places = np.clip((known - low) / ((high - low) / count), 0.0, count - 1.0).astype(np.int64)
+    places -= known < ends[places]
+    places += known >= ends[places + 1]
+    return np.minimum(places, count - 1)
