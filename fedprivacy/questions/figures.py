@@ -24,7 +24,6 @@ ENOUGH_FOR_SQUARES = 5.0
 Their intervals are approximate: they use the delta method.
 """
 
-
 FAR = 8.0
 """Number of errors from which on it does not matter that a figure would not be told at a lower value."""
 
@@ -32,6 +31,7 @@ ROUNDING = 0.5 / STEPS
 """Largest difference by which a record's number, from -1 to 1, is rounded to whole steps."""
 
 Scores = NDArray[np.float64] | float
+"""Normal scores: deviations from a supposed value, in errors."""
 
 
 @dataclass(frozen=True, slots=True)
