@@ -24,8 +24,8 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     by_kind: dict[str, list[Measured]] = defaultdict(list)
     for case in (make() for make in CASES.values()):
-        for question in asked(**case.clauses):
-            for (name, group), found in measured(question, case, seeds).items():
+        for question in asked(**case.clauses):  # type: ignore[no-untyped-call]
+            for (name, group), found in measured(question, case, seeds).items():  # type: ignore[no-untyped-call]
                 by_kind[found.kind].append(found)
                 if found.held < 0.92 * found.told or found.off > 1.2:
                     figure = f"{question.kind}, {case.name}, {name} {group}:"

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedprivacy.questions.arguments import as_bounds, as_whole, check_name, settle
 from fedprivacy.questions.conditions import ChosenRecords, Level, as_levels
 from fedprivacy.questions.figures import Estimate, Noisy
-from fedprivacy.questions.lattice import STEPS, edges, interval
-from fedprivacy.questions.question import Question, Totals
+from fedprivacy.questions.lattice import STEPS, Totals, edges, interval
+from fedprivacy.questions.question import Question
 from fedprivacy.values.unit import MOST_ROWS
 from fedprivacy.values.wording import plural
 

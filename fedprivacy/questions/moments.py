@@ -20,8 +20,8 @@ import numpy as np
 from fedprivacy.questions.arguments import QuestionError, as_bounds, as_tuple, check_name, settle
 from fedprivacy.questions.conditions import ChosenRecords
 from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, ROUNDING, Estimate, Noisy, estimated, ratio
-from fedprivacy.questions.lattice import STEPS, Values, centred, in_steps
-from fedprivacy.questions.question import Question, Totals
+from fedprivacy.questions.lattice import STEPS, Totals, Values, centred, in_steps
+from fedprivacy.questions.question import Question
 
 MOST_COLUMNS = 256
 

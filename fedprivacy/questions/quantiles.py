@@ -33,8 +33,8 @@ from fedprivacy.questions.arguments import (
 )
 from fedprivacy.questions.conditions import ChosenRecords
 from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Estimate, Noisy, selected
-from fedprivacy.questions.lattice import edges, interval
-from fedprivacy.questions.question import Question, Totals
+from fedprivacy.questions.lattice import Totals, edges, interval
+from fedprivacy.questions.question import Question
 
 MOST_POINTS = 4096
 MOST_QUANTILES = 99
@@ -168,8 +168,8 @@ class Quantiles(Question):
         room = (running[-1] / last - ENOUGH) / shared
         _, too_few = selected((excess + _DEFINITIONS) / deviations, room)
         enough, _ = selected((excess - _DEFINITIONS) / deviations, room)
-        first = np.count_nonzero(_rising((too_few + CONFIDENCE) * deviations) < 0.0) - 1
-        after = np.count_nonzero(_rising((enough - CONFIDENCE) * deviations) <= 0.0)
+        first = int(np.count_nonzero(_rising((too_few + CONFIDENCE) * deviations) < 0.0)) - 1
+        after = int(np.count_nonzero(_rising((enough - CONFIDENCE) * deviations) <= 0.0))
         low, high = (float(self._edges[place]) for place in (max(first, 0), min(after, self.points)))
         value = self._crossing(_rising(excess))
         error = math.hypot(max(value - low, high - value) / CONFIDENCE, self.precision)

@@ -73,6 +73,24 @@ def test_a_level_that_stands_out_by_its_noise_alone_has_an_interval_that_knows_i
     assert probability(found) > 1e-4
 
 
+def test_a_level_that_is_just_more_frequent_than_one_left_out_has_an_interval_that_knows_it():
+    """30 of 60 records each: the larger noisy count is told, and is too large."""
+    columns = {"x": np.zeros(60), "s": np.repeat(["f", "m"], 30)}
+    both = Case("equal levels", [fp.Table(columns)], columns, [2.0])
+    found = measured(Questions.heavy_hitters("s", ["f", "m"], 1), both, 2000)
+    assert sum(each.told for each in found.values()) == 2000
+    assert all(0.95 * each.told < each.held + 4.0 * np.sqrt(0.05 * each.told) for each in found.values())
+    assert all(each.held < 0.99 * each.told for each in found.values())
+
+
+@pytest.mark.parametrize("at", [0.1234567890123, 7.6543210987654])
+def test_a_quantile_at_a_bound_of_many_digits_is_in_its_interval(at):
+    columns = {"x": np.full(400, at)}
+    question = Questions.median("x", 0.1234567890123, 7.6543210987654, 64)
+    found = measured(question, Case("at a bound", [fp.Table(columns)], {**columns, "s": columns["x"]}, [0.5]), 20)
+    assert found["median of x", ""].held == 20
+
+
 @pytest.mark.parametrize("question", [Questions.mean("x", 0, 120), Questions.median("x", 0, 120, 16)])
 def test_a_mean_or_median_that_is_told_because_its_count_is_too_large_has_an_interval_that_knows_it(question):
     per_count = question.per_count * np.sqrt(question.squared_sensitivity)

@@ -197,7 +197,7 @@ def test_a_ratio_s_interval_is_every_ratio_that_its_noise_does_not_exclude():
 
 
 def test_what_is_beyond_its_range_is_moved_to_it_and_its_error_stays():
-    assert ratio("r", 12.0, 10.0, 1.0)[1:3] == (1.0, math.hypot(1.0, 1.0) / 10.0)
+    assert ratio("r", 12.0, 10.0, 1.0)[1:3] == pytest.approx((1.0, math.hypot(1.0, 1.0) / 10.0))
     figure = Estimate.of("r", 1.5, 0.1).within(-1.0, 1.0)
     assert figure.value == figure.low == figure.high == 1.0 and figure.error == 0.1
 
