@@ -75,11 +75,14 @@ class Estimate(NamedTuple):
         return self._replace(value=value, low=low, high=high)
 
     def mapped(self, rising: Callable[[float], float]) -> Estimate:
-        """Apply a rising function to value and interval; the new error is the larger change by one error."""
+        """Apply a rising function to value and interval.
+
+        The new error is the root mean square of the changes by one error to either side.
+        """
         if self.value is None or self.error is None or self.low is None or self.high is None:
             return self
         less, value, more = (rising(self.value + sign * self.error) for sign in (-1.0, 0.0, 1.0))
-        error = max(value - less, more - value)
+        error = math.hypot(value - less, more - value) / math.sqrt(2.0)
         return self._replace(value=value, error=error, low=rising(self.low), high=rising(self.high))
 
     @classmethod

@@ -85,6 +85,8 @@ def test_a_number_on_an_edge_counts_in_the_interval_that_begins_with_the_edge_sh
     """As `count where x=edge:edge`, typed from the figures' names, says too."""
     question = Questions.histogram("x", low, high, count)
     edges = [name.split(" to ")[0] for name in question.bins]
+    width = high / count - low / count
+    assert np.allclose(np.diff([low, *map(float, edges[1:]), high]), width, rtol=2.1e-3)
     between = np.nextafter([float(edge) for edge in edges[1:]], -np.inf)
     table = fp.Table({"x": [low, *map(float, edges[1:]), *between, high]})
     assert counted(question, table) == [2] * count

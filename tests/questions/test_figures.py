@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtr, ndtri
 
 import fedprivacy as fp
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
@@ -194,6 +194,16 @@ def test_a_ratio_s_interval_is_every_ratio_that_its_noise_does_not_exclude():
                 expected = CONFIDENCE * noise * math.hypot(1.0, end)
                 assert abs(over - end * under) == pytest.approx(expected, rel=1e-3)
         assert figure.low <= figure.value <= figure.high
+
+
+@pytest.mark.parametrize("room", [0.1, 0.5, 1.0, 2.5, 4.0, 7.0])
+def test_the_farther_end_of_what_is_told_only_if_it_is_large_is_reached_in_one_of_forty_of_such_releases(room):
+    """Exactly: with the lower end for the truth, 2.5 % of the values that are told would be as large, or larger."""
+    above, below = Estimate.of("e", 50.0, 2.0, room), Estimate.of("e", 50.0, 2.0, -room)
+    farther = (50.0 - above.low) / 2.0
+    assert ndtr(-farther) / ndtr(room - farther) == pytest.approx(0.025, rel=1e-6)
+    assert (below.high - 50.0) / 2.0 == pytest.approx(farther)
+    assert (above.high - 50.0) / 2.0 == (50.0 - below.low) / 2.0 == pytest.approx(CONFIDENCE)
 
 
 def test_what_is_beyond_its_range_is_moved_to_it_and_its_error_stays():

@@ -80,6 +80,18 @@ def test_without_noise_a_quantile_is_within_an_interval_of_the_records_one(numbe
     assert found["count"] == pytest.approx(len(numbers), abs=1e-3)
 
 
+@pytest.mark.parametrize("count", [10, 11, 15])
+def test_without_noise_every_definition_of_a_quantile_between_two_records_is_in_the_interval(count):
+    """Those of Hyndman and Fan (1996); records are farther apart than intervals are wide."""
+    numbers = np.linspace(5, 95, count) ** 1.02
+    question = Questions.quantiles("x", 0, 110, (0.1, 0.25, 0.5, 0.85))
+    totals = question.totals(fp.Table({"x": numbers}))[0].astype(np.float64)
+    for probability, figure in zip(question.at, question.figures(Noisy(totals, 1e-3))[1:], strict=True):
+        for method in ("linear", "inverted_cdf", "weibull", "hazen", "median_unbiased", "interpolated_inverted_cdf"):
+            assert figure.low <= np.quantile(numbers, probability, method=method) <= figure.high, (probability, method)
+        assert figure.high - figure.low < 3.5 * 110.0 / count
+
+
 def test_figures_are_named_and_in_order_and_never_cross():
     question = Questions.quantiles("x", 0, 100, (0.9, 0.5, 0.25, 0.5))
     assert (
