@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
@@ -56,6 +57,13 @@ def test_heavy_hitters_are_the_largest_counts_that_stand_out_of_the_noise():
     assert [(f.name, f.value) for f in found] == [("b", 400), ("d", 300)]
     assert not figures(question, [4.0, 3.0, -5.0, 1.0, 4.0, 500.0], 1.0)
     assert [f.name for f in figures(question, [-9, 0, 0, 0, 6.0, 0], 1.0)] == ["e"]
+
+
+def test_the_interval_of_a_level_knows_that_it_is_told_before_the_next_one():
+    question = Questions.heavy_hitters("icd", ["a", "b", "c", "d", "e"], 1)
+    (found,) = figures(question, [290, 400, 3, 300, 200, 9999], 50.0)
+    farther = (400.0 - found.low) / 50.0
+    assert norm.sf(farther) / norm.sf(farther - 2.0) == pytest.approx(0.025)  # 300 is two errors below
 
 
 def test_what_the_noise_alone_makes_is_hardly_ever_a_heavy_hitter():
