@@ -1,5 +1,6 @@
 """Conditions and groups: who meets them, and what is no level."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -114,3 +115,9 @@ def test_a_condition_lies_between_two_numbers(least, below):
 def test_a_condition_is_told_with_every_digit_of_its_numbers():
     for least, below, words in [(40, 60, "from 40 to below 60"), (0.1, 1234567.25, "from 0.1 to below 1234567.25")]:
         assert words in Questions.count(where={"x": (least, below)}).sentence
+
+
+def test_a_condition_that_is_named_twice_is_one():
+    """Else the same question would be paid for again."""
+    one = Questions.count(where={"ward": ["a", "b"]})
+    assert dataclasses.replace(one, where=(*one.where, *Questions.count(where={"ward": ["b", "a"]}).where)) == one
