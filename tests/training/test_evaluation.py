@@ -138,6 +138,14 @@ def test_of_nobody_the_estimate_is_a_number_within_the_bounds():
         assert all(map(math.isfinite, found.deviations.values()))
 
 
+@pytest.mark.parametrize("count", [-40.0, 0.0, 0.3])
+def test_of_less_than_one_record_the_number_is_told_and_the_rest_is_that_of_one(count):
+    event = PoissonSampledGaussian(1.0, 2.0)
+    few, one = (estimated(SCORES, [NoisySums(event, (unit(2) * each, 0.1, -0.2))]) for each in (count, 1.0))
+    assert few.records == pytest.approx(count) and one.records == pytest.approx(1.0)
+    assert few.means == pytest.approx(one.means) and few.deviations == pytest.approx(one.deviations)
+
+
 @pytest.mark.parametrize("bounds", [(0.0, 1.5e308), (0.0, 5e-324), (1e300, math.nextafter(1e300, math.inf))])
 def test_bounds_may_be_as_wide_or_narrow_as_floats_are(bounds):
     of = evaluation(scores={"one": Score(lambda outputs, targets: targets[:, 0].double() * bounds[1], *bounds)})
