@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Number
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedprivacy.values.cell_text import canonical, plain, text
 
 Read = TypeVar("Read")
 
@@ -24,6 +27,12 @@ class TableError(ValueError):
 
 Cell = Any
 """Content of a table's cell: text in CSV, possibly a number in Parquet; None or "": nothing."""
+
+
+_LEAST_INEXACT = 2.0**53
+"""Least whole number that a float64 does not tell from the next one."""
+
+_TRUTH = {"True": 1.0, "False": 0.0}
 
 
 def one_by_one(places: Iterable[Any], read: Callable[[Any], Cell]) -> list[Cell]:
@@ -47,21 +56,16 @@ def read_each(cells: Collection[Cell], read: Callable[[Cell], Read]) -> list[Rea
     return [known[cell] if type(cell) is str else read(cell) for cell in cells]
 
 
-def text(cell: Cell) -> str:
-    """Return the text of a cell, stripped; "" if it is empty or has no text."""
-    try:
-        return "" if cell is None else str.strip(str(cell))
-    except Exception:
-        return ""
-
-
 def number(cell: Cell) -> float:
     """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float.
 
-    "1_0" is none: only Python's own programs write numbers so, and codes are written so, too.
+    True is 1 and False 0, as texts too. "1_0" is none: only Python's own programs write numbers so, and codes are
+    written so, too.
     """
     try:
-        return math.nan if "_" in str(cell) else float(cell)
+        value = plain(cell)
+        words = str(value).strip()
+        return _TRUTH[words] if words in _TRUTH else math.nan if "_" in words else float(value)
     except Exception:
         return math.nan
 
@@ -93,7 +97,7 @@ class Notation:
             raise TableError(f"decimal is {self.decimal!r}; give '.' or ','.")
         if isinstance(self.missing, str) or not all(isinstance(mark, str) for mark in self.missing):
             raise TableError(f"missing is {self.missing!r}; give a list of texts, for example ('?', 'NA').")
-        marks = (self.folded(mark.strip()) for mark in self.missing)
+        marks = (self.folded(canonical(mark.strip(), self.decimal)) for mark in self.missing)
         object.__setattr__(self, "missing", tuple(dict.fromkeys(mark for mark in marks if mark)))
 
     def folded(self, words: str) -> str:
@@ -101,23 +105,23 @@ class Notation:
         return str.casefold(words) if self.fold_case else words
 
     def text(self, cell: Cell) -> str:
-        """Return the text of a cell, stripped; "" if it is empty or has no text."""
-        words = text(cell)
+        """Return the text of a cell, stripped and without a program's additions; "" if it is empty or has no text."""
+        words, value = text(cell), plain(cell)
+        if isinstance(value, str):
+            words = canonical(words, self.decimal)
+        elif isinstance(value, float | Decimal):
+            words = words.replace(".", self.decimal)
         return "" if self.missing and self.folded(words) in self.missing else words
 
     def is_empty(self, cell: Cell) -> bool:
-        """Return whether a cell holds nothing: None, a blank text, or one of `missing`."""
-        return cell is None or (not self.text(cell) and (isinstance(cell, str) or bool(text(cell))))
-
-    def says_nothing(self, cell: Cell) -> bool:
-        """Return whether a cell has no text, or is NaN."""
-        return not self.text(cell) or (issubclass(type(cell), float | np.floating) and math.isnan(cell))
+        """Return whether a cell holds nothing: None, NaN, a blank text, one of `missing`, or an object without text."""
+        return not self.text(cell)
 
     def number(self, cell: Cell) -> float:
         """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float."""
         if self.missing and not self.text(cell):
             return math.nan
-        if self.decimal == "," and isinstance(cell, str):
+        if self.decimal == "," and isinstance(plain(cell), str):
             words = text(cell)
             return math.nan if "." in words else number(words.replace(",", "."))
         return number(cell)
@@ -130,8 +134,8 @@ PLAIN = Notation()
 class Levels:
     """Public levels, with the lookup of a cell.
 
-    A cell matches the level that is its exact text, without surrounding blanks: "1", "01" and "1.0" are three levels. A
-    level that was given as a number also matches every cell with that number.
+    A cell matches the level that is its text, see `fedprivacy.values.cell_text`: "1" and "01" are two levels, "1.0" is
+    "1". A level that was given as a number also matches every cell with that number.
 
     Args:
         levels: public levels.
@@ -156,11 +160,11 @@ class Levels:
             words = self._words(level)
             if not words or (_is_number(level) and math.isnan(number(level))):
                 raise TableError(f"level {_shown(level)} stands for nothing, or is missing; give another, or none.")
-            values = [value for value in (number(level), number(words)) if not math.isnan(value)]  # a float32 has two
+            value = number(level) if _is_number(level) else notation.number(words)
             self._texts[words] = place
-            self._values.extend(values)
+            self._values.append(value)
             if _is_number(level):
-                self._numbers.update(dict.fromkeys(values, place))
+                self._numbers[value] = place
 
     def place(self, cell: Cell) -> int | None:
         """Return the place of a cell among the levels; None: it is none of them."""
@@ -184,11 +188,26 @@ class Levels:
 
     def codes_of_array(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
         """Return the code of each number, shape [cells]: float64 or whole numbers; of equal ones, one is read."""
-        maybe = np.isin(numbers.astype(np.float64), self._values) | np.isnan(numbers)
-        different, which = np.unique(_bits(numbers[maybe]), return_inverse=True)
+        maybe = np.isin(numbers.astype(np.float64), self._values)
+        different, which = np.unique(numbers[maybe], return_inverse=True)
         codes = np.full(len(numbers), -1)
-        codes[maybe] = self.codes(different.view(numbers.dtype).tolist())[which]
+        codes[maybe] = self.codes(different.tolist())[which]
         return codes
+
+
+def check_levels_of_floats(column: str, levels: Iterable[object]) -> None:
+    """Check the levels of a column whose type is floating point: a float has lost the end of a long whole number.
+
+    Raises:
+        TableError: a level is the text of a whole number that floats do not tell from its neighbours.
+    """
+    for level in levels:
+        words = text(level).removeprefix("-") if isinstance(level, str) else ""
+        if words.isdecimal() and float(words) >= _LEAST_INEXACT:
+            raise TableError(
+                f"column '{column}' is floating point, which does not tell level {level!r} from its neighbours; write "
+                "the column as text or nullable whole numbers (pandas: Int64)."
+            )
 
 
 def _is_number(level: object) -> bool:
@@ -201,11 +220,6 @@ def _shown(level: object) -> str:
         return repr(level)
     except Exception:  # a whole number of too many digits
         return f"of type {type(level).__name__}"
-
-
-def _bits(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers with floats as their bits: 0.0 and -0.0 are equal, and have two texts."""
-    return numbers.view(np.int64) if numbers.dtype.kind == "f" else numbers
 
 
 class Beginnings:

@@ -51,12 +51,14 @@ class TableFile:
         path: its place.
         columns: names of its columns.
         delimiter, encoding: those of a CSV file.
+        floating: names of the columns of floating-point numbers, by a Parquet file's types.
     """
 
     path: Path
     columns: Sequence[str]
     delimiter: str
     encoding: str
+    floating: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, path: Path, delimiter: str, encoding: str) -> TableFile:
@@ -70,7 +72,9 @@ class TableFile:
         if tuple(path.suffixes[-2:]) not in _KINDS and (path.suffix,) not in _KINDS:
             raise TableError(f"'{path}' is no table that can be read; name a .csv, .csv.gz or .parquet file.")
         if path.suffix == ".parquet":
-            return cls(path, _opened_parquet(path).schema_arrow.names, delimiter, encoding)
+            schema = _opened_parquet(path).schema_arrow
+            floating = frozenset(name for name, kind in zip(schema.names, schema.types, strict=True) if _floats(kind))
+            return cls(path, schema.names, delimiter, encoding, floating)
         _check_format(delimiter, encoding)
         file = cls(path, (), delimiter, encoding)
         with file._lines() as lines:
@@ -170,9 +174,20 @@ def _opened_parquet(path: Path) -> Any:
     return parquet.ParquetFile(path)
 
 
+def _floats(kind: Any) -> bool:
+    """Return whether an Arrow type holds floating-point numbers, maybe as categories."""
+    return str(kind.value_type if str(kind).startswith("dictionary") else kind) in ("halffloat", "float", "double")
+
+
 def _python_cells(column: Any) -> list[Cell]:
-    """Read cell by cell where need be: a date that Python does not have must not make the others fail."""
+    """Read cell by cell where need be: a date that Python does not have must not make the others fail.
+
+    Nanoseconds become microseconds: Arrow gives them in types of pandas, and only where that is installed.
+    """
     try:
+        column = column.dictionary_decode() if str(column.type).startswith("dictionary") else column
+        if str(column.type).startswith(("timestamp[ns", "duration[ns")):
+            column = column.cast(str(column.type).replace("[ns", "[us"), safe=False)
         return list(column.to_pylist())
     except Exception:
         return one_by_one(column, lambda cell: cell.as_py())

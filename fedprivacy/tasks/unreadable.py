@@ -12,12 +12,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedprivacy.tasks.cells import Cell, Notation, number, text
+from fedprivacy.values.cell_text import LOST
 
 MARKS = frozenset({"?", "-", "--", ".", "na", "n/a", "n.a.", "nan", "null", "none", "nd", "unknown", "missing", "k.a."})
 """Texts that programs and people write for nothing, in small letters."""
-
-LOST = "\N{REPLACEMENT CHARACTER}"
-"""Character in the place of bytes that are none of the file's encoding."""
 
 _LONGEST_CODE = 40
 """Most characters of a text with blanks that is not yet taken for free text."""

@@ -78,7 +78,7 @@ ODD_TABLES = {
     "drug codes": levels("010", "10", "E10", of=["10", "010", "E10"], right=[[0, 1, 0], [1, 0, 0], [0, 0, 1]]),
     "codes like numbers": levels("1e2", "100", "1_0", of=["100", "1e2", "1_0"], right=[[0, 1, 0], [1, 0, 0], [0, 0, 1]]),
     "numbers as levels": levels("1", "1.0", "02", of=[1, 2], right=[[1, 0], [1, 0], [0, 1]]),
-    "texts as levels of numbers": levels("1.0", "1", of=["1", "2"], right=[N, [1, 0]], line="the number of a level, written otherwise, like '9.9' → give the levels as numbers"),
+    "texts as levels of numbers": levels("01", "1.0", of=["1", "2"], right=[N, [1, 0]], line="the number of a level, written otherwise, like '99' → give the levels as numbers"),
     "a level given twice": levels("f", of=["f", "m", " f"], error="levels 'f' and ' f' are the same; name each once"),
     "a level twice as a number": levels("1", of=[1, "01"], error="levels 1 and '01' are the same; name each once"),
     "an empty level": levels("f", of=["f", ""], error="level '' stands for nothing"),

@@ -1,5 +1,6 @@
 """A shard of persons: each person's first rows side by side, whoever else is there and in whatever order."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,7 +26,7 @@ def test_each_person_is_a_record_with_its_first_rows_in_the_order_given():
     assert shard.by_row().targets.tolist() == [0, 2, 4, 1, 5, 3]
 
 
-@pytest.mark.parametrize("persons", [torch.tensor([5, 2, 5, 9, 5, 2, 5]), [0.5, "b", 0.5, None, 0.5, "b", 0.5]])
+@pytest.mark.parametrize("persons", [torch.tensor([5, 2, 5, 9, 5, 2, 5]), [7, "b", "7", None, 7, "b", np.int64(7)]])
 def test_persons_are_told_apart_by_any_names(persons):
     assert torch.equal(made(persons=persons).targets, made().targets)
 
