@@ -182,18 +182,26 @@ class _Reader:
                 for cell in cells:
                     if what := self._change(usual, start, row, column, cell):
                         yield cell, what
+        usual = self._read(rows)
+        for cell, other in self.table.retyped(column, middle):
+            now = self._read(other.rows, other)
+            if now is not None and usual is not None and (what := self._effect(usual, now, middle, rows)):
+                yield cell, what  # a reader may refuse a type, which is public
         large = self._with(rows, middle, column, LARGE)
         if large and self._usual_parts is not None and self._usual_parts != self._parts(large):
             yield LARGE, "what the model or the loss computes of any record changes"
 
-    def _change(self, usual: _Reading | None, rows: Sequence[Row], row: int, column: int, cell: str) -> str:
+    def _change(self, usual: _Reading | None, start: Sequence[Row], row: int, column: int, cell: str) -> str:
         """Describe the effect on other records; empty if there is none."""
-        changed = self._with(rows, row, column, cell)
+        changed = self._with(start, row, column, cell)
         if changed is None:
             return ""
         now = self._read(changed)
         if now is None or usual is None:
             return "reading fails for everybody"
+        return self._effect(usual, now, row, start)
+
+    def _effect(self, usual: _Reading, now: _Reading, row: int, rows: Sequence[Row]) -> str:
         self.told = self.told or now != usual
         for place, (before, after) in enumerate(zip(usual.records, now.records, strict=True)):
             gone = list((before - after).elements())
@@ -212,10 +220,10 @@ class _Reader:
             return None
         return [*rows[:row], changed, *rows[row + 1 :]]
 
-    def _read(self, rows: Sequence[Row]) -> _Reading | None:
-        """Read a copy of the folder with these rows in the table; None if the task fails."""
+    def _read(self, rows: Sequence[Row], table: _Csv | _Parquet | None = None) -> _Reading | None:
+        """Read a copy of the folder with these rows in the table, maybe of other types; None if the task fails."""
         with TemporaryDirectory() as made:
-            self._copy(Path(made), rows)
+            self._copy(Path(made), rows, table)
             try:
                 with collected() as sheets:
                     shard, table = self._records(Path(made))
@@ -225,14 +233,14 @@ class _Reader:
         asked = Counter[bytes]() if table is None else _cells(table)
         return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 
-    def _copy(self, copy: Path, rows: Sequence[Row]) -> None:
+    def _copy(self, copy: Path, rows: Sequence[Row], table: _Csv | _Parquet | None = None) -> None:
         """Copy the table with these rows, and small files beside it, into a folder where the task may write."""
         left = MOST_BYTES
         for other in sorted(self.file.parent.iterdir()):
             if other.name != self.file.name and other.is_file() and other.stat().st_size <= left:
                 left -= other.stat().st_size
                 shutil.copyfile(other, copy / other.name)
-        self.table.write(copy / self.file.name, rows)
+        (table or self.table).write(copy / self.file.name, rows)
 
     def _records(self, copy: Path) -> tuple[Shard, Table | None]:
         source = ShardSource(folder=copy)
@@ -325,6 +333,10 @@ class _Csv(_Few):
     def cell(self, column: int, text: str) -> str:
         return text
 
+    def retyped(self, column: int, row: int) -> Iterator[tuple[str, _Csv]]:
+        """Yield nothing: a CSV file has no types."""
+        yield from ()
+
     def write(self, file: Path, rows: Sequence[Row]) -> None:
         with _opener(file)(file, "wt", newline="") as opened:
             csv.writer(opened, delimiter=self.delimiter, lineterminator="\n").writerows([self.columns, *rows])
@@ -355,6 +367,32 @@ class _Parquet(_Few):
             if kind.nullable:
                 return None
             raise ValueError("the column cannot hold it") from None
+
+    def retyped(self, column: int, row: int) -> Iterator[tuple[str, _Parquet]]:
+        """Yield the table as a data frame would write it for the sake of one cell, with the change in words."""
+        import pyarrow as pa
+
+        cells, kind = [each[column] for each in self.rows], self.schema.field(column).type
+        gap = [*cells[:row], None, *cells[row + 1 :]]
+        texts = [None if cell is None else str(cell) for cell in cells]
+        units = ("s", "ms", "us", "ns") if pa.types.is_timestamp(kind) else ()
+        for words, changed, other in (
+            ("nothing (which makes floats of its column)", gap, pa.float64() if pa.types.is_integer(kind) else kind),
+            ("nothing (and categories of its column)", gap, pa.dictionary(pa.int32(), kind)),
+            *((f"nothing (and times in {unit} of its column)", gap, pa.timestamp(unit, kind.tz)) for unit in units),
+            (
+                "a text (which makes texts of its column)",
+                [*texts[:row], CELLS["a text"], *texts[row + 1 :]],
+                pa.string(),
+            ),
+        ):
+            try:
+                if other == kind or pa.array(changed, other).to_pylist() != changed:
+                    continue
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+                continue  # no data frame could write it so
+            rows = [[*each[:column], cell, *each[column + 1 :]] for each, cell in zip(self.rows, changed, strict=True)]
+            yield words, _Parquet(self.columns, rows, self.schema.set(column, pa.field(self.columns[column], other)))
 
     def write(self, file: Path, rows: Sequence[Row]) -> None:
         import pyarrow
