@@ -32,7 +32,9 @@ def plain(value: Any) -> Any:
     try:
         if getattr(getattr(value, "dtype", None), "kind", "") in ("M", "m"):
             value = value.astype(f"{value.dtype.kind}8[us]")  # item() of nanoseconds is a whole number
-        for unpack in ("as_py", "item"):
+        if hasattr(value, "as_unit"):
+            value = value.as_unit("us")
+        for unpack in ("as_py", "item", "to_pytimedelta"):
             value = getattr(value, unpack)() if hasattr(value, unpack) else value
         if isinstance(value, bytes | bytearray):
             return value.decode(errors="replace")
