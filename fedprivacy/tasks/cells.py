@@ -48,12 +48,12 @@ def one_by_one(places: Iterable[Any], read: Callable[[Any], Cell]) -> list[Cell]
 
 
 def read_each(cells: Collection[Cell], read: Callable[[Cell], Read]) -> list[Read]:
-    """Read each cell; a plain text that many cells have is read once.
+    """Read each cell; a plain text or whole number that many cells have is read once.
 
-    Only plain text is shared: 1 and True are equal, but are read differently.
+    Nothing else is shared: 1, 1.0 and True are equal, but are read differently.
     """
-    known = {cell: read(cell) for cell in {cell for cell in cells if type(cell) is str}}
-    return [known[cell] if type(cell) is str else read(cell) for cell in cells]
+    known = {cell: read(cell) for cell in {cell for cell in cells if type(cell) in (str, int)}}
+    return [known[cell] if type(cell) in (str, int) else read(cell) for cell in cells]
 
 
 def number(cell: Cell) -> float:
@@ -106,11 +106,12 @@ class Notation:
 
     def text(self, cell: Cell) -> str:
         """Return the text of a cell, stripped and without a program's additions; "" if it is empty or has no text."""
-        words, value = text(cell), plain(cell)
+        value = plain(cell)
+        words = text(value)
         if isinstance(value, str):
             words = canonical(words, self.decimal)
-        elif isinstance(value, float | Decimal):
-            words = words.replace(".", self.decimal)
+        elif self.decimal == "," and isinstance(value, float | Decimal):
+            words = words.replace(".", ",")
         return "" if self.missing and self.folded(words) in self.missing else words
 
     def is_empty(self, cell: Cell) -> bool:

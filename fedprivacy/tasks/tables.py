@@ -34,7 +34,8 @@ from fedprivacy.tasks.sheet import CellTally, Sheet, looks_like_a_person, name_o
 from fedprivacy.tasks.splits import Split, Splittable
 from fedprivacy.tasks.table_files import TableFile, TablePart
 from fedprivacy.tasks.task import Shard, ShardSource
-from fedprivacy.values.unit import person_numbers
+from fedprivacy.tasks.unreadable import no_identifier
+from fedprivacy.values.unit import identifier, person_numbers
 
 _ROW_NUMBERS = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 """Names of columns in which R and pandas keep the numbers of rows: another row more or less can change them all."""
@@ -321,7 +322,11 @@ class _Collected:
         inputs[np.isnan(inputs).any(1)] = np.nan
         self._inputs.append(inputs)
         if reading.person is not None:
-            self._persons += [reading.notation.text(cell) or None for cell in cells[reading.person]]
+            whose = read_each(cells[reading.person], lambda cell: identifier(reading.notation.text(cell)))
+            for cell, name in zip(cells[reading.person], whose, strict=True):
+                if fault := no_identifier(cell, name):
+                    self._tally.add(reading.person, fault, cell)
+            self._persons += whose
         for name, kept in self._cells.items():
             kept += [self._texts.setdefault(cell, cell) if type(cell) is str else cell for cell in cells[name]]
         self._count += len(chosen)

@@ -35,6 +35,10 @@ OPEN_QUOTE = Fault(
 )
 
 
+_NAMELESS = Fault("no identifier", "each such row is a person by itself, whoever's it is")
+_ROUNDED = Fault("an identifier in powers of ten", "it may have lost digits, and be several persons'; export texts")
+_POWERS_OF_TEN = re.compile(r"[0-9](\.[0-9]+[eE]\+?|[eE]\+)[0-9]+")
+
 _DECIMALS = {
     ".": [(re.compile(r"[+-]?\d*,\d+"), Fault("a number with a decimal comma", 'decimal=","'))],
     ",": [(re.compile(r"[+-]?\d*\.\d+"), Fault("a number with a decimal point", 'decimal="."'))],
@@ -70,6 +74,13 @@ def _masked(character: str) -> str:
     if character.isalpha():
         return "X" if character.isupper() else "x"
     return character if character.isprintable() else " "
+
+
+def no_identifier(cell: Cell, name: str | None) -> Fault | None:
+    """Explain a cell that tells no person, or may tell several; None: neither."""
+    if name is None:
+        return _NAMELESS
+    return _ROUNDED if type(cell) is str and _POWERS_OF_TEN.fullmatch(cell.strip()) else None
 
 
 def no_number(cell: Cell, notation: Notation) -> Fault:

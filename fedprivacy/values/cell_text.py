@@ -27,8 +27,8 @@ _MOMENT = re.compile(
 
 def plain(value: Any) -> Any:
     """Return a value of NumPy, torch or Arrow, or one of bytes, as Python has it; None for NaN, NaT and pandas' NA."""
-    if type(value) in (str, int):
-        return value
+    if type(value) in (str, int, float):
+        return value if value == value else None  # noqa: PLR0124 - NaN is not itself
     try:
         if getattr(getattr(value, "dtype", None), "kind", "") in ("M", "m"):
             value = value.astype(f"{value.dtype.kind}8[us]")  # item() of nanoseconds is a whole number
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
             value = getattr(value, unpack)() if hasattr(value, unpack) else value
         if isinstance(value, bytes | bytearray):
             return value.decode(errors="replace")
-        return None if value != value else value  # noqa: PLR0124 - NaN and NaT are not themselves, and NA raises
+        return None if value != value else value  # noqa: PLR0124 - nor is NaT, and NA raises
     except Exception:
         return None
 
@@ -48,6 +48,8 @@ def text(value: Any) -> str:
     if type(value) is str:
         return value.strip()
     try:
+        if type(value) in (int, float):  # most cells that are no text
+            return canonical(str(value)) if value == value else ""  # noqa: PLR0124 - NaN is not itself
         match value := plain(value):
             case None | list() | tuple() | dict() | set():
                 return ""

@@ -168,13 +168,18 @@ def person_numbers(names: Iterable[Hashable], text_of: Callable[[Any], str] | No
         quick = name if type(name) in (str, int) else None
         number = None if quick is None else seen.get(quick)
         if number is None:
-            identifier = _identifier(name, text_of or (lambda value: canonical(text(value))))
-            number = count if identifier is None else known.setdefault(identifier, count)
+            whose = _identifier(name, text_of or (lambda value: canonical(text(value))))
+            number = count if whose is None else known.setdefault(whose, count)
             count += number == count
-            if quick is not None and identifier is not None:
+            if quick is not None and whose is not None:
                 seen[quick] = number
         numbers.append(number)
     return numbers
+
+
+def identifier(words: str) -> str | None:
+    """Return the identifier that a text is; None: it is none."""
+    return None if not words or words in NAMELESS or LOST in words else words
 
 
 def _identifier(name: Hashable, text_of: Callable[[Any], str]) -> Hashable:
@@ -186,8 +191,7 @@ def _identifier(name: Hashable, text_of: Callable[[Any], str]) -> Hashable:
     if isinstance(value, float | np.floating):
         raise ValueError(FLOATING)
     if value is None or isinstance(value, str | int | Decimal | date):
-        words = text_of(value)
-        return None if not words or words in NAMELESS or LOST in words else words
+        return identifier(text_of(value))
     if not isinstance(value, Hashable):
         raise ValueError(f"persons hold a {type(value).__name__}; give a text or a whole number for each row.")
     return value
