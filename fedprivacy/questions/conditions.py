@@ -17,7 +17,7 @@ from fedprivacy.tasks.cells import Levels, TableError
 from fedprivacy.tasks.columns import Table
 
 Level = str | int | float | bool
-"""Name of a category; public. A text matches a cell with exactly this text, a number every cell with this number."""
+"""Name of a category; public. A text matches a cell with this text, a number every cell with this number."""
 
 MOST_LEVELS = 10_000
 LONGEST_LEVEL = 256

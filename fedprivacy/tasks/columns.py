@@ -49,7 +49,7 @@ class Table:
     Attributes:
         columns: cells of every row, by the column's name, which is public. An array of numbers stays one; the cells
             of any other column are kept as Python objects (`tolist()`), a masked one as None.
-        persons: whose each row is; None: each row is a record by itself.
+        persons: whose each row is, as for `Shard`; None: each row is a record by itself.
         most_rows: m, public: a person's first m rows count, the others do not. It is that of the task's unit.
         summaries: how a person's rows become one number, by column: one of `SUMMARIES`; public. Without an entry it is
             the mean of those rows that hold a number, and a person's category is that of the first row that has one
@@ -60,7 +60,8 @@ class Table:
 
     Raises:
         TableError: there is no column, they differ in length, a name is no text, a column is no list of cells,
-            `persons` and `most_rows` do not belong together, or a summary is of no column or unknown.
+            `persons` and `most_rows` do not belong together or persons are floating-point numbers, or a summary is of
+            no column or unknown.
     """
 
     columns: Mapping[str, Sequence[Cell] | NDArray[Any]]

@@ -125,8 +125,8 @@ def _day(cell: Cell, form: str | None) -> float:
 class Category:
     """A column of categories, one-hot in the order of the given levels.
 
-    A cell is the level that is its exact text; a level that is given as a number also matches that number, however it
-    is written.
+    A cell is the level that is its text ("7.0" is "7"); a level that is given as a number also matches that number,
+    however it is written.
 
     >>> import fedprivacy as fp
     >>> fp.Category(["f", "m"]).inputs("m"), fp.Category([1, 2]).inputs("1.0"), fp.Category(["10", "010"]).inputs("010")

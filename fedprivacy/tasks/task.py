@@ -133,12 +133,14 @@ class Shard:
                 numbers have no NaN: with public shard sizes a task must state the null rows. If the model itself
                 handles NaN, state `null`, too: then NaN is a value like any other. Null rows of a person are left out;
                 a person without another row is a null record.
-            persons: whose each row is, one name or number for each; None: each row is a record of its own.
+            persons: whose each row is, one text or whole number for each; a row without one (None, NaN, "") is a person
+                by itself. None: each row is a record of its own.
             most_rows: m, the most rows of a person that count, public: the first m, in the order given.
 
         Raises:
             TypeError: one of them is no tensor, or `null` is not a tensor of bool.
-            ValueError: their lengths differ; or only one of `persons` and `most_rows` is given.
+            ValueError: their lengths differ; only one of `persons` and `most_rows` is given; or a person is a
+                floating-point number.
         """
         for name, rows in (("inputs", inputs), ("targets", targets)):
             if not isinstance(rows, Tensor):

@@ -48,8 +48,6 @@ def text(value: Any) -> str:
     if type(value) is str:
         return value.strip()
     try:
-        if type(value) in (int, float):  # most cells that are no text
-            return canonical(str(value)) if value == value else ""  # noqa: PLR0124 - NaN is not itself
         match value := plain(value):
             case None | list() | tuple() | dict() | set():
                 return ""
