@@ -9,8 +9,9 @@ from datetime import date, datetime
 from functools import cached_property
 from typing import Protocol
 
-from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, text
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError
 from fedprivacy.tasks.unreadable import Fault, no_date, no_level, no_number
+from fedprivacy.values.cell_text import text
 
 _DAYS = {"days": 1.0, "months": 365.2425 / 12, "years": 365.2425}
 """Days of each unit: those of a mean month and year."""

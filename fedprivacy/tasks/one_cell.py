@@ -220,10 +220,10 @@ class _Reader:
             return None
         return [*rows[:row], changed, *rows[row + 1 :]]
 
-    def _read(self, rows: Sequence[Row], table: _Csv | _Parquet | None = None) -> _Reading | None:
+    def _read(self, rows: Sequence[Row], written: _Csv | _Parquet | None = None) -> _Reading | None:
         """Read a copy of the folder with these rows in the table, maybe of other types; None if the task fails."""
         with TemporaryDirectory() as made:
-            self._copy(Path(made), rows, table)
+            self._copy(Path(made), rows, written)
             try:
                 with collected() as sheets:
                     shard, table = self._records(Path(made))
@@ -233,14 +233,14 @@ class _Reader:
         asked = Counter[bytes]() if table is None else _cells(table)
         return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 
-    def _copy(self, copy: Path, rows: Sequence[Row], table: _Csv | _Parquet | None = None) -> None:
+    def _copy(self, copy: Path, rows: Sequence[Row], written: _Csv | _Parquet | None = None) -> None:
         """Copy the table with these rows, and small files beside it, into a folder where the task may write."""
         left = MOST_BYTES
         for other in sorted(self.file.parent.iterdir()):
             if other.name != self.file.name and other.is_file() and other.stat().st_size <= left:
                 left -= other.stat().st_size
                 shutil.copyfile(other, copy / other.name)
-        (table or self.table).write(copy / self.file.name, rows)
+        (written or self.table).write(copy / self.file.name, rows)
 
     def _records(self, copy: Path) -> tuple[Shard, Table | None]:
         source = ShardSource(folder=copy)

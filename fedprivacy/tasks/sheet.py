@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from multiprocessing import parent_process
 
-from fedprivacy.tasks.cells import Cell, text
+from fedprivacy.tasks.cells import Cell
 from fedprivacy.tasks.unreadable import Fault, masked
+from fedprivacy.values.cell_text import text
 from fedprivacy.values.wording import count_text, plural
 
 log = logging.getLogger("fedprivacy.tables")

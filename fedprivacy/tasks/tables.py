@@ -324,8 +324,8 @@ class _Collected:
         if reading.person is not None:
             whose = read_each(cells[reading.person], lambda cell: identifier(reading.notation.text(cell)))
             for cell, name in zip(cells[reading.person], whose, strict=True):
-                if fault := no_identifier(cell, name):
-                    self._tally.add(reading.person, fault, cell)
+                if doubt := no_identifier(cell, name):
+                    self._tally.add(reading.person, doubt, cell)
             self._persons += whose
         for name, kept in self._cells.items():
             kept += [self._texts.setdefault(cell, cell) if type(cell) is str else cell for cell in cells[name]]

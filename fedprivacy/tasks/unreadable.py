@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedprivacy.tasks.cells import Cell, Notation, number, text
-from fedprivacy.values.cell_text import LOST
+from fedprivacy.tasks.cells import Cell, Notation, number
+from fedprivacy.values.cell_text import LOST, text
 
 MARKS = frozenset({"?", "-", "--", ".", "na", "n/a", "n.a.", "nan", "null", "none", "nd", "unknown", "missing", "k.a."})
 """Texts that programs and people write for nothing, in small letters."""

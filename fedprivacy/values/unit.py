@@ -165,7 +165,7 @@ def person_numbers(names: Iterable[Hashable], text_of: Callable[[Any], str] | No
     known: dict[Hashable, int] = {}
     numbers, count = list[int](), 0
     for name in names:
-        quick = name if type(name) in (str, int) else None
+        quick = name if isinstance(name, str | int) and type(name) in (str, int) else None
         number = None if quick is None else seen.get(quick)
         if number is None:
             whose = _identifier(name, text_of or (lambda value: canonical(text(value))))
