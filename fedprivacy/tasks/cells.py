@@ -239,7 +239,7 @@ class Beginnings:
 
     def __init__(self, prefixes: Sequence[str], whole: Sequence[str] = ()) -> None:
         self._prefixes = {prefix: place for place, prefix in enumerate(prefixes)}
-        self._whole = {words: len(prefixes) + place for place, words in enumerate(whole)}
+        self._whole = {canonical(words): len(prefixes) + place for place, words in enumerate(whole)}
         self._lengths = sorted(set(map(len, prefixes)))
 
     def code(self, words: str) -> int:

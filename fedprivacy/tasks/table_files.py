@@ -26,6 +26,7 @@ _OTHER_FILES = {
     b"PK\x03\x04": "is a spreadsheet or an archive; save the sheet as CSV",
     b"\xff\xfe": "is UTF-16; save it as UTF-8",
     b"\xfe\xff": "is UTF-16; save it as UTF-8",
+    b"sep=": "begins with a line for spreadsheets; delete that line",
 }
 """First bytes of files that are no CSV, with what to do."""
 
@@ -132,11 +133,11 @@ class TableFile:
 
     def _header(self, lines: Iterator[bytes]) -> list[str]:
         """Read the names of the columns from the first line that is not blank."""
-        first = next((line for line in lines if line.strip()), b"")
+        first = next((line for line in lines if line.strip()), b"").removeprefix(codecs.BOM_UTF8)
         for start, why in _OTHER_FILES.items():
             if first.startswith(start):
                 raise TableError(f"'{self.path}' {why}.")
-        header = self._cells(first.removeprefix(codecs.BOM_UTF8))
+        header = self._cells(first)
         if isinstance(header, Fault) or not first:
             raise TableError(
                 f"'{self.path}' has no header; its first line must name the columns, and end as the others do with a "
