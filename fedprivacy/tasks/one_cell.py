@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedprivacy._support.random_state import RandomState
+from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.loader import offers_table, shard_of, table_of
 from fedprivacy.tasks.sheet import collected
@@ -116,7 +117,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
         for file, table in tables.items():
             trial = _Reader(task, file, table)
             if why := trial.unsuited():
-                untried.append(f"{why} of {file.name}")
+                untried.append(f"{why} of {file.name}{trial.refusal}")
                 continue
             for column in (place for place, name in enumerate(table.columns) if name not in trial.owners):
                 if tried and time.monotonic() > ends:  # one column is always tried
@@ -146,6 +147,7 @@ class _Reader:
 
     Attributes:
         told: whether any cell has changed anything; otherwise the task does not read this table.
+        refusal: words of a reader that refuses the table, which hold no cell; empty: none does.
         owners: columns that tell whose a row is. They say which rows are one record, and are no record's content, so
             they are not changed.
     """
@@ -154,6 +156,7 @@ class _Reader:
     file: Path
     table: _Csv | _Parquet
     told: bool = False
+    refusal: str = ""
     owners: set[str] = field(default_factory=set)
     _usual_parts: bytes | None = None
     _own: dict[tuple[int, int], bytes] = field(default_factory=dict)  # the record of a row, in shard and table
@@ -227,7 +230,8 @@ class _Reader:
             try:
                 with collected() as sheets:
                     shard, table = self._records(Path(made))
-            except Exception:  # its text may hold values
+            except Exception as error:  # its text may hold values, but for a reader's own
+                self.refusal = f" ({str(error).rstrip('.')})" if isinstance(error, TableError) else ""
                 return None
         self.owners |= sheets.owners
         asked = Counter[bytes]() if table is None else _cells(table)

@@ -86,6 +86,18 @@ def test_a_record_is_a_person_with_at_most_so_many_rows(tmp_path):
         fp.load_table(file, person="patient", rows_per_person=2, **how)
 
 
+def test_the_sheet_tells_of_rows_without_an_identifier_and_of_rounded_ones(tmp_path):
+    file = tmp_path / "visits.csv"
+    file.write_text("who,it,ill\n1.23457E+11,1,no\n1.23457E+11,2,yes\nNA,3,yes\n,4,no\n7a,5,no\n")
+    with collected() as sheets:
+        fp.load_table(file, target="ill", classes=["no", "yes"], features=["it"], person="who", rows_per_person=2)
+    assert sheets[0].persons == 4 and sheets[0].lines[2:] == [
+        "who: 2 cells, an identifier in powers of ten, like '9.99999X+99' → it may have lost digits, and be several "
+        "persons'; export texts",
+        "who: 2 cells, no identifier, like 'XX', '' → each such row is a person by itself, whoever's it is",
+    ]
+
+
 @pytest.mark.parametrize("split", [fp.Evenly(3), fp.ByDirichlet(0.8, 3)], ids=str)
 def test_a_split_keeps_a_person_s_rows_together(split, tmp_path):
     rng, file = np.random.default_rng(0), tmp_path / "visits.csv"

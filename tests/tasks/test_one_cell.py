@@ -331,6 +331,15 @@ def test_a_column_is_also_written_in_the_types_that_a_data_frame_gives_it(tmp_pa
     assert found == {(words, "other records change")}
 
 
+def test_a_table_that_a_reader_refuses_by_its_types_is_said_to_be_so(tmp_path):
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({"who": [1.0, None] * 4, "ill": [0.0, 1.0] * 4}), tmp_path / "people.parquet")
+    how = {"person": "who", "rows_per_person": 2, "target": "ill"}
+    untried = try_cells(Own(lambda file: fp.load_table(file, **how)), tmp_path).untried
+    assert "does not read a copy of people.parquet (column 'who' of " in untried and "Int64)" in untried
+
+
 def test_what_cannot_be_tried_is_said(tmp_path, people):
     nothing = tmp_path / "nothing"
     nothing.mkdir()
