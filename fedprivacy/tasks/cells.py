@@ -7,7 +7,8 @@ and no cell makes reading fail: an unreadable cell counts as empty.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any, TypeVar
@@ -86,12 +87,13 @@ class Notation:
 
     decimal: str = "."
     fold_case: bool = False
-    missing: tuple[str, ...] = ()
+    missing: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
             raise TableError(f"decimal is {self.decimal!r}; give '.' or ','.")
-        if isinstance(self.missing, str) or not all(isinstance(mark, str) for mark in self.missing):
+        several = isinstance(self.missing, Iterable) and not isinstance(self.missing, str)
+        if not several or not all(isinstance(mark, str) for mark in self.missing):
             raise TableError(f"missing is {self.missing!r}; give a list of texts, for example ('?', 'NA').")
         marks = (self.folded(mark.strip()) for mark in self.missing)
         object.__setattr__(self, "missing", tuple(dict.fromkeys(mark for mark in marks if mark)))
@@ -123,6 +125,17 @@ class Notation:
         return number(cell)
 
 
+def listed(name: str, given: object) -> tuple[Any, ...]:
+    """Return the texts or numbers of a list, in its order.
+
+    Raises:
+        TableError: it is no list, but a text, of which each letter would be one, or a set, which has no order.
+    """
+    if isinstance(given, str | bytes | AbstractSet | Mapping) or not isinstance(given, Iterable):
+        raise TableError(f"{name} is {_shown(given)}; give a list of texts or numbers.")
+    return tuple(given)
+
+
 PLAIN = Notation()
 """Notation of a table of which nothing is declared."""
 
@@ -142,7 +155,7 @@ class Levels:
     (1, 1, 1)
 
     Raises:
-        TableError: a cell could match two of the levels, or can match none of them.
+        TableError: a level is no text or number; or a cell could match two of the levels, or can match none of them.
     """
 
     def __init__(self, levels: Sequence[object], notation: Notation = PLAIN, prefix: int | None = None) -> None:
@@ -156,6 +169,8 @@ class Levels:
             words = self._words(level)
             if not words or (_is_number(level) and math.isnan(number(level))):
                 raise TableError(f"level {_shown(level)} stands for nothing, or is missing; give another, or none.")
+            if not isinstance(level, str | Number | np.generic):
+                raise TableError(f"level {_shown(level)} is of type {type(level).__name__}; give texts or numbers.")
             values = [value for value in (number(level), number(words)) if not math.isnan(value)]  # a float32 has two
             self._texts[words] = place
             self._values.extend(values)

@@ -84,7 +84,7 @@ class Table:
         if len({len(column) for column in kept.values()}) > 1:
             raise TableError("the table's columns differ in length; give each one cell for every record.")
         object.__setattr__(self, "columns", kept)
-        object.__setattr__(self, "_notation", Notation(self.decimal, self.fold_case, tuple(self.missing)))
+        object.__setattr__(self, "_notation", Notation(self.decimal, self.fold_case, self.missing))
         if self.persons is not None or self.most_rows is not None:
             object.__setattr__(self, "person_of", self._persons())
         for column, summary in self.summaries.items():

@@ -75,7 +75,8 @@ class TableFile:
         file = cls(path, (), delimiter, encoding)
         with file._lines() as lines:
             columns = file._header(lines)
-        if len(columns) == 1 and (seen := next((mark for mark in _DELIMITERS if mark in columns[0]), "")):
+        others = _DELIMITERS.replace(delimiter, "")
+        if len(columns) == 1 and (seen := next((mark for mark in others if mark in columns[0]), "")):
             raise TableError(f"'{path}' has the one column '{columns[0]}'; give delimiter={seen!r}.")
         return cls(path, columns, delimiter, encoding)
 
@@ -127,8 +128,11 @@ class TableFile:
         return gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb")  # type: ignore[return-value]
 
     def _header(self, lines: Iterator[bytes]) -> list[str]:
-        """Read the names of the columns from the first line that is not blank."""
-        first = next((line for line in lines if line.strip()), b"")
+        """Read the names of the columns from the first line that is not blank, nor Excel's note of the delimiter."""
+        filled = (line for line in lines if line.strip())
+        first = next(filled, b"")
+        if first.removeprefix(codecs.BOM_UTF8).strip(b'"\r\n').lower() == b"sep=" + self.delimiter.encode():
+            first = next(filled, b"")
         for start, why in _OTHER_FILES.items():
             if first.startswith(start):
                 raise TableError(f"'{self.path}' {why}.")

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, read_each
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, listed, read_each
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.features import Category, Feature, Number
 from fedprivacy.tasks.sheet import CellTally, Sheet, looks_like_a_person, name_owner, tell
 from fedprivacy.tasks.splits import Split, Splittable
 from fedprivacy.tasks.table_files import TableFile, TablePart
 from fedprivacy.tasks.task import Shard, ShardSource
-from fedprivacy.tasks.unreadable import LOST
+from fedprivacy.tasks.unreadable import LOST, Fault, of_target
 
 _SETTLED = 2.0
 """Seconds after its last change from which on a file is known by its time and size."""
@@ -71,8 +71,9 @@ def load_table(
             or a Date. None: every other column, as numbers.
         classes: values of the target, which become 0, 1, ...; None: it is a number. The target of an unreadable row
             is 0.
-        only: values by column that select rows, for example a public test set. The number of selected rows depends on
-            their content: with public shard sizes, name nothing that a private row could change.
+        only: a level, or a list of levels, by column, which selects rows, for example a public test set. The number of
+            selected rows depends on their content: with public shard sizes, name nothing that a private row could
+            change.
         split: split of a simulation, which gives each client its part of the rows; None: all rows.
         source: the argument of `Task.shard`, which names the part.
         person: column that tells whose each row is, by its exact text; a record is then a person. A row whose cell is
@@ -92,7 +93,7 @@ def load_table(
     file = TableFile.of(Path(path), delimiter, encoding)
     if not isinstance(features, Mapping):
         others = [name for name in file.columns if name not in (target, person)]
-        features = {name: Number() for name in (others if features is None else features)}
+        features = {name: Number() for name in (others if features is None else listed("features", features))}
     for name, feature in features.items():
         if not hasattr(feature, "inputs"):
             kind = type(feature).__name__
@@ -103,10 +104,10 @@ def load_table(
     splits = split if source is not None and source.partition_id is not None else None
     reading = _Reading(
         file=file,
-        notation=Notation(decimal, fold_case, tuple(missing)),
+        notation=Notation(decimal, fold_case, missing),
         features=dict(features),
         target=target,
-        classes=None if classes is None else tuple(classes),
+        classes=None if classes is None else listed("classes", classes),
         only=dict(only or {}),
         person=person,
         split_by=() if splits is None else splits.reads,
@@ -154,7 +155,8 @@ def read_table(
 
     Args:
         path: file whose name ends with .csv, .csv.gz or .parquet.
-        only: values by column that select rows. The number of selected rows depends on their content.
+        only: a level, or a list of levels, by column, which selects rows. The number of selected rows depends on their
+            content.
         split: split of a simulation, the same as the shard's: each client gets the same rows of the file.
         source: the argument of `Task.table`, which names the part.
         target, classes: those of the shard, if the split uses them, as `ByDirichlet` does; otherwise not needed.
@@ -169,9 +171,9 @@ def read_table(
     splits = split if source is not None and source.partition_id is not None else None
     reading = _Reading(
         file=file,
-        notation=Notation(decimal, fold_case, tuple(missing)),
+        notation=Notation(decimal, fold_case, missing),
         target=target,
-        classes=None if classes is None else tuple(classes),
+        classes=None if classes is None else listed("classes", classes),
         only=dict(only or {}),
         person=person,
         split_by=tuple(file.columns),
@@ -245,6 +247,14 @@ class _Reading:
         return tuple(name for name, cells in first.cells.items() if looks_like_a_person(cells)) if first else ()
 
 
+def _levels(column: str, chosen: object, notation: Notation) -> Levels:
+    """Return the levels that select rows: one, or each of a list."""
+    try:
+        return Levels(chosen if isinstance(chosen, list) and chosen else [chosen], notation)
+    except TableError as error:
+        raise TableError(f"only is {chosen!r} for '{column}': {error}") from None
+
+
 class _Class(Category):
     """Reader of a target: its only input is the place of its class."""
 
@@ -253,14 +263,26 @@ class _Class(Category):
         place = self.place(cell, notation)
         return [math.nan if place is None else float(place)]
 
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell names no class."""
+        return of_target(super().fault(cell, notation))
+
+
+class _Figure(Number):
+    """Reader of a target that is a number."""
+
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell holds no number."""
+        return of_target(super().fault(cell, notation))
+
 
 class _Collected:
     """The rows read so far."""
 
     def __init__(self, reading: _Reading) -> None:
         self._reading, self._tally = reading, CellTally()
-        self._chosen = [(name, Levels([value], reading.notation)) for name, value in reading.only.items()]
-        self._label: Feature = Number() if reading.classes is None else _Class(reading.classes)
+        self._chosen = [(name, _levels(name, value, reading.notation)) for name, value in reading.only.items()]
+        self._label: Feature = _Figure() if reading.classes is None else _Class(reading.classes)
         self._inputs: list[NDArray[np.float32]] = []
         self._labels: list[NDArray[np.float64]] = []
         self._persons: list[Hashable] = []
@@ -322,7 +344,7 @@ class _Collected:
         """Return the numbers of the rows that are asked for."""
         chosen = np.ones(len(next(iter(part.cells.values()))), np.bool_)
         for name, known in self._chosen:
-            chosen &= known.codes(part.cells[name]) == 0
+            chosen &= known.codes(part.cells[name]) >= 0
         return [int(row) for row in np.flatnonzero(chosen)] if self._chosen else range(len(chosen))
 
     def _read(

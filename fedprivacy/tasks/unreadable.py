@@ -30,12 +30,23 @@ class Fault(NamedTuple):
     remedy: str
 
 
-BROKEN = Fault("a row with more or fewer cells than columns", "see the delimiter, and quote cells that hold it")
+BROKEN = Fault(
+    "a row with more or fewer cells than columns", "see the delimiter, also at line ends, and quote cells that hold it"
+)
 OPEN_QUOTE = Fault(
     "a line whose quotes are not closed",
     "a record is a line: a line break in a cell would let one record swallow others; write the cell without it",
 )
 
+_WITHOUT = "write the target, or leave the row out of the file"
+_OF_TARGET = {
+    "empty": _WITHOUT,
+    "a mark for nothing": _WITHOUT,
+    "none of the levels": "name it in classes=[...]",
+    "no number": "classes=[...], if these are classes",
+    "a number that is too large": "write it in a larger unit",
+}
+"""Remedies by reason for a target, which has no reader of its own."""
 
 _DECIMALS = {
     ".": [(re.compile(r"[+-]?\d*,\d+"), Fault("a number with a decimal comma", 'decimal=","'))],
@@ -72,6 +83,11 @@ def _masked(character: str) -> str:
     if character.isalpha():
         return "X" if character.isupper() else "x"
     return character if character.isprintable() else " "
+
+
+def of_target(fault: Fault) -> Fault:
+    """Return a fault with what helps if the column is the target."""
+    return fault._replace(remedy=_OF_TARGET.get(fault.reason, fault.remedy))
 
 
 def no_number(cell: Cell, notation: Notation) -> Fault:
