@@ -39,6 +39,7 @@ from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.guard.seals import ENTRIES_ROOM
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
+from fedprivacy.runs.usable import Usable, usable_in_training
 from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
 from fedprivacy.tasks.sheet import Sheet, collected
@@ -58,7 +59,8 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
         settings, key = _settings(file, party)
         with collected() as sheets:
             yield from findings(_own_checks(settings, key, party))
-        yield from _cells(sheets)
+            usable = _usable(settings, party)
+        yield from _cells(sheets, *usable)
     yield from findings(
         [
             ("port", lambda: free_port(party.runtime_port, "the SuperNode")),
@@ -68,13 +70,24 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
     yield from door_findings(party, party.host, ca)
 
 
-def _cells(sheets: Sequence[Sheet]) -> Iterator[Finding]:
-    """Tell the owner whether the records can be read, with counts."""
-    local = tuple(line for sheet in sheets for line in sheet.lines)
+def _usable(settings: NodeSettings, party: Party) -> tuple[Usable, bool]:
+    """Count the records that count for something, and say whether the task allows most of them not to."""
+    with suppress(Exception), hushed():  # what fails is said by the check of the records
+        task, device = _task(settings, party), choose_device(settings.device)
+        shard = own_shard(task, settings.folder, device)
+        return usable_in_training(task, shard), getattr(task, "allow_null", Task.allow_null)
+    return Usable(0, 0), True
+
+
+def _cells(sheets: Sequence[Sheet], usable: Usable, allowed: bool) -> Iterator[Finding]:
+    """Tell the owner whether the records can be read, and count, with counts."""
+    local = (*(line for sheet in sheets for line in sheet.lines), *usable.lines()[usable.null > 0 :])
     remedy = "the lines below say which and what helps; this is of private records: do not send it"
     if any(sheet.hopeless for sheet in sheets):
         yield Finding("cells", CheckResult.FAILED, "no record can be read", remedy, local)
-    elif any(sheet.in_short for sheet in sheets):
+    elif usable.mostly_void and not allowed:
+        yield Finding("cells", CheckResult.FAILED, "more than half of the records count for nothing", remedy, local)
+    elif usable.failing or any(sheet.in_short for sheet in sheets):
         yield Finding("cells", CheckResult.WARNING, "some records cannot be read, and count for nothing", remedy, local)
     elif sheets:
         yield Finding("cells", CheckResult.OK, "every record can be read: for you alone, do not send it", local=local)

@@ -28,6 +28,7 @@ from fedprivacy.guard.errors import BudgetExhaustedError
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.settings.device import check_device, choose_device
+from fedprivacy.runs.usable import check_usable, usable_records
 from fedprivacy.single.account import KeptAccount, PassingAccount, Release, StepAccount
 from fedprivacy.single.arguments import check_numbers, check_path, check_trainable
 from fedprivacy.single.data import Records, shard_of
@@ -42,6 +43,8 @@ from fedprivacy.values.unit import RECORD, Unit, check_rows_in_a_step
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
+
+_ALLOW = "Mend them, or say allow_null=True to train on the others."
 
 
 class PrivateGradients:
@@ -103,8 +106,9 @@ class PrivateGradients:
         seed: int | None = None,
         account: str | Path | None = None,
         resume: Mapping[str, Any] | None = None,
+        allow_null: bool = False,
     ) -> None:
-        """Check all arguments on made-up records; nothing is charged, and no record is read but to find null rows.
+        """Check all arguments on made-up records; nothing is charged, and no record is used but to find null rows.
 
         Args:
             model: its layers must not mix records (no BatchNorm). `backward` sets the `grad` of its trained parameters.
@@ -118,6 +122,7 @@ class PrivateGradients:
                 trainings, under one budget; it is created if it does not exist. None: the account ends with this
                 object, and trainings on the same records add up to more than their epsilon.
             resume: what `state_dict` returned, to go on with a training of the same arguments; None: a new one begins.
+            allow_null: see `fedprivacy.train`.
 
         Raises:
             UnsupportedModelError: the model mixes records, or cannot be trained with DP-SGD for another reason.
@@ -152,7 +157,8 @@ class PrivateGradients:
         self._shown, self._own = model, deepcopy(model)
         if device is not None:
             self._own.to(device_of(device))
-        shard = shard_of(data, prototype).present().to(next(self._own.parameters()).device)
+        shard, why = shard_of(data, prototype)
+        shard = shard.present().to(next(self._own.parameters()).device)
         self._shard = shard.holding(shard.inputs.detach(), shard.targets.detach())  # no resize_ adds rows to these
         check_null(self._shard, relation)
         check_rows_in_a_step(self._shard.rows, rows_per_step, person_gradient)
@@ -166,7 +172,14 @@ class PrivateGradients:
         divisor = _divisor(batch_size, sampling_rate * len(self._shard) if size_public else None)
         views = None if augmentation is None else Views(augmentation, augmentation_multiplicity, kind[0])
 
+        multiplicity, summed = views.multiplicity if views else 1, person_gradient == "sum"
+        layout = Layout(self._shard.rows, multiplicity, rows_per_step, summed)
+        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), layout=layout)
+        self._engine.prepare(*kind)
+        warn_of(self._engine.method, self._engine.obstacle)
         unit = Unit("person", self._shard.rows) if self._shard.by_person else RECORD
+        usable = usable_records(self._engine, self._shard, views)
+        check_usable(usable, "data", "" if allow_null else _ALLOW, unit=unit.name, why=why)
         self._account, self._run, self._earlier_runs = _opened(account, budget, relation, unit, state)
         noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
         self.steps, self.delta, self.event = (
@@ -179,11 +192,6 @@ class PrivateGradients:
         if seed is not None:
             self._keystream = Keystream.from_seed(seed, "single", self._earlier_runs)
         self._gradient = NoisyMean(replace(mechanism, event=self.event), divisor, adaptive, views)
-        multiplicity, summed = views.multiplicity if views else 1, person_gradient == "sum"
-        layout = Layout(self._shard.rows, multiplicity, rows_per_step, summed)
-        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), layout=layout)
-        self._engine.prepare(*kind)
-        warn_of(self._engine.method, self._engine.obstacle)
         self._busy, self._process = threading.Lock(), os.getpid()
         handles = [p.register_post_accumulate_grad_hook(_refuse) for p in _trained_in(model).values()]
         weakref.finalize(self, _remove, handles)

@@ -323,6 +323,9 @@ class Task(Protocol):
             order, are moved to their bounds, and standardised by its private answer. Where shard sizes are private, the
             answer's count of a client's records weighs its updates. None: inputs stay as they are.
         augmentation: random views of the model's inputs, for runs with an augmentation multiplicity. None: none.
+        allow_null: whether more than half of the records may count for nothing, because they are null rows or have no
+            gradient; otherwise a simulation, the doctor and `deploy check` refuse them. A deployed client never does:
+            its answers must not depend on what its records hold.
     """
 
     name: str = ""
@@ -336,6 +339,7 @@ class Task(Protocol):
     person_gradient: str = "mean"
     standardise: Any = None
     augmentation: Augmentation | None = None
+    allow_null: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -34,6 +35,7 @@ from fedprivacy.tasks.loader import (
     offers,
     table_of,
 )
+from fedprivacy.tasks.sheet import collected, tell
 from fedprivacy.tasks.standardising import unsuited
 from fedprivacy.training.augment import AugmentationError
 from fedprivacy.training.machine import Machine
@@ -62,7 +64,9 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
     try:
         model = model_of(task)
         for number, partition_id in enumerate(clients):
-            shard = _standardised(task, question, opened_shard(task, config, partition_id))
+            with _tables_told():
+                opened = opened_shard(task, config, partition_id)
+            shard = _standardised(task, question, opened)
             if number == 0:
                 client = simulated_client_id(partition_id, config.clients)
                 _trained(task, model, shard, client, evaluates=config.local_evaluation > 0)
@@ -74,6 +78,18 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         _measured_by_client(task, measured, config.clients)
     finally:
         before.restore()
+
+
+@contextmanager
+def _tables_told() -> Iterator[None]:
+    """Tell of tables' cells alone: of records, `check_shards` gives the numbers of all clients together."""
+    try:
+        with collected() as sheets:
+            yield
+    finally:
+        for sheet in sheets:
+            if sheet.unreadable:
+                tell(sheet, whole=False)
 
 
 def _told_of_nan(task: Task, metrics: Mapping[str, float]) -> None:
