@@ -39,7 +39,7 @@ from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.guard.seals import ENTRIES_ROOM
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
-from fedprivacy.runs.usable import Usable, usable_in_training
+from fedprivacy.runs.usable import Usable, null_records, usable_in_training
 from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
 from fedprivacy.tasks.sheet import Sheet, collected
@@ -72,16 +72,19 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
 
 def _usable(settings: NodeSettings, party: Party) -> tuple[Usable, bool]:
     """Count the records that count for something, and say whether the task allows most of them not to."""
+    usable, allowed = Usable(0, 0), True
     with suppress(Exception), hushed():  # what fails is said by the check of the records
         task, device = _task(settings, party), choose_device(settings.device)
+        allowed = getattr(task, "allow_null", Task.allow_null)
         shard = own_shard(task, settings.folder, device)
-        return usable_in_training(task, shard), getattr(task, "allow_null", Task.allow_null)
-    return Usable(0, 0), True
+        usable = null_records(shard)
+        usable = usable_in_training(task, shard)
+    return usable, allowed
 
 
 def _cells(sheets: Sequence[Sheet], usable: Usable, allowed: bool) -> Iterator[Finding]:
     """Tell the owner whether the records can be read, and count, with counts."""
-    local = (*(line for sheet in sheets for line in sheet.lines), *usable.lines()[usable.null > 0 :])
+    local = (*(line for sheet in sheets for line in sheet.lines), *usable.lines())
     remedy = "the lines below say which and what helps; this is of private records: do not send it"
     if any(sheet.hopeless for sheet in sheets):
         yield Finding("cells", CheckResult.FAILED, "no record can be read", remedy, local)

@@ -91,7 +91,7 @@ def usable_records(
     """
     places = _places(shard)
     if failing := _failing(engine, shard, places, views, prepared):
-        places = np.arange(min(len(shard.inputs), _MOST))
+        places = np.union1d(places, _spread(len(shard.inputs), _MOST))
         failing = _failing(engine, shard, places, views, prepared)
     return replace(null_records(shard), tried=len(places), failing=failing)
 
@@ -153,9 +153,14 @@ def _failing(
 def _places(shard: Shard) -> NDArray[np.intp]:
     """Return the places of some records: evenly spread, and those with the largest and smallest numbers."""
     count = len(shard.inputs)
-    chosen = set(np.linspace(0, count - 1, min(count, _TRIED)).astype(int).tolist())
+    chosen = set(_spread(count, _TRIED).tolist())
     for rows in (shard.inputs, shard.targets):
         if count and rows[0].numel() and not rows.is_complex():
             each = rows.reshape(count, -1)
             chosen |= {int(each.amax(1).double().argmax()), int(each.amin(1).double().argmin())}
     return np.array(sorted(chosen), np.intp)
+
+
+def _spread(count: int, most: int) -> NDArray[np.intp]:
+    """Return up to so many places, evenly spread."""
+    return np.linspace(0, count - 1, min(count, most)).astype(np.intp)

@@ -145,6 +145,20 @@ def test_the_owner_is_told_of_records_that_no_table_holds(client):
     assert "failed cells no record can be read" in shown and ": 80 records, 0 can be read" in shown
 
 
+@pytest.mark.parametrize(("wrong", "verdict"), [(40, "warning"), (41, "failed")])
+def test_the_owner_alone_is_told_of_records_without_a_gradient(client, wrong, verdict):
+    edit(client / "mine.py", "(inputs.sum(1) > 0).long()", f"torch.where(torch.arange(len(inputs)) < {wrong}, 9, 1)")
+    edit(client / "node-config.toml", "@sha256:", '"  # ')
+    own_shard.cache_clear()
+    done = check(client)
+    assert "cells" not in {line["check"] for line in json.loads(done.stdout)["checks"]}
+    assert "of 80" not in done.output
+    own_shard.cache_clear()
+    shown = " ".join(CliRunner().invoke(deploy_app, ["check", str(client)], env={"COLUMNS": "400"}).output.split())
+    assert f"{verdict} cells" in shown and f"{wrong} of 80 records that were tried have no gradient" in shown
+    assert ("more than half of the records count for nothing" in shown) is (verdict == "failed")
+
+
 def changed(file, old, new):
     """The faults of a host, one of whose files says something else."""
     return lambda host: edit(host / file, old, new)

@@ -31,7 +31,7 @@ _RECORDS, _BYTES = 1000, 2**23
 """Largest number of a client's records that are compared with others', and of their bytes."""
 
 _FEWEST, _FEWEST_IN_PART = 10, 20
-"""Fewest different records by which a shard is known as a copy of another, and of a part of it: fewer may just agree."""
+"""Fewest different records by which a shard is known as a copy of another, or of a part: fewer may just agree."""
 
 
 def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, computed: bool) -> None:
