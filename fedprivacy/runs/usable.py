@@ -112,22 +112,22 @@ def usable_in_training(task: Task, shard: Shard, engine: GradientEngine | None =
     return usable_records(engine, shard, made, prepared)
 
 
-def check_usable(found: Usable, whose: str, remedy: str, *, unit: str = "record", why: Sequence[str] = ()) -> None:
+def check_usable(found: Usable, name: str, remedy: str, *, unit: str = "record", reasons: Sequence[str] = ()) -> None:
     """Tell the owner which records count for nothing, and refuse if most do.
 
     Args:
         found: numbers of the records.
-        whose: name of the records.
+        name: name of the records.
         remedy: how their owner allows that; "": it is allowed.
         unit: word for a record.
-        why: reasons for which records are null, with what helps.
+        reasons: reasons for which records are null, with what helps.
 
     Raises:
         ValueError: more than half of the records count for nothing, and nobody said so.
     """
-    lines = [*found.lines(unit), *why]
+    lines = [*found.lines(unit), *reasons]
     if lines:
-        log.warning("%s", "\n".join(f"{whose}: {line}." for line in lines))
+        log.warning("%s", "\n".join(f"{name}: {line}." for line in lines))
     if found.mostly_void and remedy:
         raise ValueError(f"more than half of the {plural(unit)} count for nothing: {'; '.join(lines)}. {remedy}")
 

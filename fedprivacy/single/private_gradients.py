@@ -157,7 +157,7 @@ class PrivateGradients:
         self._shown, self._own = model, deepcopy(model)
         if device is not None:
             self._own.to(device_of(device))
-        shard, why = shard_of(data, prototype)
+        shard, reasons = shard_of(data, prototype)
         shard = shard.present().to(next(self._own.parameters()).device)
         self._shard = shard.holding(shard.inputs.detach(), shard.targets.detach())  # no resize_ adds rows to these
         check_null(self._shard, relation)
@@ -179,7 +179,7 @@ class PrivateGradients:
         warn_of(self._engine.method, self._engine.obstacle)
         unit = Unit("person", self._shard.rows) if self._shard.by_person else RECORD
         usable = usable_records(self._engine, self._shard, views)
-        check_usable(usable, "data", "" if allow_null else _ALLOW, unit=unit.name, why=why)
+        check_usable(usable, "data", "" if allow_null else _ALLOW, unit=unit.name, reasons=reasons)
         self._account, self._run, self._earlier_runs = _opened(account, budget, relation, unit, state)
         noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
         self.steps, self.delta, self.event = (

@@ -92,6 +92,22 @@ def test_of_many_small_shards_with_few_values_none_is_taken_for_a_copy(caplog):
     assert "hold the same" not in told(small, caplog, clients=100)
 
 
+class Asked(Split):
+    """The same records, of which questions are asked."""
+
+    def table(self, source):
+        inputs, targets = self.made(source.partition_id)
+        return fp.Table({"first": inputs[:, 0].numpy(), "second": inputs[:, 1].tolist(), "class": targets.tolist()})
+
+
+@pytest.mark.parametrize(("made", "said"), [(lambda part: points(0), True), (points, False)])
+def test_the_same_table_at_several_clients_is_told_before_it_is_asked(made, said, caplog, tmp_path):
+    answered = fp.ask(Asked(made), "count", clients=3, out=str(tmp_path / "run"))
+    assert len(answered.federation) == 1
+    told = f"{BOTH} (40 of 40): a record loses at each" in caplog.text and "Let table() return part" in caplog.text
+    assert told is said and ("hold the same" in caplog.text) is said
+
+
 def test_public_records_of_tuning_may_be_at_every_client(caplog):
     task = fp.tasks.OnPublic(Split(points), lambda source: fp.Shard(*points(0)))
     check_shards(task, resolve({}, task), range(3), computed=True)
@@ -122,7 +138,7 @@ def test_records_that_count_for_nothing_are_told_for_all_clients_together(caplog
     assert "split: 30 of 120 records cannot be read and count for nothing." in told(null(10), caplog)
     assert "split: 3 of 120 records that were tried have no gradient" in told(unknown(1), caplog)
     said = told(null(30, client=1), caplog)
-    assert "30 of 120 records cannot be read" in said and "split: of client-1 more than half." in said
+    assert "30 of 120 records cannot be read" in said and "split: more than half of those of client-1." in said
 
 
 @pytest.mark.parametrize("made", [null(21), unknown(21), null(40)])

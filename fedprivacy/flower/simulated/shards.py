@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import torch
@@ -17,8 +17,10 @@ from fedprivacy.flower.simulated.trial import opened_shard
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import autocast_of
 from fedprivacy.runs.usable import Usable, check_usable, null_records, usable_in_training
-from fedprivacy.tasks import OnPublic, Shard, Task, TaskError
+from fedprivacy.tasks import OnPublic, Shard, ShardSource, Task, TaskError
+from fedprivacy.tasks.cells import text
 from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.tasks.loader import table_of
 from fedprivacy.values.unit import unit_of
 from fedprivacy.values.wording import count_text
 
@@ -47,8 +49,8 @@ def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, compute
         TaskError: more than half of the records count for nothing, and the task does not allow it.
     """
     shards = {simulated_client_id(part, config.clients): opened_shard(task, config, part) for part in parts}
-    if not isinstance(task, OnPublic):  # whose records are nobody's
-        _tell_of_copies(shards)
+    if config.privacy and not isinstance(task, OnPublic):  # whose records are nobody's
+        _tell_of_copies("shard", {client: _hashes(shard) for client, shard in islice(shards.items(), _COMPARED)})
     if empty := [client for client, shard in shards.items() if not len(shard)]:
         log.warning("%s: no record; see how the split gives its parts. Budgets are spent all the same.", _some(empty))
     tried = set(islice(shards, 0, None, max(1, len(shards) // _TRIED))) if computed else set()
@@ -61,43 +63,61 @@ def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, compute
         else:
             found[client] = null_records(shard)
     void = [client for client, usable in found.items() if usable.mostly_void]
-    why = [f"of {_some(void)} more than half"] if void else []
+    reasons = [f"more than half of those of {_some(void)}"] if void else []
     allowed = getattr(task, "allow_null", Task.allow_null)
     remedy = "" if allowed else "Mend them, or set allow_null = True in the task to train on the others."
     try:
-        check_usable(sum(found.values(), Usable(0, 0)), task.name, remedy, unit=unit_of(task).name, why=why)
+        check_usable(sum(found.values(), Usable(0, 0)), task.name, remedy, unit=unit_of(task).name, reasons=reasons)
     except ValueError as error:
         raise TaskError(f"task {task.name}: {error}") from error
 
 
-def _tell_of_copies(shards: Mapping[str, Shard]) -> None:
+def check_tables(task: Task, config: RunConfig) -> None:
+    """Tell of records that the tables of the first two clients both hold.
+
+    Raises:
+        TaskError: a table cannot be read.
+    """
+    rows = {}
+    for part in range(min(config.clients, 2)):
+        table = table_of(task, ShardSource(partition_id=part, num_partitions=config.clients))
+        cells = zip(*(column[:_RECORDS] for column in table.columns.values()), strict=True)
+        rows[simulated_client_id(part, config.clients)] = (hash(tuple(map(text, row))) for row in cells)
+    _tell_of_copies("table", rows)
+
+
+def _tell_of_copies(method: str, records: Mapping[str, Iterable[int]]) -> None:
     """Warn of clients that hold the same records, as all do if the task forgets which part is asked for."""
-    found = list(_copies(dict(islice(shards.items(), _COMPARED))))
+    found = list(_copies(records))
     if not found:
         return
-    first, second, held, records = found[0]
+    first, second, held, count = found[0]
     more = f", and so it is with {count_text(len(found) - 1, 'other client')}" if found[1:] else ""
     log.warning(
         "%s and %s hold the same records (%s of %s)%s: a record loses at each client that holds it, so that epsilon "
-        "holds for none of them. Let shard() return part source.partition_id of source.num_partitions; if different "
+        "holds for none of them. Let %s() return part source.partition_id of source.num_partitions; if different "
         "persons merely have the same values, all is well. Nothing is spent yet.",
-        *(first, second, f"{held:,}", f"{records:,}", more),
+        *(first, second, f"{held:,}", f"{count:,}", more, method),
     )
 
 
-def _copies(shards: Mapping[str, Shard]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield each client whose records an earlier client holds: that one, the client, and how many of how many."""
+def _copies(records: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, str, int, int]]:
+    """Yield each client whose records an earlier client holds: that one, the client, and how many of how many.
+
+    Args:
+        records: a number for each record, by client; equal records have equal numbers.
+    """
     holder: dict[int, str] = {}
     counts: dict[str, Counter[int]] = {}
-    for client, shard in shards.items():
-        counts[client] = Counter(_hashes(shard))
-        distinct, records = len(counts[client]), counts[client].total()
+    for client, own in records.items():
+        counts[client] = Counter(own)
+        distinct, count = len(counts[client]), counts[client].total()
         others = Counter(holder[each] for each in counts[client] if each in holder)
         earlier, held = others.most_common(1)[0] if others else ("", 0)
         copied = held and distinct >= _FEWEST and counts[client] == counts[earlier]
-        in_part = records >= _FEWEST_IN_PART and distinct >= 0.95 * records and 2 * held > distinct
+        in_part = count >= _FEWEST_IN_PART and distinct >= 0.95 * count and 2 * held > distinct
         if copied or in_part:
-            yield earlier, client, records if copied else held, records
+            yield earlier, client, count if copied else held, count
         for each in counts[client]:
             holder.setdefault(each, client)
 
