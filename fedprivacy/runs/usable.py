@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -55,7 +56,8 @@ class Usable:
     @property
     def mostly_void(self) -> bool:
         """True if more than half of the records count for nothing."""
-        return 2 * (self.records - self.null) * (1 - self.failing / max(self.tried, 1)) < self.records
+        tried = max(self.tried, 1)
+        return 2 * (self.records - self.null) * (tried - self.failing) < self.records * tried
 
     def lines(self, unit: str = "record") -> list[str]:
         """The numbers for people; empty if every record counts."""
@@ -108,7 +110,7 @@ def usable_in_training(task: Task, shard: Shard, engine: GradientEngine | None =
     device, question = shard.inputs.device, standardise_question(task)
     engine = engine or GradientEngine(task.model().to(device), task.loss, layout=layout_of(task, views))
     made = Views(augmentation_of(task), views, shard.blank[0]) if views else None
-    prepared = standardiser(question) if question else nn.Identity()
+    prepared = standardiser(question).to(device) if question else nn.Identity()
     return usable_records(engine, shard, made, prepared)
 
 
@@ -155,7 +157,7 @@ def _places(shard: Shard) -> NDArray[np.intp]:
     count = len(shard.inputs)
     chosen = set(_spread(count, _TRIED).tolist())
     for rows in (shard.inputs, shard.targets):
-        if count and rows[0].numel() and not rows.is_complex():
+        with suppress(RuntimeError, IndexError):  # there is no number, or none of a type that has an order
             each = rows.reshape(count, -1)
             chosen |= {int(each.amax(1).double().argmax()), int(each.amin(1).double().argmin())}
     return np.array(sorted(chosen), np.intp)

@@ -178,7 +178,8 @@ class PrivateGradients:
         self._engine.prepare(*kind)
         warn_of(self._engine.method, self._engine.obstacle)
         unit = Unit("person", self._shard.rows) if self._shard.by_person else RECORD
-        usable = usable_records(self._engine, self._shard, views)
+        with torch.inference_mode(False), _without_autocast():
+            usable = usable_records(self._engine, self._shard, views)
         check_usable(usable, "data", "" if allow_null else _ALLOW, unit=unit.name, reasons=reasons)
         self._account, self._run, self._earlier_runs = _opened(account, budget, relation, unit, state)
         noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)

@@ -124,10 +124,10 @@ def _copies(records: Mapping[str, Iterable[int]]) -> Iterator[tuple[str, str, in
 
 def _hashes(shard: Shard) -> Iterator[int]:
     """Yield a number for each of the first records, which is the same for the same bytes in this process."""
-    if not len(shard.inputs):
+    if not (shard.inputs.numel() and shard.targets.numel()):
         return
     records = max(_FEWEST_IN_PART, min(_RECORDS, _BYTES // max(shard.inputs[0].nbytes, 1)))
-    inputs, targets = (rows[:records].cpu() for rows in (shard.inputs, shard.targets))
+    inputs, targets = (rows[:records].detach().cpu() for rows in (shard.inputs, shard.targets))
     as_bytes = [rows.reshape(len(rows), -1).contiguous().view(torch.uint8).numpy() for rows in (inputs, targets)]
     for own, aimed in zip(*as_bytes, strict=True):
         yield hash(own.tobytes() + aimed.tobytes())
