@@ -8,14 +8,14 @@ for the terminal of whoever owns the records, and no deployed client computes th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -76,10 +76,7 @@ def null_records(shard: Shard) -> Usable:
 
 
 def usable_records(
-    engine: GradientEngine,
-    shard: Shard,
-    views: Views | None = None,
-    prepared: Callable[[Tensor], Tensor] = lambda inputs: inputs,
+    engine: GradientEngine, shard: Shard, views: Views | None = None, standardise: nn.Module | None = None
 ) -> Usable:
     """Count a shard's null records, and try the gradients of some of the others; of all, if one has none.
 
@@ -89,13 +86,26 @@ def usable_records(
         engine: engine that will compute the gradients, at its model's present parameters.
         shard: present records, on the model's device.
         views: as in `NoisyMean`.
-        prepared: function that standardises inputs.
+        standardise: standardiser of the inputs; None: they stay as they are.
     """
+    drawn, position = Keystream.from_seed(0, "usable"), Position(0, 0)
+
+    def failing(places: NDArray[np.intp]) -> int:
+        """Count the records at some places that have no finite gradient, as the steps of a training meet them."""
+        counted = 0
+        for start in range(0, len(places), _TOGETHER):
+            at = torch.from_numpy(places[start : start + _TOGETHER])
+            inputs, targets = (rows[at.to(rows.device)] for rows in (shard.inputs, shard.targets))
+            some = shard.of_records(standardise(inputs) if standardise else inputs, targets)
+            batches = sampled_batches(some, np.arange(len(at)), engine.layout, views, drawn, position)
+            counted += sum(engine.clip(*batch, 1.0).records for batch in batches)
+        return len(places) - counted
+
     places = _places(shard)
-    if failing := _failing(engine, shard, places, views, prepared):
+    if found := failing(places):
         places = np.union1d(places, _spread(len(shard.inputs), _MOST))
-        failing = _failing(engine, shard, places, views, prepared)
-    return replace(null_records(shard), tried=len(places), failing=failing)
+        found = failing(places)
+    return replace(null_records(shard), tried=len(places), failing=found)
 
 
 def usable_in_training(task: Task, shard: Shard, engine: GradientEngine | None = None, views: int = 0) -> Usable:
@@ -110,8 +120,7 @@ def usable_in_training(task: Task, shard: Shard, engine: GradientEngine | None =
     device, question = shard.inputs.device, standardise_question(task)
     engine = engine or GradientEngine(task.model().to(device), task.loss, layout=layout_of(task, views))
     made = Views(augmentation_of(task), views, shard.blank[0]) if views else None
-    prepared = standardiser(question).to(device) if question else nn.Identity()
-    return usable_records(engine, shard, made, prepared)
+    return usable_records(engine, shard, made, standardiser(question).to(device) if question else None)
 
 
 def check_usable(found: Usable, name: str, remedy: str, *, unit: str = "record", reasons: Sequence[str] = ()) -> None:
@@ -132,24 +141,6 @@ def check_usable(found: Usable, name: str, remedy: str, *, unit: str = "record",
         log.warning("%s", "\n".join(f"{name}: {line}." for line in lines))
     if found.mostly_void and remedy:
         raise ValueError(f"more than half of the {plural(unit)} count for nothing: {'; '.join(lines)}. {remedy}")
-
-
-def _failing(
-    engine: GradientEngine,
-    shard: Shard,
-    places: NDArray[np.intp],
-    views: Views | None,
-    prepared: Callable[[Tensor], Tensor],
-) -> int:
-    """Count the records at some places that have no finite gradient, as the steps of a training meet them."""
-    drawn, position, counted = Keystream.from_seed(0, "usable"), Position(0, 0), 0
-    for start in range(0, len(places), _TOGETHER):
-        at = torch.from_numpy(places[start : start + _TOGETHER])
-        inputs = prepared(shard.inputs[at.to(shard.inputs.device)])
-        some = shard.of_records(inputs, shard.targets[at.to(shard.targets.device)])
-        batches = sampled_batches(some, np.arange(len(at)), engine.layout, views, drawn, position)
-        counted += sum(engine.clip(*batch, 1.0).records for batch in batches)
-    return len(places) - counted
 
 
 def _places(shard: Shard) -> NDArray[np.intp]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Protocol
 
 from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, listed, text
-from fedprivacy.tasks.dates import DateForm, iso_day
+from fedprivacy.tasks.dates import iso_day, reader_of
 from fedprivacy.tasks.unreadable import Fault, no_date, no_level, no_number
 
 _DAYS = {"days": 1.0, "months": 365.2425 / 12, "years": 365.2425}
@@ -115,9 +115,7 @@ class Date(Number):
 
     @cached_property
     def _read(self) -> Callable[[str], date]:
-        if self.form is None and self.pivot is None:
-            return iso_day
-        return DateForm.of(self.form, self.pivot).day
+        return iso_day if self.form is None and self.pivot is None else reader_of(self.form, self.pivot)
 
 
 def _day(cell: Cell, read: Callable[[str], date]) -> float:

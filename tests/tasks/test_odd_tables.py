@@ -4,7 +4,7 @@ import _strptime
 import gzip
 import os
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +89,28 @@ def test_a_month_has_its_english_name_whatever_the_language_of_the_process(monke
     monkeypatch.setattr("_strptime._TimeRE_cache", _strptime.TimeRE())  # a process that speaks French
     assert datetime.strptime("02 mai 2000", "%d %b %Y").month == 5  # noqa: DTZ007
     assert fp.Date(since="2000-01-01", form="%d %b %Y").inputs("02 May 2000") == [122]
+
+
+FORMS = [
+    "%d.%m.%Y",
+    "%Y%m%d",
+    "%m/%d/%y",
+    "%d%b%Y",
+    "%B %d, %Y",
+    "%Y-%j",
+    "%G-W%V-%u",
+    "%Y-%m-%dT%H:%M:%S%z",
+    "%y%m%d %I%p",
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_reads_what_python_writes(form):
+    pivot = 2025 if "%y" in form else None
+    reader = fp.Date(since="1970-01-01", form=form, pivot=pivot)
+    for day in range(-16070, 20454, 37):  # in 1926 to 2025, to which a pivot's years belong
+        written = datetime.fromtimestamp(day * 86400, UTC).strftime(form)
+        assert reader.inputs(written) == [day], written
 
 
 LISTS = {

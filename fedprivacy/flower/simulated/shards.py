@@ -53,15 +53,12 @@ def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, compute
         _tell_of_copies("shard", {client: _hashes(shard) for client, shard in islice(shards.items(), _COMPARED)})
     if empty := [client for client, shard in shards.items() if not len(shard)]:
         log.warning("%s: no record; see how the split gives its parts. Budgets are spent all the same.", _some(empty))
-    tried = set(islice(shards, 0, None, max(1, len(shards) // _TRIED))) if computed else set()
+    tried = islice(shards, 0, None, max(1, len(shards) // _TRIED)) if computed else ()
     views, autocast = config.augmentation_multiplicity, autocast_of(config.autocast)
-    found = {}
-    for client, shard in shards.items():
-        if client in tried:
-            engine = engine_of(task, shard.inputs.device, config.clipping, max(views, 1), autocast)
-            found[client] = usable_in_training(task, shard, engine, views)
-        else:
-            found[client] = null_records(shard)
+    found = {client: null_records(shard) for client, shard in shards.items()}
+    for client in tried:
+        engine = engine_of(task, shards[client].inputs.device, config.clipping, max(views, 1), autocast)
+        found[client] = usable_in_training(task, shards[client], engine, views)
     void = [client for client, usable in found.items() if usable.mostly_void]
     reasons = [f"more than half of those of {_some(void)}"] if void else []
     allowed = getattr(task, "allow_null", Task.allow_null)
