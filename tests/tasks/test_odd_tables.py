@@ -91,17 +91,7 @@ def test_a_month_has_its_english_name_whatever_the_language_of_the_process(monke
     assert fp.Date(since="2000-01-01", form="%d %b %Y").inputs("02 May 2000") == [122]
 
 
-FORMS = [
-    "%d.%m.%Y",
-    "%Y%m%d",
-    "%m/%d/%y",
-    "%d%b%Y",
-    "%B %d, %Y",
-    "%Y-%j",
-    "%G-W%V-%u",
-    "%Y-%m-%dT%H:%M:%S%z",
-    "%y%m%d %I%p",
-]
+FORMS = ["%d.%m.%Y", "%m/%d/%y", "%d%b%Y", "%B %d, %Y", "%Y-%j", "%G-W%V-%u", "%y%m%d %I%p", "%Y-%m-%dT%H:%M:%S%z"]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -64,9 +64,7 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
     try:
         model = model_of(task)
         for number, partition_id in enumerate(clients):
-            with _tables_told():
-                opened = opened_shard(task, config, partition_id)
-            shard = _standardised(task, question, opened)
+            shard = _standardised(task, question, opened_shard(task, config, partition_id))
             if number == 0:
                 client = simulated_client_id(partition_id, config.clients)
                 _trained(task, model, shard, client, evaluates=config.local_evaluation > 0)
@@ -78,18 +76,6 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         _measured_by_client(task, measured, config.clients)
     finally:
         before.restore()
-
-
-@contextmanager
-def _tables_told() -> Iterator[None]:
-    """Tell of tables' cells alone: of records, `check_shards` gives the numbers of all clients together."""
-    try:
-        with collected() as sheets:
-            yield
-    finally:
-        for sheet in sheets:
-            if sheet.unreadable:
-                tell(sheet, whole=False)
 
 
 def _told_of_nan(task: Task, metrics: Mapping[str, float]) -> None:
@@ -153,7 +139,7 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
     """
     client = simulated_client_id(partition_id, config.clients)
     try:
-        with method_of(task, f"shard() for {client}"):
+        with method_of(task, f"shard() for {client}"), _tables_told():
             try:
                 return simulated_shard(task, partition_id, config.clients, config.device)
             except Refused as error:
@@ -165,6 +151,18 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
                 "lower clients."
             )
         raise
+
+
+@contextmanager
+def _tables_told() -> Iterator[None]:
+    """Tell of tables' cells alone: of records, `check_shards` gives the numbers of all clients together."""
+    try:
+        with collected() as sheets:
+            yield
+    finally:
+        for sheet in sheets:
+            if sheet.unreadable:
+                tell(sheet, whole=False)
 
 
 def _measured_by_client(task: Task, model: nn.Module, clients: int) -> None:
