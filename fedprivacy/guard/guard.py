@@ -58,6 +58,7 @@ from fedprivacy.guard.tally import (
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import (
+    UNNAMED,
     Event,
     History,
     NeighbouringRelation,
@@ -323,11 +324,16 @@ class Guard:
             self._write_promise(write, relation)
 
     def by_run(self) -> dict[str, dict[Event, int]]:
-        """Count the charged steps of each event by run, without corrections. Raises LogError as `sealed` does."""
+        """Count the steps of each event by run; corrections, whose runs are not known, under `UNNAMED`.
+
+        Raises LogError as `sealed` does.
+        """
+        with self._kept.transaction():
+            entries = list(self._kept.tally.entries)
         runs: dict[str, dict[Event, int]] = {}
-        for charge in self.charges():
-            run = runs.setdefault(charge.attempt.run_id, {})
-            run[charge.event] = run.get(charge.event, 0) + charge.steps
+        for entry in entries:
+            run = runs.setdefault(entry.attempt.run_id if isinstance(entry, ChargeEntry) else UNNAMED, {})
+            run[entry.event] = run.get(entry.event, 0) + entry.steps
         return runs
 
     def charges(self) -> list[ChargeEntry]:

@@ -37,7 +37,7 @@ from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS
 from fedprivacy.training.augment import Views
 from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import CLIPPING_NORMS, UNNAMED, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import RECORD, Unit, check_rows_in_a_step
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _opened(
     runs = guard.by_run()
     if state is None:
         run = f"training-{secrets.token_hex(8)}"
-        return KeptAccount(guard, run), run, len(runs)
+        return KeptAccount(guard, run), run, len(runs.keys() - {UNNAMED})
     if state.taken and state.run not in runs:
         raise ValueError(
             f"resume is of '{state.run}', which {account} never charged; give the account of its beginning."

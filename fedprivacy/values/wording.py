@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedprivacy.values.attempt import QUESTIONS
+from fedprivacy.values.events import UNNAMED
 from fedprivacy.values.unit import RECORD
 
 NO_PRIVACY = "no privacy"
@@ -223,7 +224,11 @@ def run_text(run_id: str) -> str:
 
     >>> run_text("0f8c2b7e11d34c06"), run_text("questions-0f8c2b7e11d34c06")
     ('0f8c2b7e', 'questions-0f8c2b7e')
+    >>> run_text(UNNAMED)
+    'not named'
     """
+    if run_id == UNNAMED:
+        return "not named"
     asking = QUESTIONS if run_id.startswith(QUESTIONS) else ""
     return asking + run_id.removeprefix(asking)[:8]
 

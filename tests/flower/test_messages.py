@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord
 
 from fedprivacy.flower.wire.histories import claims_of, claims_text, history_of, history_text
 from fedprivacy.flower.wire.messages import Enrolment, MessageError, Refusal, RefusalCode
+from fedprivacy.values.events import UNNAMED
 from tests.flower.blobs import A_GRANT, A_RECEIPT
 
 
@@ -45,6 +46,7 @@ def test_a_signature_covers_every_other_field():
 
 def test_histories_survive_the_wire():
     claims = {("run", A_GRANT.event): 4, ("other", dataclasses.replace(A_GRANT.event, noise_multiplier=2.0)): 9}
+    claims |= {(UNNAMED, A_GRANT.event): 5}
     assert claims_of(claims_text(claims)) == claims
     assert history_of(history_text({A_GRANT.event: 7})) == {A_GRANT.event: 7}
     assert claims_of("") == history_of("") == {}
@@ -68,7 +70,7 @@ def test_histories_survive_the_wire():
         "[" * 200_000,
         f'[["run", {10**400}, 1.0, "zero-out", 1]]',
         '[["run", 0.5, 1.0, "zero-out", 2147483648]]',
-        '[["", 0.5, 1.0, "zero-out", 1]]',
+        '[["\\n", 0.5, 1.0, "zero-out", 1]]',
         '[["\\ud800", 0.5, 1.0, "zero-out", 1]]',
         '[["a\\u0000b", 0.5, 1.0, "zero-out", 1]]',
         f'[["{"x" * 129}", 0.5, 1.0, "zero-out", 1]]',

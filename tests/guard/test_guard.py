@@ -37,7 +37,7 @@ from fedprivacy.guard.log import EntryLog, identity_of
 from fedprivacy.guard.tally import RelationEntry, decoded, encoded
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
 from tests.guard.account import BUDGET, EVENT, key, kinds, payloads, sealed_folder
 from tests.processes import KILLED, at_once, in_child
@@ -110,7 +110,7 @@ def test_what_the_server_counts_beyond_the_client_counts_from_then_on(file, guar
     assert (correction["client_steps"], correction["server_steps"]) == (2, 12)
     assert (correction["run_id"], correction["round"]) == ("run", 2)
     assert Guard(file, BUDGET).history() == {EVENT: 15}
-    assert guard.by_run() == {"run": {EVENT: 5}}
+    assert guard.by_run() == {"run": {EVENT: 5}, UNNAMED: {EVENT: 10}}  # it states all that it knows
     guard.charge(key(3), EVENT, 1, elsewhere={EVENT: 16})
     assert kinds(file)[3:] == ["charge"]
 

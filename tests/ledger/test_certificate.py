@@ -23,7 +23,7 @@ from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, PoissonSampledGaussian
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import epsilon_text
@@ -91,6 +91,23 @@ def test_a_certificate_tells_its_own_rounds_from_what_only_the_client_s_book_cou
     assert (certificate.claimed_runs, certificate.claimed_steps) == (3, 29)
     page = " ".join(certificate_html(certificate, "a.json").split())
     assert "<p>9 steps in 3 rounds of 2 runs. 29 steps in 3 runs that the client's own book counted" in page
+    filled.reconcile("a", {(UNNAMED, EVENT): 40})  # the ledger holds 35 of this event
+    certificate, _ = certify(filled, (), PUBLIC)
+    assert (certificate.claimed_runs, certificate.claimed_steps, certificate.steps) == (3, 34, 43)
+
+
+def test_a_client_s_claims_before_the_first_run_hide_no_unit_of_privacy(url):
+    ledger = Ledger(url)
+    ledger.open_budgets({"a": ALLOWANCE})
+    ledger.reconcile("a", {(UNNAMED, EVENT): 2, ("elsewhere", EVENT): 1})
+    (before,) = certify(ledger, (), PUBLIC)
+    assert before.unit == "record"  # nobody said another
+    page = " ".join(certificate_html(before, "a.json").split())
+    assert "3 steps in 1 run that the client's own book counted and this ledger did not" in page
+    ledger.open_run("run", "a", "2 parts", Unit("patient", 8))
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 1}, unlimited)
+    (certificate,) = certify(ledger, (), PUBLIC)
+    assert certificate.unit == "patient (at most 8 rows)" and certificate.steps == 4
 
 
 def test_a_certificate_and_the_ledger_say_alike_why_no_run_is_left(filled, typed, url):

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 import fedprivacy as fp
-from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger import NOTHING_SPENT, Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
@@ -18,7 +18,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
 from tests.ledger.acts import ALLOWANCE, CLIENT_PEM, EVENT, journal_of, query, receipt, unlimited
 
@@ -231,6 +231,40 @@ def test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run(ledg
     assert ledger.reconcile("a", {run: 2}) == 0
     assert ledger.accounts(["a"])["a"].history == {EVENT: 11}
     assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
+    verify_ledger(ledger)
+
+
+def test_steps_of_no_named_run_are_charged_where_the_ledger_does_not_hold_them_already(ledger):
+    """A guard was raised by 7 steps of a run that it forgot. The ledger knows the run, or forgot it, too."""
+    ledger.reserve(Attempt("forgotten", 1), EVENT, {"a": 7}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 1, "b": 1}, unlimited)
+    claims = {("run", EVENT): 1, (UNNAMED, EVENT): 7}
+    assert ledger.reconcile("a", claims) == 0
+    assert [ledger.reconcile("b", claims) for _ in range(3)] == [7, 0, 0]
+    assert ledger.accounts(["a", "b"])["a"].history == ledger.accounts(["a", "b"])["b"].history == {EVENT: 8}
+    ledger.reserve(Attempt("run", 2), EVENT, {"b": 2}, unlimited)  # the guard charges it as well
+    assert ledger.reconcile("b", {("run", EVENT): 3, (UNNAMED, EVENT): 7}) == 0
+    assert ledger.reconcile("b", {("run", EVENT): 3, (UNNAMED, EVENT): 9}) == 2
+    assert ledger.reconcile("b", {(UNNAMED, OTHER): 2}) == 2  # steps of one event stand for no other's
+    assert ledger.accounts(["b"])["b"].history == {EVENT: 12, OTHER: 2}
+    verify_ledger(ledger)
+
+
+def test_after_any_claims_the_ledger_holds_each_run_and_each_event_and_grows_by_no_more(ledger):
+    draw, names, events = random.Random(5), ["run", "spring", UNNAMED], [EVENT, OTHER]
+    for round in range(1, 31):
+        ledger.reserve(Attempt("run", round), draw.choice(events), {"a": draw.randint(1, 3)}, unlimited)
+        before = Counter(ledger.accounts(["a"])["a"].history)
+        in_run = {name: Counter(ledger.accounts_in_run(name, ["a"]).get("a", NOTHING_SPENT).history) for name in names}
+        claims = {(draw.choice(names), draw.choice(events)): draw.randint(0, 3 * round) for _ in range(4)}
+        named = {claim: steps for claim, steps in claims.items() if claim[0] != UNNAMED}
+        added = ledger.reconcile("a", claims)
+        held = Counter(ledger.accounts(["a"])["a"].history)
+        for event in events:
+            raised = before[event] + sum(max(0, n - in_run[run][e]) for (run, e), n in named.items() if e == event)
+            assert held[event] == max(raised, sum(n for (_, e), n in claims.items() if e == event))
+        assert sum(held.values()) - sum(before.values()) == added
+        assert ledger.reconcile("a", claims) == 0
     verify_ledger(ledger)
 
 
