@@ -24,11 +24,11 @@ from fedprivacy.deploy.backup import write_backup
 from fedprivacy.deploy.federation import program, write_toml
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.deploy.processes import Supervisor
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.folder import ROUNDS, read_history
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
 from tests.commands.stopping import fill
 from tests.conftest import lacking

@@ -14,10 +14,10 @@ import fedprivacy as fp
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.backup import EXPORT, write_backup
 from fedprivacy.deploy.federation import write_toml
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.export import verify_export
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.runs.records.witnesses import WITNESS
 from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")

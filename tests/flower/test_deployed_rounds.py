@@ -17,7 +17,6 @@ from fedprivacy._support.software import software
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import RoundFailedError
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
@@ -27,6 +26,7 @@ from fedprivacy.ledger.certificate import certify
 from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, chained, read_entries
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.flower.deployment import DeployedGrid, charged, deployed_plan, start

@@ -12,8 +12,9 @@ import pytest
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.registry import TooFewClientsError
-from fedprivacy.ledger import Ledger
+from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.runs.records.folder import RunWriter
 from tests.flower.deployment import DeployedGrid, deployed_plan, start
 from tests.flower.runs import history_of
 
@@ -33,10 +34,15 @@ class Books:
     def ledger(self):
         return Path(self.plan.config.ledger.removeprefix("sqlite:///"))
 
-    def run(self, plan=None):
-        self._runs += 1
-        start(plan or self.plan, self.grid, run_id=f"run-{self._runs}")
+    def run(self, plan=None, runs=None):
+        """Run once; `runs`: the folder of runs in which it leaves its own, as a deployed server does."""
+        self._runs, plan = self._runs + 1, plan or self.plan
+        run_id, folder = f"run-{self._runs}", runs and runs / f"{self._runs}"
+        if folder:
+            RunWriter(folder, plan, run_id=run_id).close()
+        start(plan, self.grid, run_id=run_id, checkpoints=folder)
         self.trained += 1
+        return folder
 
     def steps(self):
         """Steps that guard and ledger hold."""
@@ -81,7 +87,7 @@ PAIRS = list(itertools.product(BOOKS, BOOKS))
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=[" then ".join(pair) for pair in PAIRS])
 def test_each_restore_after_each_other_loses_no_step(books, first, second):
-    """Both copies are from before the same runs; a guard without its sealed updates refuses until the newest is there."""
+    """Both copies are from before the same runs; a guard without its sealed updates is refused."""
     books.run()
     copies = [books.copy(book, str(number)) for number, book in enumerate((first, second))]
     books.run()
@@ -99,3 +105,60 @@ def test_each_restore_after_each_other_loses_no_step(books, first, second):
     verify_ledger(Ledger(books.plan.config.ledger))
     books.run()
     assert books.steps() == (books.trained, books.trained)
+
+
+# --- a ledger that is behind what runs have signed of it ---
+
+
+def _gone(books, _):
+    for left in books.ledger.parent.glob("ledger.db*"):
+        left.unlink()
+
+
+def _restored(_, put_back):
+    put_back()
+
+
+def _moved(books, put_back):
+    """Under another name the ledger still knows the runs that charged it."""
+    put_back()
+    moved = books.ledger.with_name("moved.db")
+    books.ledger.rename(moved)
+    books.plan = replace(books.plan, config=replace(books.plan.config, ledger=f"sqlite:///{moved}"))
+
+
+def _rewritten(books, _):
+    with sqlite3.connect(books.ledger) as connection:
+        connection.executescript(
+            "DROP TRIGGER journal_no_update; DROP TRIGGER checkpoints_no_delete; DELETE FROM checkpoints;"
+            "UPDATE journal SET hash = iif(hash LIKE '0%', '1', '0') || substr(hash, 2);"
+        )
+
+
+@pytest.mark.parametrize("spoil", [_gone, _restored, _moved, _rewritten])
+def test_no_run_starts_on_a_ledger_that_lacks_what_a_run_beside_it_signed(books, tmp_path, spoil):
+    runs = tmp_path / "runs"
+    books.run(runs=runs)
+
+    def first_round(record):
+        if record.round == 1:
+            put_backs.append(books.copy("ledger", "in the second run"))
+
+    put_backs = []
+    books.plan = replace(books.plan, config=replace(books.plan.config, rounds=2))
+    RunWriter(runs / "second", books.plan, run_id="second").close()
+    start(books.plan, books.grid, run_id="second", checkpoints=runs / "second", observers=[first_round])
+    spoil(books, put_backs[0])
+    before = books.grid.guard(books.plan, CLIENT).history()
+    entries = _entries(books.ledger)
+    with pytest.raises(LedgerError, match=r"does not hold entry \d+ as it was signed .*older copy .*Put back the ledger"):
+        books.run(runs=runs)
+    assert books.grid.guard(books.plan, CLIENT).history() == before
+    assert _entries(books.ledger) == entries
+
+
+def _entries(ledger):
+    if not ledger.exists():
+        return 0
+    with closing(sqlite3.connect(ledger)) as connection:
+        return connection.execute("SELECT count(*) FROM journal").fetchone()[0]
