@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 
+import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from rich.markup import escape
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.risk import RATES, sentence_of
-from fedprivacy.ledger.certificate import Certificate
+from fedprivacy.commands.terminal import ERR, plain_errors
+from fedprivacy.ledger.certificate import Certificate, CertificateError
 from fedprivacy.questions.codec import words_of
 from fedprivacy.runs.records.html_page import page
 from fedprivacy.values import wording
@@ -56,6 +60,22 @@ def write_certificate(certificate: Certificate, key: Ed25519PrivateKey, folder: 
     write_durably(folder / f"{name}.json", f"{signed}\n".encode())
     write_durably(folder / f"{name}.html", certificate_html(certificate, f"{name}.json").encode())
     return folder / name
+
+
+def read_certificate(file: Path, signers: Collection[str]) -> Certificate:
+    """Read a certificate that bears the signature of its key; an error ends the command, with 1 if it is not genuine.
+
+    Args:
+        file: JSON that `write_certificate` wrote.
+        signers: public keys, in hexadecimal, of accepted signers; empty: any.
+    """
+    with plain_errors(OSError, UnicodeDecodeError, code=2):
+        text = file.read_text()
+    try:
+        return Certificate.read(text, signers)
+    except CertificateError as problem:
+        ERR.print(f"[red]error:[/] {escape(str(file))}: {escape(str(problem))}")
+        raise typer.Exit(1) from None
 
 
 def certificate_html(certificate: Certificate, json_file: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedprivacy.commands.ledger import SIGNERS
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, Json, plain_errors, print_json
 
@@ -44,6 +45,29 @@ def export(file: _FILE) -> None:
 
     for entry in _read(file).entries:
         print_json(exported(entry))
+
+
+@guard_app.command()
+def compare(
+    certificate: Annotated[
+        Path, typer.Argument(help="JSON file of this dataset's certificate, from the operator.", show_default=False)
+    ],
+    file: _FILE = Path("guard/guard.log"),
+    *,
+    signers: SIGNERS = None,
+    as_json: Json = False,
+) -> None:
+    """Compare a certificate with the client's own guard. Exit code 1: the guard holds more, or it is not of it."""
+    from fedprivacy.commands.certificate_page import read_certificate
+    from fedprivacy.commands.guard_tables import Comparison
+
+    compared = Comparison.of(_read(file), read_certificate(certificate, signers or ()))
+    if as_json:
+        print_json(compared.as_json())
+    else:
+        Console(emoji=False, highlight=False).print(compared.as_page())
+    if compared.differs:
+        raise typer.Exit(1)
 
 
 @guard_app.command()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -15,10 +16,20 @@ from fedprivacy.accounting.shortage import shortage
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
-from fedprivacy.values.event_codec import as_fields
-from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.nulls import plain
-from fedprivacy.values.wording import budget_text, delta_text, reading_text, words_of_what_is_left
+from fedprivacy.values.event_codec import as_fields, from_list
+from fedprivacy.values.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
+from fedprivacy.values.wording import (
+    budget_text,
+    count_text,
+    delta_text,
+    epsilon_text,
+    reading_text,
+    words_of_what_is_left,
+)
+
+if TYPE_CHECKING:
+    from fedprivacy.ledger.certificate import Certificate
 
 
 def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
@@ -55,6 +66,96 @@ def as_page(tally: Tally) -> RenderableType:
     epsilon, _ = _reading(tally)
     cost = Text(str(epsilon), style="bold")
     return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)), Text(_left_words(tally)))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The histories of a guard and of a certificate, with their epsilons at the certificate's delta.
+
+    `since` counts the steps of the guard that were charged after the certificate was issued, by this host's clock.
+    """
+
+    certificate: Certificate
+    own: History
+    certified: History
+    epsilon: float
+    since: int
+    unit: str
+
+    @classmethod
+    def of(cls, tally: Tally, certificate: Certificate) -> Comparison:
+        """Compare a guard's tally with a certificate that was verified."""
+        since = sum(entry.steps for entry in tally.entries if entry.time > certificate.issued)
+        epsilon = reading(tally.history, certificate.delta).value
+        return cls(certificate, tally.history, from_list(certificate.history), epsilon, since, str(tally.unit))
+
+    @property
+    def more(self) -> int:
+        """Number of steps that the guard holds and the certificate does not."""
+        return _beyond(self.own, self.certified)
+
+    @property
+    def differs(self) -> bool:
+        """True if the guard holds more, or the certificate is for another unit of privacy."""
+        return bool(self.more or self.other_unit)
+
+    @property
+    def other_unit(self) -> str:
+        """The units of privacy in words if they differ; empty: they do not, or one has promised nothing."""
+        stated = self.certificate.unit
+        if not self.own or not self.certified or stated == self.unit:
+            return ""
+        return f" Its unit of privacy is {stated}, and your guard's is {self.unit}: its epsilon means something else."
+
+    @property
+    def words(self) -> str:
+        """The result in words."""
+        return self._counted + self.other_unit
+
+    @property
+    def _counted(self) -> str:
+        stated = epsilon_text(or_infinite(self.certificate.epsilon))
+        own, fewer = f"epsilon {epsilon_text(self.epsilon)}", _beyond(self.certified, self.own)
+        if self.more:
+            words = f"Your guard holds {count_text(self.more, 'step')} more ({own}) than this certificate ({stated})"
+            words += f", and {fewer} fewer of other mechanisms." if fewer else "."
+            if self.since:
+                newer = count_text(min(self.since, self.more), "step")
+                words += f" {newer} of them came after it was issued: ask for a newer one."
+            if self.since < self.more:
+                words += " Send 'fedprivacy guard export' to the operator, who types 'fedprivacy ledger reconcile'."
+            return words
+        if fewer:
+            held = f"This certificate holds {count_text(fewer, 'step')} more ({stated}) than your guard ({own})"
+            return f"{held}: what was granted and not trained counts, too."
+        return f"Your guard and this certificate hold the same: {count_text(sum(self.own.values()), 'step')}, {own}."
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON types; an epsilon that is no finite number is null."""
+        events = [
+            {"event": as_fields(event), "guard": self.own.get(event, 0), "certificate": self.certified.get(event, 0)}
+            for event in self._events
+        ]
+        stated = {name: getattr(self.certificate, name) for name in ("dataset_id", "issued", "delta", "epsilon")}
+        guard = {"epsilon": finite_or_none(self.epsilon), "more": self.more, "since": self.since}
+        return {"certificate": stated, "guard": guard, "events": events, "words": self.words}
+
+    def as_page(self) -> RenderableType:
+        """Return the result for a terminal."""
+        table = Table("mechanism of a step", box=SIMPLE_HEAD, pad_edge=False)
+        for heading in ("guard", "certificate"):
+            table.add_column(heading, justify="right")
+        for event in self._events:
+            table.add_row(str(event), str(self.own.get(event, 0)), str(self.certified.get(event, 0)))
+        return Group(table, Text(self.words, style="bold"))
+
+    @property
+    def _events(self) -> list[Event]:
+        return list(dict.fromkeys((*self.own, *self.certified)))
+
+
+def _beyond(one: History, other: History) -> int:
+    return sum(max(0, steps - other.get(event, 0)) for event, steps in one.items())
 
 
 def _reading(tally: Tally) -> tuple[Epsilon | None, str]:

@@ -40,7 +40,7 @@ LEDGER = Annotated[
         show_default=False,
     ),
 ]
-_SIGNERS = Annotated[
+SIGNERS = Annotated[
     list[str] | None,
     typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed; repeatable."),
 ]
@@ -80,7 +80,7 @@ def verify(
     export: Annotated[Path | None, typer.Argument(help="An exported ledger, instead of a ledger.")] = None,
     *,
     ledger: LEDGER = "",
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
     witnesses: _WITNESSES = None,
     as_json: Json = False,
 ) -> None:
@@ -172,7 +172,7 @@ def certify(
     *,
     out: Annotated[Path, typer.Option(help="Folder for the certificates; made if it is not there.")],
     key: _KEY = None,
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
     ledger: LEDGER = "",
 ) -> None:
     """Verify a ledger, and write a signed certificate of what each dataset has spent: a page to print, and its JSON.
@@ -202,7 +202,7 @@ def dossier(
     ] = None,
     threat_model: Annotated[Path | None, typer.Option(help="The organisation's threat model, a text file.")] = None,
     key: _KEY = None,
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
     ledger: LEDGER = "",
 ) -> None:
     """Write the privacy officer's file of finished runs: one folder, as HTML, PDF and JSON.
@@ -271,20 +271,13 @@ def _certified(
 def verify_certificate(
     certificates: Annotated[list[Path], typer.Argument(help="JSON files that 'certify' wrote.")],
     *,
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
 ) -> None:
     """Prove that certificates are as they were signed, and cost what they state. Exit code 1: one is not."""
-    from fedprivacy.commands.certificate_page import spent_words
-    from fedprivacy.ledger.certificate import Certificate, CertificateError
+    from fedprivacy.commands.certificate_page import read_certificate, spent_words
 
     for file in certificates:
-        with plain_errors(OSError, UnicodeDecodeError, code=2):
-            text = file.read_text()
-        try:
-            certificate = Certificate.read(text, signers or ())
-        except CertificateError as problem:
-            ERR.print(f"[red]error:[/] {escape(str(file))}: {escape(str(problem))}")
-            raise typer.Exit(1) from None
+        certificate = read_certificate(file, signers or ())
         OUT.print(
             f"[green]Genuine[/]: {escape(certificate.dataset_id)} has spent {spent_words(certificate)}, says key "
             f"{certificate.public_key} on {certificate.issued[:10]}, up to entry {certificate.entries} of its ledger.",

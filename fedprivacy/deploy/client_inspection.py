@@ -191,7 +191,15 @@ def _guard(settings: NodeSettings, party: Party) -> str:
         if file.exists():
             readable_by_owner_alone(file)
             task = _task(settings, party)
-            Guard(file, settings.budget, settings.filter, unit=unit_of(task)).check(relation_of(task))
+            guard = Guard(file, settings.budget, settings.filter, unit=unit_of(task))
+            guard.check(relation_of(task))
+            for newest in guard.charges()[-1:]:
+                if newest.beyond:
+                    raise warning(
+                        f"{file} held {newest.beyond:,} steps more than the server's ledger when it was charged last, "
+                        f"for run {newest.attempt.run_id}",
+                        "right if another server's run was charged meanwhile; otherwise docs/how-to/incidents.md",
+                    )
             return f"{file} can be charged"
     except (GuardError, ValueError) as error:
         raise Objection(str(error)) from error

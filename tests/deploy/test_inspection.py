@@ -22,7 +22,12 @@ from fedprivacy.deploy import client_inspection, inspection, server_inspection
 from fedprivacy.deploy.inspection import CheckResult, Finding
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
+from fedprivacy.guard import Guard
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.deploy.written_hosts import deployment
+from tests.runs.witnessed import Host
 from tests.terminal import CliRunner
 
 NOBODY_ANSWERS = {"server": "failed"}
@@ -166,6 +171,15 @@ def guard_gone(client):
     (client / "guard" / "guard.log.sealed" / f"{'0' * 64}.update").touch()
 
 
+def guard_beyond_the_ledger(client):
+    guard = Guard(client / "guard" / "guard.log", PrivacyBudget(3.0, 1e-3))
+    event = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
+    guard.charge(Attempt("spring", 1), event, 6, elsewhere={event: 6})
+    verdicts, words = objections(client)
+    assert verdicts == NOBODY_ANSWERS, words
+    guard.charge(Attempt("autumn", 1), event, 1, elsewhere={event: 1})  # that ledger was put back from an older copy
+
+
 def two_guards(client):
     shutil.copy(client / "party.toml", client.parents[2] / "records" / "guard.log")
 
@@ -185,6 +199,11 @@ OF_A_CLIENT = {
     ),
     "a reader": (read_by_pandas, {"records": "failed"}, "one record decides what the task reads of others"),
     "no guard": (guard_gone, {"guard": "failed"}, "it is gone"),
+    "a guard beyond the ledger": (
+        guard_beyond_the_ledger,
+        {"guard": "warning"},
+        "held 6 steps more than the server's ledger when it was charged last, for run autumn",
+    ),
     "two guards": (two_guards, {"guard": "failed"}, "each would allow the whole budget"),
     "another server": (changed(PARTY, 'server-key = "', 'server-key = "0'), {"node-config": "failed"}, "by telephone"),
     "a typo": (changed(NODE, "\nepsilon =", "\nepsilom = 1.0\nepsilon ="), {"node-config": "failed"}, "epsilom"),
@@ -247,6 +266,20 @@ def another_signing_key(server):
     server_key(server / "signing.key")
 
 
+def signed_by_a_run(server):
+    """A run left its folder with what it has signed; then the ledger was lost."""
+    host = Host(server)
+    host.run("stays-1", "ledger/ledger")
+    verdicts, _ = objections(server)
+    assert verdicts == NOT_STARTED
+    (server / "ledger" / "ledger.db").unlink()
+
+
+def on_a_database_that_is_down(server):
+    edit(server / RUN, f"sqlite:///{server}/ledger/ledger.db", "postgresql+psycopg://nobody@127.0.0.1:1/none")
+    edit(server / RUN, "clients = 1", "clients = 1\nnoise-multiplier = 3.0")
+
+
 NOT_STARTED = {"connection": "warning", "superlink": "failed", "superexec": "failed", "server": "failed"}
 NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "books", "room", "memory", "clients"), "failed")
 OF_THE_SERVER = {
@@ -275,6 +308,12 @@ OF_THE_SERVER = {
         "epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one.",
     ),
     "no ledger": (lambda server: (server / "ledger" / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
+    "a ledger that is gone": (signed_by_a_run, {"ledger": "failed", "books": "warning"}, "does not hold entry 3"),
+    "a ledger that does not answer": (
+        on_a_database_that_is_down,
+        {"ledger": "failed", "books": "warning"},
+        "not looked at, because the ledger cannot be relied on",
+    ),
     "a key not sent": (
         lambda server: (server / "clients" / "hospital-1.pub").unlink(),
         {"clients": "warning"},

@@ -122,6 +122,34 @@ def test_what_the_client_counts_beyond_the_server_stands(guard):
     assert guard.history() == {EVENT: 11}
 
 
+def test_what_the_server_counts_beyond_the_client_counts_in_the_decision_about_this_charge(file, guard):
+    """Not from the next charge on: the steps are spent already."""
+    guard.charge(key(1), EVENT, 1, elsewhere={EVENT: 1})
+    with pytest.raises(BudgetExhaustedError, match="allows 0 more steps"):
+        guard.charge(key(2), EVENT, QUOTA - 1, elsewhere={EVENT: QUOTA + 5 + QUOTA - 1})
+    assert guard.history() == {EVENT: QUOTA + 5}  # the correction stands
+    with pytest.raises(BudgetExhaustedError):
+        guard.charge(key(3), EVENT, 1, elsewhere={EVENT: QUOTA + 6})
+
+
+@pytest.mark.parametrize(("more", "left"), [(5, QUOTA - 6), (QUOTA - 2, 1)])
+def test_no_step_is_allowed_for_what_the_server_counts_more(guard, more, left):
+    guard.charge(key(1), EVENT, 1, elsewhere={EVENT: 1})
+    with pytest.raises(BudgetExhaustedError, match=f"allows {left} more steps"):
+        guard.charge(key(2), EVENT, left + 1, elsewhere={EVENT: 1 + more + left + 1})
+    guard.charge(key(3), EVENT, left, elsewhere={EVENT: 1 + more + left})
+    assert guard.history() == {EVENT: QUOTA}
+
+
+def test_what_the_server_s_ledger_lacks_is_noted_with_the_charge(file):
+    guard = Guard(file, BUDGET, "adaptive")
+    stated = [({EVENT: 2}, 0), ({EVENT: 2}, 2), ({EVENT: 6}, 0), ({OTHER: 2}, 6), ({}, 0), ({EVENT: 7, OTHER: 4}, 1)]
+    for round, (elsewhere, _) in enumerate(stated):
+        guard.charge(key(round), OTHER if OTHER in elsewhere else EVENT, 2, elsewhere=elsewhere)
+    for each in (guard, Guard(file, BUDGET)):
+        assert [charge.beyond for charge in each.charges()] == [beyond for _, beyond in stated]
+
+
 def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(file):
     guard = Guard(file, BUDGET, "fixed-mechanism")
     with pytest.raises(MechanismChanged):

@@ -251,6 +251,18 @@ def test_a_ledger_that_was_written_anew_without_its_signed_heads_contradicts_a_w
     found(url, "entry 12 or one before it was rewritten", witnesses=[rewritten])
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_ledger_without_a_signed_head_does_not_pass_for_one_that_a_named_key_signed(url, request, anew):
+    """Neither the true one nor one that was written anew: without its heads both are consistent."""
+    request.getfixturevalue("rewritten" if anew else "filled")
+    tamper(url, "DELETE FROM checkpoints")
+    found(url, f"no signed head bears the signature of {server_public_key(KEY)}", signers=[server_public_key(KEY)])
+    ledger = Ledger(url)
+    sign_head(ledger.database, KEY)
+    assert verify_ledger(ledger, signers=[server_public_key(KEY), server_public_key(STRANGER)]).signed == 12
+    ledger.close()
+
+
 def test_a_ledger_that_was_written_anew_and_signed_by_another_key_has_a_foreign_signer(url, rewritten):
     tamper(url, "DELETE FROM checkpoints")
     ledger, stranger = Ledger(url), server_public_key(STRANGER)
