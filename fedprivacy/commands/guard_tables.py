@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields, from_list
-from fedprivacy.values.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import Event, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.wording import (
     budget_text,
@@ -76,8 +77,8 @@ class Comparison:
     """
 
     certificate: Certificate
-    own: History
-    certified: History
+    own: Counter[Event]
+    certified: Counter[Event]
     epsilon: float
     since: int
     unit: str
@@ -87,12 +88,13 @@ class Comparison:
         """Compare a guard's tally with a certificate that was verified."""
         since = sum(entry.steps for entry in tally.entries if entry.time > certificate.issued)
         epsilon = reading(tally.history, certificate.delta).value
-        return cls(certificate, tally.history, from_list(certificate.history), epsilon, since, str(tally.unit))
+        own, certified = Counter(tally.history), Counter(from_list(certificate.history))
+        return cls(certificate, own, certified, epsilon, since, str(tally.unit))
 
     @property
     def more(self) -> int:
         """Number of steps that the guard holds and the certificate does not."""
-        return _beyond(self.own, self.certified)
+        return (self.own - self.certified).total()
 
     @property
     def differs(self) -> bool:
@@ -115,7 +117,7 @@ class Comparison:
     @property
     def _counted(self) -> str:
         stated = epsilon_text(or_infinite(self.certificate.epsilon))
-        own, fewer = f"epsilon {epsilon_text(self.epsilon)}", _beyond(self.certified, self.own)
+        own, fewer = f"epsilon {epsilon_text(self.epsilon)}", (self.certified - self.own).total()
         if self.more:
             words = f"Your guard holds {count_text(self.more, 'step')} more ({own}) than this certificate ({stated})"
             words += f", and {fewer} fewer of other mechanisms." if fewer else "."
@@ -128,34 +130,31 @@ class Comparison:
         if fewer:
             held = f"This certificate holds {count_text(fewer, 'step')} more ({stated}) than your guard ({own})"
             return f"{held}: what was granted and not trained counts, too."
-        return f"Your guard and this certificate hold the same: {count_text(sum(self.own.values()), 'step')}, {own}."
+        return f"Your guard and this certificate hold the same: {count_text(self.own.total(), 'step')}, {own}."
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON types; an epsilon that is no finite number is null."""
         events = [
-            {"event": as_fields(event), "guard": self.own.get(event, 0), "certificate": self.certified.get(event, 0)}
+            {"event": as_fields(event), "guard": self.own[event], "certificate": self.certified[event]}
             for event in self._events
         ]
-        stated = {name: getattr(self.certificate, name) for name in ("dataset_id", "issued", "delta", "epsilon")}
-        guard = {"epsilon": finite_or_none(self.epsilon), "more": self.more, "since": self.since}
+        stated = {n: getattr(self.certificate, n) for n in ("dataset_id", "issued", "delta", "epsilon", "unit")}
+        guard = {"epsilon": finite_or_none(self.epsilon), "unit": self.unit, "more": self.more, "since": self.since}
         return {"certificate": stated, "guard": guard, "events": events, "words": self.words}
 
     def as_page(self) -> RenderableType:
         """Return the result for a terminal."""
-        table = Table("mechanism of a step", box=SIMPLE_HEAD, pad_edge=False)
+        title = Text(f"{self.certificate.dataset_id}, certificate of {self.certificate.issued[:10]}")
+        table = Table("mechanism of a step", box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
         for heading in ("guard", "certificate"):
             table.add_column(heading, justify="right")
         for event in self._events:
-            table.add_row(str(event), str(self.own.get(event, 0)), str(self.certified.get(event, 0)))
+            table.add_row(str(event), str(self.own[event]), str(self.certified[event]))
         return Group(table, Text(self.words, style="bold"))
 
     @property
     def _events(self) -> list[Event]:
         return list(dict.fromkeys((*self.own, *self.certified)))
-
-
-def _beyond(one: History, other: History) -> int:
-    return sum(max(0, steps - other.get(event, 0)) for event, steps in one.items())
 
 
 def _reading(tally: Tally) -> tuple[Epsilon | None, str]:

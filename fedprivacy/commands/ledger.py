@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
+from fedprivacy.runs.settings.configuration import RUNS
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.wording import count_text
 
@@ -186,7 +187,7 @@ def certify(
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
         signing_key = _signing_key(key)
         with opened_ledger(ledger) as opened:
-            certificates = _certified(opened, datasets or (), signing_key, signers or ())
+            certificates = _certified(opened, datasets or (), signing_key, signers or (), [Path(RUNS)])
         out.mkdir(parents=True, exist_ok=True)
         pages = [write_certificate(certificate, signing_key, out) for certificate in certificates]
     ERR.print(f"{len(pages)} certificates in {out}. Next: fedprivacy ledger verify-certificate {pages[0]}.json")
@@ -227,7 +228,8 @@ def dossier(
         signing_key = _signing_key(key)
         with opened_ledger(ledger) as opened:
             datasets = making.charged_datasets(opened, finished)
-            certificates = _certified(opened, datasets, signing_key, signers or ())
+            places = [Path(RUNS), *(run.parent for run in runs)]
+            certificates = _certified(opened, datasets, signing_key, signers or (), places)
         fields = making.dossier(finished, certificates, words, threats)
         page = making.write_dossier(fields, finished, signing_key, out)
     try:
@@ -257,13 +259,17 @@ def _signing_key(key: Path | None) -> Ed25519PrivateKey:
 
 
 def _certified(
-    ledger: Ledger, datasets: Sequence[str], key: Ed25519PrivateKey, signers: Sequence[str]
+    ledger: Ledger, datasets: Sequence[str], key: Ed25519PrivateKey, signers: Sequence[str], runs: Sequence[Path]
 ) -> list[Certificate]:
-    """Verify a ledger and state what datasets have spent, with the audits in the server's records."""
+    """Verify a ledger, by the witnesses in folders of runs, too, and state what datasets have spent, with audits."""
     from fedprivacy._support.signing import server_public_key
     from fedprivacy.ledger.certificate import certify as certified
+    from fedprivacy.ledger.errors import LedgerError
     from fedprivacy.runs.records.store.reader import audits_in
+    from fedprivacy.runs.records.witnesses import check_witnesses
 
+    with plain_errors(LedgerError, code=1):
+        check_witnesses(ledger, ledger.url, *runs)
     return certified(ledger, datasets, server_public_key(key), signers, audits_in(ledger.database))
 
 

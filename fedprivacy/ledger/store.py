@@ -58,6 +58,7 @@ class Ledger:
     """
 
     def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True) -> None:
+        self.url = url
         self.database = Database(url, patience, upgrade=upgrade)
         self.name = self.database.name
 

@@ -165,7 +165,9 @@ def test_a_certificate_is_compared_with_the_guard(file, compared, told, code, mo
     assert words in said
     assert ("type" in said and "ledger reconcile" in said) is bool(code)
     as_json = json.loads(compared(told, "--json").stdout)
-    assert as_json["guard"] == {"epsilon": pld.epsilon(HISTORY, BUDGET.delta), "more": more, "since": 0}
+    assert as_json["guard"] == {
+        **{"epsilon": pld.epsilon(HISTORY, BUDGET.delta), "unit": "record", "more": more, "since": 0}
+    }
     assert as_json["certificate"]["epsilon"] == pld.epsilon(told, BUDGET.delta)
     assert {from_fields(row["event"]): row["certificate"] for row in as_json["events"] if row["certificate"]} == told
     assert {from_fields(row["event"]): row["guard"] for row in as_json["events"]} == dict.fromkeys(told, 0) | HISTORY

@@ -47,6 +47,7 @@ from tests.ledger.acts import (
     unlimited,
 )
 from tests.runs.store.made_up import facts
+from tests.runs.witnessed import Host
 from tests.terminal import CliRunner
 
 PUBLIC = server_public_key(KEY)
@@ -94,6 +95,21 @@ def test_a_certificate_tells_its_own_rounds_from_what_only_the_client_s_book_cou
     filled.reconcile("a", {(UNNAMED, EVENT): 40})  # the ledger holds 35 of this event
     certificate, _ = certify(filled, (), PUBLIC)
     assert (certificate.claimed_runs, certificate.claimed_steps, certificate.steps) == (3, 34, 43)
+
+
+def test_nothing_is_certified_of_a_ledger_that_lacks_what_a_run_beside_it_signed(filled, typed, tmp_path):
+    """It was put back from an older copy: it verifies, and says less than the client's guard."""
+    host = Host(tmp_path)
+    filled.close()
+    host.copy("ledger", "old")
+    host.run("signed", "ledger")
+    server_key(tmp_path / "signing.key")
+    command = ("certify", "--ledger", tmp_path / "ledger.db", "--key", tmp_path / "signing.key", "--out")
+    assert typed(*command, tmp_path / "before")[0] == 0
+    host.copy("old", "ledger")
+    code, _, err = typed(*command, tmp_path / "after")
+    assert code == 1 and "does not hold entry 14" in err and "an older copy was put back" in err
+    assert not (tmp_path / "after").exists()
 
 
 def test_a_client_s_claims_before_the_first_run_hide_no_unit_of_privacy(url):
