@@ -19,7 +19,7 @@ from tests.flower.deployment import DeployedGrid, deployed_plan, start
 from tests.flower.runs import history_of
 
 CLIENT = "hospital-0"
-GUARDS = "guard", "guard with its sealed updates"
+GUARDS = "guard", "guard-and-sealed"
 BOOKS = *GUARDS, "ledger"
 
 
@@ -57,7 +57,7 @@ class Books:
             _copy(self.ledger, kept / "ledger.db")
             return lambda: _copy(kept / "ledger.db", self.ledger)
         own = self._folder / CLIENT
-        whole = book == "guard with its sealed updates"
+        whole = book == "guard-and-sealed"
         shutil.copytree(own, kept / CLIENT, ignore=lambda *_: [] if whole else _sealed(own))
 
         def put_back():
@@ -85,7 +85,7 @@ def books(tmp_path):
 PAIRS = list(itertools.product(BOOKS, BOOKS))
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS, ids=[" then ".join(pair) for pair in PAIRS])
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=["-then-".join(pair) for pair in PAIRS])
 def test_each_restore_after_each_other_loses_no_step(books, first, second):
     """Both copies are from before the same runs; a guard without its sealed updates is refused."""
     books.run()
