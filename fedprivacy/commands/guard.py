@@ -59,9 +59,9 @@ def compare(
 ) -> None:
     """Compare a certificate with the client's own guard. Exit code 1: the guard holds more, or it is not of it."""
     from fedprivacy.commands.certificate_page import read_certificate
-    from fedprivacy.commands.guard_tables import Comparison
+    from fedprivacy.commands.guard_tables import GuardComparison
 
-    compared = Comparison.of(_read(file), read_certificate(certificate, signers or ()))
+    compared = GuardComparison.of(_read(file), read_certificate(certificate, signers or ()))
     if as_json:
         print_json(compared.as_json())
     else:

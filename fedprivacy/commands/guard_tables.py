@@ -70,7 +70,7 @@ def as_page(tally: Tally) -> RenderableType:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class GuardComparison:
     """The histories of a guard and of a certificate, with their epsilons at the certificate's delta.
 
     `since` counts the steps of the guard that were charged after the certificate was issued, by this host's clock.
@@ -84,7 +84,7 @@ class Comparison:
     unit: str
 
     @classmethod
-    def of(cls, tally: Tally, certificate: Certificate) -> Comparison:
+    def of(cls, tally: Tally, certificate: Certificate) -> GuardComparison:
         """Compare a guard's tally with a certificate that was verified."""
         since = sum(entry.steps for entry in tally.entries if entry.time > certificate.issued)
         epsilon = reading(tally.history, certificate.delta).value
