@@ -3,7 +3,7 @@
 import itertools
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +11,13 @@ import pytest
 
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.client.node import GUARD
+from fedprivacy.flower.server.accounts import BudgetSpentError
 from fedprivacy.flower.server.registry import TooFewClientsError
+from fedprivacy.guard import BudgetExhaustedError
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.folder import RunWriter
+from fedprivacy.values.attempt import Attempt
 from tests.flower.deployment import DeployedGrid, deployed_plan, start
 from tests.flower.runs import history_of
 
@@ -162,3 +165,47 @@ def _entries(ledger):
         return 0
     with closing(sqlite3.connect(ledger)) as connection:
         return connection.execute("SELECT count(*) FROM journal").fetchone()[0]
+
+
+# --- two servers, each with a ledger of its own, and one guard ---
+
+
+@pytest.fixture
+def other(books):
+    """Another server's plan; its ledger begins with what the guard holds."""
+    return replace(books.plan, config=replace(books.plan.config, ledger=f"sqlite:///{books.ledger.parent}/other.db"))
+
+
+def test_a_correction_from_one_ledger_reaches_the_other_once(books, other):
+    """The guard forgets runs on one ledger, is raised by it, and states them to a ledger that knows part of them."""
+    put_back = books.copy("guard-and-sealed", "old")
+    books.run()
+    books.run(other)  # which is told of the first run by its name
+    books.run()
+    put_back()
+    books.run()
+    for _ in range(2):
+        books.run(other)
+        books.run()
+        ledgers = [sum(history_of(plan.config.ledger, CLIENT).values()) for plan in (books.plan, other)]
+        guard, _ = books.steps()
+        assert guard == ledgers[0] == books.trained and ledgers[1] == books.trained - 1
+
+
+def test_a_server_that_states_too_much_costs_the_client_its_budget_and_is_counted_once(books, other, tmp_path):
+    """Its lies reach the other ledger as the guard counts them, once, and stop there."""
+    books.run()
+    guard = books.grid.guard(books.plan, CLIENT)
+    event = books.plan.event()
+    lies = {event: 100_000}
+    with pytest.raises(BudgetExhaustedError):
+        guard.charge(Attempt("lies", 1), event, 1, elsewhere=lies)
+    held = guard.history()
+    assert held == {event: 99_999}
+    with pytest.raises(BudgetSpentError):
+        books.run()
+    for plan in (books.plan, other):
+        with suppress(BudgetSpentError):
+            books.run(plan)
+        assert history_of(plan.config.ledger, CLIENT) == held
+    assert guard.history() == held
