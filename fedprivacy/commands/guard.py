@@ -59,14 +59,14 @@ def compare(
 ) -> None:
     """Compare a certificate with the client's own guard. Exit code 1: the guard holds more, or it is not of it."""
     from fedprivacy.commands.certificate_page import read_certificate
-    from fedprivacy.commands.guard_tables import GuardComparison
+    from fedprivacy.commands.guard_tables import compared, comparison_page
 
-    compared = GuardComparison.of(_read(file), read_certificate(certificate, signers or ()))
+    facts = compared(_read(file), read_certificate(certificate, signers or ()))
     if as_json:
-        print_json(compared.as_json())
+        print_json(facts)
     else:
-        Console(emoji=False, highlight=False).print(compared.as_page())
-    if compared.differs:
+        Console(emoji=False, highlight=False).print(comparison_page(facts))
+    if facts["more"] or not facts["same_unit"]:
         raise typer.Exit(1)
 
 

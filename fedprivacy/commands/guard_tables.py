@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -17,8 +17,8 @@ from fedprivacy.accounting.shortage import shortage
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
-from fedprivacy.values.event_codec import as_fields, from_list
-from fedprivacy.values.events import Event, PoissonSampledGaussian
+from fedprivacy.values.event_codec import as_fields, from_fields, from_list
+from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.wording import (
     budget_text,
@@ -69,92 +69,59 @@ def as_page(tally: Tally) -> RenderableType:
     return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)), Text(_left_words(tally)))
 
 
-@dataclass(frozen=True, slots=True)
-class GuardComparison:
-    """The histories of a guard and of a certificate, with their epsilons at the certificate's delta.
+def compared(tally: Tally, certificate: Certificate) -> dict[str, Any]:
+    """Compare a guard with a certificate that was verified, as JSON types: an epsilon that is no finite number is null.
 
-    `since` counts the steps of the guard that were charged after the certificate was issued, by this host's clock.
+    `more` and `fewer` count the steps that the guard, or the certificate, alone holds; `since` those of the guard
+    that were charged after the certificate was issued, by this host's clock.
     """
+    own, certified = Counter(tally.history), Counter(from_list(certificate.history))
+    epsilon = reading(tally.history, certificate.delta).value
+    facts = {
+        "certificate": {n: getattr(certificate, n) for n in ("dataset_id", "issued", "delta", "epsilon", "unit")},
+        "guard": {"epsilon": finite_or_none(epsilon), "unit": str(tally.unit)},
+        "events": [
+            {"event": as_fields(event), "guard": own[event], "certificate": certified[event]}
+            for event in dict.fromkeys((*own, *certified))
+        ],
+        "more": (own - certified).total(),
+        "fewer": (certified - own).total(),
+        "since": sum(entry.steps for entry in tally.entries if entry.time > certificate.issued),
+        "same_unit": not own or not certified or certificate.unit == str(tally.unit),
+    }
+    return facts | {"words": _compared_words(facts)}
 
-    certificate: Certificate
-    own: Counter[Event]
-    certified: Counter[Event]
-    epsilon: float
-    since: int
-    unit: str
 
-    @classmethod
-    def of(cls, tally: Tally, certificate: Certificate) -> GuardComparison:
-        """Compare a guard's tally with a certificate that was verified."""
-        since = sum(entry.steps for entry in tally.entries if entry.time > certificate.issued)
-        epsilon = reading(tally.history, certificate.delta).value
-        own, certified = Counter(tally.history), Counter(from_list(certificate.history))
-        return cls(certificate, own, certified, epsilon, since, str(tally.unit))
+def comparison_page(facts: Mapping[str, Any]) -> RenderableType:
+    """Everything of a comparison for a terminal."""
+    title = Text(f"{facts['certificate']['dataset_id']}, certificate of {facts['certificate']['issued'][:10]}")
+    table = Table("mechanism of a step", box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for heading in ("guard", "certificate"):
+        table.add_column(heading, justify="right")
+    for row in facts["events"]:
+        table.add_row(str(from_fields(row["event"])), str(row["guard"]), str(row["certificate"]))
+    return Group(table, Text(facts["words"], style="bold"))
 
-    @property
-    def more(self) -> int:
-        """Number of steps that the guard holds and the certificate does not."""
-        return (self.own - self.certified).total()
 
-    @property
-    def differs(self) -> bool:
-        """True if the guard holds more, or the certificate is for another unit of privacy."""
-        return bool(self.more or self.other_unit)
-
-    @property
-    def other_unit(self) -> str:
-        """The units of privacy in words if they differ; empty: they do not, or one has promised nothing."""
-        stated = self.certificate.unit
-        if not self.own or not self.certified or stated == self.unit:
-            return ""
-        return f" Its unit of privacy is {stated}, and your guard's is {self.unit}: its epsilon means something else."
-
-    @property
-    def words(self) -> str:
-        """The result in words."""
-        return self._counted + self.other_unit
-
-    @property
-    def _counted(self) -> str:
-        stated = epsilon_text(or_infinite(self.certificate.epsilon))
-        own, fewer = f"epsilon {epsilon_text(self.epsilon)}", (self.certified - self.own).total()
-        if self.more:
-            words = f"Your guard holds {count_text(self.more, 'step')} more ({own}) than this certificate ({stated})"
-            words += f", and {fewer} fewer of other mechanisms." if fewer else "."
-            if self.since:
-                newer = count_text(min(self.since, self.more), "step")
-                words += f" {newer} of them came after it was issued: ask for a newer one."
-            if self.since < self.more:
-                words += " Send 'fedprivacy guard export' to the operator, who types 'fedprivacy ledger reconcile'."
-            return words
-        if fewer:
-            held = f"This certificate holds {count_text(fewer, 'step')} more ({stated}) than your guard ({own})"
-            return f"{held}: what was granted and not trained counts, too."
-        return f"Your guard and this certificate hold the same: {count_text(self.own.total(), 'step')}, {own}."
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON types; an epsilon that is no finite number is null."""
-        events = [
-            {"event": as_fields(event), "guard": self.own[event], "certificate": self.certified[event]}
-            for event in self._events
-        ]
-        stated = {n: getattr(self.certificate, n) for n in ("dataset_id", "issued", "delta", "epsilon", "unit")}
-        guard = {"epsilon": finite_or_none(self.epsilon), "unit": self.unit, "more": self.more, "since": self.since}
-        return {"certificate": stated, "guard": guard, "events": events, "words": self.words}
-
-    def as_page(self) -> RenderableType:
-        """Return the result for a terminal."""
-        title = Text(f"{self.certificate.dataset_id}, certificate of {self.certificate.issued[:10]}")
-        table = Table("mechanism of a step", box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-        for heading in ("guard", "certificate"):
-            table.add_column(heading, justify="right")
-        for event in self._events:
-            table.add_row(str(event), str(self.own[event]), str(self.certified[event]))
-        return Group(table, Text(self.words, style="bold"))
-
-    @property
-    def _events(self) -> list[Event]:
-        return list(dict.fromkeys((*self.own, *self.certified)))
+def _compared_words(facts: Mapping[str, Any]) -> str:
+    own, stated = (epsilon_text(or_infinite(facts[side]["epsilon"])) for side in ("guard", "certificate"))
+    more, fewer, since = facts["more"], facts["fewer"], min(facts["since"], facts["more"])
+    if more:
+        words = f"Your guard holds {count_text(more, 'step')} more (epsilon {own}) than this certificate ({stated})"
+        words += f", and {fewer} fewer of other mechanisms." if fewer else "."
+        if since:
+            words += f" {count_text(since, 'step')} of them came after it was issued: ask for a newer one."
+        if since < more:
+            words += " Send 'fedprivacy guard export' to the operator, who types 'fedprivacy ledger reconcile'."
+    elif fewer:
+        words = f"This certificate holds {count_text(fewer, 'step')} more (epsilon {stated}) than your guard ({own}): "
+        words += "what was granted and not trained counts, too."
+    else:
+        words = f"Your guard and this certificate hold the same, epsilon {own}."
+    if not facts["same_unit"]:
+        unit, named = facts["guard"]["unit"], facts["certificate"]["unit"]
+        words += f" Its unit of privacy is {named}, and your guard's is {unit}: its epsilon means something else."
+    return words
 
 
 def _reading(tally: Tally) -> tuple[Epsilon | None, str]:

@@ -34,7 +34,8 @@ class _Witness(NamedTuple):
 def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
     """Refuse a ledger that does not hold what runs have signed of it.
 
-    A witness is of this ledger if its run charged it, by the run's settings or by the ledger.
+    A witness is of this ledger if the settings of its run name the ledger, or one that runs of this ledger charged: it
+    moved, or was restored under another name.
 
     Args:
         ledger: the ledger; None: there is none at its URL.
@@ -48,8 +49,10 @@ def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
     witnesses = list(_witnesses(places))  # before the ledger: what a run signs meanwhile is in the ledger first
     if not witnesses:
         return
-    named = [each for each in witnesses if each.url == ledger_url(url)]
-    lacking = named if ledger is None else ledger.database.read(lambda opened: _lacking(opened, named, witnesses))
+    if ledger is None:
+        lacking = _lacking(None, url, witnesses)
+    else:
+        lacking = ledger.database.read(lambda connection: _lacking(connection, url, witnesses))
     if not lacking:
         return
     file, head, *_ = max(lacking, key=lambda each: each.head.number)
@@ -61,11 +64,12 @@ def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
     )
 
 
-def _lacking(connection: Connection, named: list[_Witness], witnesses: list[_Witness]) -> list[_Witness]:
-    """Return the witnesses of a ledger, named so by their runs' settings or runs of its own, that it contradicts."""
-    known = set(connection.scalars(select(runs.c.run_id)))
-    own = (each for each in witnesses if each in named or each.run_id in known)
-    return [each for each in own if not holds(connection, each.head)]
+def _lacking(connection: Connection | None, url: str, witnesses: list[_Witness]) -> list[_Witness]:
+    """Return the witnesses of a ledger that it contradicts."""
+    known = set(connection.scalars(select(runs.c.run_id))) if connection else set()
+    urls = {ledger_url(url), *(each.url for each in witnesses if each.run_id in known)}
+    own = [each for each in witnesses if each.url in urls]
+    return [each for each in own if not (connection and holds(connection, each.head))]
 
 
 def _witnesses(places: tuple[Path, ...]) -> Iterator[_Witness]:
