@@ -98,6 +98,7 @@ def verify(
             verified = verify_export(export, signers=signers or (), witnesses=kept)
         else:
             with opened_ledger(ledger) as opened:
+                _check_witnesses(opened, [Path(RUNS)])
                 verified = verify_ledger(opened, signers=signers or (), witnesses=kept)
     if as_json:
         entries, signed = verified.head.number, verified.signed
@@ -258,18 +259,24 @@ def _signing_key(key: Path | None) -> Ed25519PrivateKey:
     return server_key(file)
 
 
+def _check_witnesses(ledger: Ledger, runs: Sequence[Path]) -> None:
+    """End the command with 1 if a run in these folders has signed what the ledger lacks."""
+    from fedprivacy.ledger.errors import LedgerError
+    from fedprivacy.runs.records.witnesses import check_witnesses
+
+    with plain_errors(LedgerError, code=1):
+        check_witnesses(ledger, ledger.url, *runs)
+
+
 def _certified(
     ledger: Ledger, datasets: Sequence[str], key: Ed25519PrivateKey, signers: Sequence[str], runs: Sequence[Path]
 ) -> list[Certificate]:
     """Verify a ledger, by the witnesses in folders of runs, too, and state what datasets have spent, with audits."""
     from fedprivacy._support.signing import server_public_key
     from fedprivacy.ledger.certificate import certify as certified
-    from fedprivacy.ledger.errors import LedgerError
     from fedprivacy.runs.records.store.reader import audits_in
-    from fedprivacy.runs.records.witnesses import check_witnesses
 
-    with plain_errors(LedgerError, code=1):
-        check_witnesses(ledger, ledger.url, *runs)
+    _check_witnesses(ledger, runs)
     return certified(ledger, datasets, server_public_key(key), signers, audits_in(ledger.database))
 
 

@@ -109,6 +109,8 @@ def test_nothing_is_certified_of_a_ledger_that_lacks_what_a_run_beside_it_signed
     host.copy("old", "ledger")
     code, _, err = typed(*command, tmp_path / "after")
     assert code == 1 and "does not hold entry 14" in err and "an older copy was put back" in err
+    code, out, err = typed("verify", "--ledger", tmp_path / "ledger.db")
+    assert code == 1 and not out and "does not hold entry 14" in err
     assert not (tmp_path / "after").exists()
 
 
