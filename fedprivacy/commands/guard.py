@@ -71,7 +71,7 @@ def model(
     with plain_errors(NoOwnModelError, KeptError, TaskError, OSError, code=2):
         whose, content = own_model(file, load_task(task), global_model, run)
         name_durably(write_unnamed(out, content, PRIVATE), out)
-    ERR.print(f"Run {whose.run_id}, {whose.algorithm}, after round {whose.round}: written to {out}.", markup=False)
+    ERR.print(f"Run {whose.run_id}, {whose.algorithm}, after round {whose.round}: written to {out}.")
 
 
 @guard_app.command(name="import")
@@ -107,7 +107,7 @@ def renew(
 
     tally = _read(file)
     if tally.relation is None:
-        ERR.print(f"{file} has promised nothing yet: there is nothing to put aside.", markup=False)
+        ERR.print(f"{file} has promised nothing yet: there is nothing to put aside.")
         raise typer.Exit(2)
     promised = f"{file} has promised the {tally.relation} relation{unit_text(str(tally.unit))}"
     if tally.allowance is not None:
@@ -115,14 +115,13 @@ def renew(
         promised += f", epsilon {budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}"
     ERR.print(
         f"{promised}, and that stands. What the next account promises is added to it: the people in these records are "
-        "then protected by the sum of both, and a number of records that was public stays known.",
-        markup=False,
+        "then protected by the sum of both, and a number of records that was public stays known."
     )
     if not (yes or typer.confirm("Begin another account?", err=True)):
         raise typer.Exit(1)
     with plain_errors(GuardError, OSError, code=2):
         aside = renew(file)
-    ERR.print(f"The account is {aside} now. Next: restart the client; its first charge makes {file}.", markup=False)
+    ERR.print(f"The account is {aside} now. Next: restart the client; its first charge makes {file}.")
 
 
 def _read(file: Path) -> Tally:

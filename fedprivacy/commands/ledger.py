@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
+from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_error, print_json
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.wording import count_text
 
@@ -233,7 +233,7 @@ def dossier(
     try:
         print_page(page, page.with_suffix(".pdf"))
     except PrintingError as problem:
-        ERR.print(f"No PDF: {escape(str(problem))} All else is there.")
+        ERR.print(f"No PDF: {problem} All else is there.")
     if fields["open"]:
         ERR.print(f"Left open: {', '.join(fields['open'])}. Give them in a file: --about about.toml")
     ERR.print(f"The dossier is in {out}. Next: read {page}")
@@ -283,7 +283,7 @@ def verify_certificate(
         try:
             certificate = Certificate.read(text, signers or ())
         except CertificateError as problem:
-            ERR.print(f"[red]error:[/] {escape(str(file))}: {escape(str(problem))}")
+            print_error("error", f"{file}: {problem}")
             raise typer.Exit(1) from None
         OUT.print(
             f"[green]Genuine[/]: {escape(certificate.dataset_id)} has spent {spent_words(certificate)}, says key "

@@ -64,7 +64,7 @@ def run_one(one: SweptRun, task: Task | None = None) -> str:
             if one.folder.exists():
                 shutil.rmtree(one.folder)  # stopped before its first round: nothing in it was charged or trained
             plan = prepared({**one.given, "out": str(one.folder)}, task)
-        run(plan, HERE, Console(quiet=True), drawn=False)
+        run(plan, HERE, Console(emoji=False, quiet=True), drawn=False)
     except Exception as error:
         logging.getLogger("fedprivacy.sweep").exception("%s failed.", one.folder.name)
         return f"{type(error).__name__}: {error}"
