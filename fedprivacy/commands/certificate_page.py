@@ -118,9 +118,9 @@ def _audited(certificate: Certificate) -> str:
     verdict = "more than is stated: the code or the statement is wrong" if broken else "consistent with what is stated"
     lower, upper = float(shown["lower"]), or_infinite(shown["upper"])
     return (
-        f"{wording.count_text(len(certificate.audits), 'attack')} on its runs, the last on {last}, proved at least ε "
-        f"{wording.proved_text(lower)}, where at most {wording.epsilon_text(upper)} "
-        f"is stated: {verdict} (by the server's records, which the journal does not prove)"
+        f"{wording.count_text(len(certificate.audits), 'attack')} on its runs, the last on {last}, showed a loss of at "
+        f"least ε {wording.proved_text(lower)} by a training with their settings, for which at most "
+        f"{wording.epsilon_text(upper)} is stated: {verdict} (by the server's records, which no journal proves)"
     )
 
 

@@ -338,7 +338,11 @@ def _meanings(unit: str, history: History, allowance: Allowance) -> dict[str, st
     """Say in a sentence each what the numbers mean that a certificate states."""
     zero_out = any(event.relation is NeighbouringRelation.ZERO_OUT for event in history)
     without = "with one that says nothing in its place" if zero_out else "without it"
-    kept = f"It was promised beforehand, over all runs; the {allowance.filter} filter grants nothing beyond it."
+    when = "It was changed, as is listed" if allowance.deliberate else "It was promised beforehand"
+    kept = (
+        f"{when}; the {allowance.filter} filter grants nothing beyond it, over all runs on this ledger. What the "
+        "client's own book counts more is charged even beyond it."
+    )
     return {
         "epsilon": f"Whatever is computed from all releases is at most e^ε times as likely "
         f"with a {unit} as {without}, but for a probability of δ; it is read by composing all "
@@ -351,7 +355,8 @@ def _meanings(unit: str, history: History, allowance: Allowance) -> dict[str, st
         "by_rows": "The epsilon of a person who has so many records in the dataset, at the same delta.",
         "risks": f"The share of the {plural(unit)} that were used which an attacker finds at most.",
         "receipts": "The charges that the client's own signature confirms; one without it counts all the same.",
-        "audits": "An attack has shown that at least so much is lost; a small number proves nothing.",
+        "audits": "An attack has shown that a training with a run's settings can lose at least so much; what is stated "
+        "beside it is for that training. A small number proves nothing.",
         "digest": "SHA-256 of the program's files: whoever has the same program computes the same digest.",
     }
 

@@ -21,6 +21,18 @@ from fedprivacy.values.unit import RECORD
 NO_PRIVACY = "no privacy"
 """Text that replaces an epsilon for a run without clipping and noise: nothing bounds what it reveals."""
 
+OUT_OF_SCOPE = (
+    "Out of scope: a client that lies, timing on the client's host, and a server that tampers with the code that "
+    "clients run."
+)
+"""Limits of every guarantee, as reports, dossiers and the threat model state them."""
+
+TRUSTED = "Trusted with records are the hosts that hold them, with the program that their owners installed there."
+"""Trust on which every epsilon rests; the same."""
+
+TAMPERED_CODE = "A guard limits the cost of tampered grants, not of tampered code."
+"""Limit of what a client's own book can do; the same."""
+
 
 def reading_text(budget: float) -> str:
     """Explain an epsilon that was read when the number of rounds had not been fixed before (Rogers et al. 2016)."""

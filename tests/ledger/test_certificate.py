@@ -26,7 +26,7 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import Unit
-from fedprivacy.values.wording import epsilon_text
+from fedprivacy.values.wording import TAMPERED_CODE, TRUSTED, epsilon_text
 from tests.conftest import lacking
 from tests.house import ROOT
 from tests.ledger.acts import (
@@ -185,6 +185,9 @@ def test_a_certificate_says_what_each_of_its_numbers_means(filled):
     assert {"by_rows", "risks", "audits"} < first.meanings.keys()
     assert "with a record as without it" in first.meanings["epsilon"]
     assert "the fixed-mechanism filter grants nothing beyond it" in second.meanings["budget"]
+    assert first.meanings["budget"].startswith("It was promised beforehand")
+    assert second.meanings["budget"].startswith("It was changed, as is listed")  # by hand, after charges
+    assert all(said in page for said in (TRUSTED, TAMPERED_CODE))
 
 
 def test_a_certificate_states_what_audits_of_its_runs_proved_and_when(filled, typed, url, tmp_path):
@@ -203,11 +206,12 @@ def test_a_certificate_states_what_audits_of_its_runs_proved_and_when(filled, ty
         ("two", "2023-11-14T22:13:20+00:00", 0.417),
         ("two", "2023-11-14T22:13:20+00:00", 0.2),
     ]
-    said = "2 attacks on its runs, the last on 2023-11-14, proved at least ε 0.41, where at most 3.00 is stated: "
+    said = "2 attacks on its runs, the last on 2023-11-14, showed a loss of at least ε 0.41 by a training with their "
+    said += "settings, for which at most 3.00 is stated: "
     assert f"{said}consistent with what is stated" in machine.with_suffix(".html").read_text()
     broken = replace(sound, lower=3.5)
     (violated,) = certify(filled, ["a"], PUBLIC, audits={"two": [sound, broken]})
-    assert "at least ε 3.50, where at most 3.00 is stated: more than is stated" in certificate_html(violated, "x.json")
+    assert "for which at most 3.00 is stated: more than is stated" in certificate_html(violated, "x.json")
 
 
 def test_a_person_with_several_records_is_told_what_it_has_lost_unless_persons_are_records(filled, url):
