@@ -89,7 +89,7 @@ def registry_entry(
             },
             "deployment_model": {
                 "model_name": "Federated",
-                "model_name_details": "Each client adds the noise to its own updates: the server is not trusted with records.",
+                "model_name_details": "Each client adds the noise to its own updates: it trusts no server.",
                 "actors": f"Clients hold the records. {TRUSTED} The server sees every update, and may be curious. "
                 f"Whoever sees the models sees less. {OUT_OF_SCOPE}",
                 "release_type": "Many releases",
