@@ -36,7 +36,7 @@ ROUNDING = 8.0 * 2.0**-53
 _FARTHEST = 40.0  # standard deviations; the normal tail beyond is below the smallest floating-point number
 NO_WEIGHT = 1e-50  # probability below which a component of a mixture is left out, and counted as an infinite loss
 _NEARLY_SURE = 0.999  # probability of joining from which on that of not joining would be lost in `1 - q`
-_MOST_NEWTON_STEPS = 50
+MOST_NEWTON_STEPS = 50
 _AT_ONCE = 2**20  # components times losses
 
 
@@ -235,7 +235,7 @@ class SampledGaussians:
         for part in np.array_split(possible, 1 + possible.size * self._joining.rows.size // _AT_ONCE):
             wanted = log_ratios[part]
             found = np.min(((wanted - log_weights) * square + 0.5 * j**2) / j, axis=0)
-            for _ in range(_MOST_NEWTON_STEPS):
+            for _ in range(MOST_NEWTON_STEPS):
                 terms = self._terms(found)
                 reached = np.logaddexp.reduce(terms, axis=0)
                 shares = np.exp(terms - reached)

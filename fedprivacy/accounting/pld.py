@@ -70,7 +70,7 @@ _MOST_PROFILED = 2048  # maximum number of points of a profile around each of th
 _COARSER = 2  # octaves of the grid on which the direction is tried that is usually the smaller one
 _SURELY_BELOW_RDP = 0.99  # share of Chernoff's bound on a fine grid below which RDP is not looked at
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
-_DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
+DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
 
 
 def epsilon(history: History, delta: float) -> float:
@@ -406,7 +406,7 @@ def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArra
         (transform,), (error,) = transformed(folded(tilted, loss.present, points)[None])
         log_dropped += count * math.log(float(tilted.sum()) * (1.0 + ROUNDING * tilted.size))
         transform = transform[kept]
-        root = math.exp(max(_DROPPED - float(log_magnitude.max()), -_LARGEST_EXPONENT / 3.0) / count)
+        root = math.exp(max(DROPPED - float(log_magnitude.max()), -_LARGEST_EXPONENT / 3.0) / count)
         followed = transform.real**2 + transform.imag**2 > root**2
         largest = float((log_magnitude + log_doubt).max())
         log_dropped[kept[~followed]] = largest + count * math.log(root * (1.0 + ROUNDING) + error)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy
 from scipy import stats
 
-from fedprivacy.accounting import calibration, composition, pairs, pld, rdp
+from fedprivacy.accounting import batch, calibration, composition, filters, pairs, pld, rdp
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.calibration import Calibration, noise_multipliers
-from fedprivacy.accounting.filters import AdaptiveFilter
-from fedprivacy.accounting.histories import untruncated
+from fedprivacy.accounting.filters import AdaptiveFilter, GaussianFilter
+from fedprivacy.accounting.gdp import gaussian_mu
+from fedprivacy.accounting.histories import truncation, untruncated
 from fedprivacy.accounting.pairs import Direction
 from fedprivacy.accounting.persons import of_person
 from fedprivacy.values.budget import PrivacyBudget
@@ -156,3 +159,78 @@ def test_a_spectrum_made_for_many_steps_is_made_anew_for_few(many: int, few: int
     used = BatchComposer()
     epsilon(used, many)
     assert epsilon(used, few) == epsilon(BatchComposer(), few)
+
+
+def test_a_search_for_losses_that_ends_early_costs_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newton's method, with one step instead of all that it takes."""
+    history = of_person({PoissonSampledGaussian(0.2, 1.5): 1}, 8)
+    sharp = pld.epsilon(history, 1e-3)
+    assert 0.99e-3 < exact_delta(0.2, 1.5, 8, sharp) <= 1e-3
+    monkeypatch.setattr(pairs, "MOST_NEWTON_STEPS", 1)
+    charged = pld.epsilon(of_person({PoissonSampledGaussian(0.2, 1.5001): 1}, 8), 1e-3)
+    assert charged > sharp * 1.001 and exact_delta(0.2, 1.5001, 8, charged) <= 1e-3
+
+
+@pytest.mark.parametrize("rows", [2, 3, 7, 10])
+def test_rows_divide_a_person_s_noise_and_rounding_adds_none(rows: int) -> None:
+    for noise in np.random.default_rng(rows).uniform(0.1, 40.0, 50).tolist():
+        (event,) = of_person({PoissonSampledGaussian(1.0, noise): 1}, rows)
+        least = Fraction(event.noise_multiplier) * rows
+        assert Fraction(noise) * Fraction(1 - 1e-15) < least <= Fraction(noise)
+
+
+def test_the_probability_of_a_cut_is_rounded_up_by_more_than_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tail errs downwards by nearly all that was measured against 50 digits."""
+    tail = scipy.special.bdtrc
+    monkeypatch.setattr(scipy.special, "bdtrc", lambda *asked: tail(*asked) * (1.0 - 0.9e-6))
+    for records, most, q in ((40, 9, 0.125), (200, 90, 0.375), (64, 1, 2.0**-10)):
+        rate = Fraction(q)
+        exact = sum(math.comb(records, n) * rate**n * (1 - rate) ** (records - n) for n in range(most + 1, records + 1))
+        cut = truncation(TruncatedPoissonSampledGaussian(q, 1.0, records, most))
+        assert exact <= Fraction(cut) <= exact * Fraction(1.000002)
+
+
+def test_gaussians_are_counted_in_parts_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 64 parts in one instead of 2^96."""
+    kept = GaussianFilter(PrivacyBudget(6.0, 1e-5))
+    monkeypatch.setattr(filters, "PARTS", 64)
+    largest = Fraction(gaussian_mu(6.0, 1e-5)) ** 2
+    fewer = 0
+    for noise in np.random.default_rng(5).uniform(1.0, 3.0, 100).tolist():
+        quota = kept.quota({}, PoissonSampledGaussian(1.0, noise))
+        assert quota / Fraction(noise) ** 2 <= largest
+        fewer += (quota + 1) / Fraction(noise) ** 2 <= largest
+    assert fewer > 0
+
+
+def test_frequencies_that_are_dropped_are_charged_to_one_history_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    history: dict[Event, int] = {PoissonSampledGaussian(0.02, 1.1): 500}
+    sharp = pld.epsilon(history, 1e-5)
+    monkeypatch.setattr(pld, "DROPPED", -9.0)
+    assert pld.epsilon(history, 1e-5) > sharp * (1.0 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "least", "most"),
+    [({"slack": 1e-4}, 0.0499, 0.0501), ({"log_finite": -1e-8}, 0.05, 0.5), ({"log_doubt": 1e-6}, 1e-6, 0.1)],
+    ids=["slack", "infinite losses", "rounding"],
+)
+def test_what_each_step_adds_is_charged_to_many_histories(
+    changed: dict[str, float], least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 500 steps: nats that are added to epsilon, a probability of an infinite loss, and errors of transforms."""
+    event, made = PoissonSampledGaussian(0.02, 1.1), batch.Spectrum.of
+
+    def spectra(*asked: Any) -> list[batch.Spectrum]:
+        return [
+            one._replace(**{name: getattr(one, name) + more for name, more in changed.items()}) for one in made(*asked)
+        ]
+
+    def epsilon() -> float:
+        composer = BatchComposer()
+        return float(composer.epsilons(composer.counts([{event: 500}]), np.array([1e-5]))[0])
+
+    sharp = epsilon()
+    monkeypatch.setattr(batch, "_NEGLIGIBLE", np.inf)
+    monkeypatch.setattr(batch.Spectrum, "of", spectra)
+    assert least < epsilon() - sharp < most
