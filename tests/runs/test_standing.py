@@ -3,6 +3,7 @@
 import itertools
 
 from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.runs.plans.least_noise import RunNoise
 from fedprivacy.runs.plans.standing import Standing, standings_on
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -24,3 +25,10 @@ def test_a_run_goes_on_with_the_most_noise_that_it_has_charged_at_a_rate(tmp_pat
         standing = standings_on(ledger, "stopped", {"ward": "a"}, lambda *_: ALLOWANCE)["ward"]
     assert standing.charged_at(0.1) == 2.0 and standing.past == {PoissonSampledGaussian(0.1, 9.0): 3}
     assert standing.charged == {event: steps for (run_id, event), steps in claims.items()}
+
+
+def test_the_bounds_of_a_run_s_noise_are_those_of_the_clients_that_come():
+    noise = RunNoise(shared=2.0, own={"a": 1.0, "b": 5.0})
+    assert noise.bounds(["a", "b", "c"]) == (1.0, 5.0) and RunNoise(9.0, {"a": 1.0}).bounds(["a", "c"]) == (1.0, 9.0)
+    assert RunNoise(9.0, {"a": 1.0}).bounds(["a"]) == (1.0, 1.0) and RunNoise(2.0, {}).bounds(["a"]) == (2.0, 2.0)
+    assert RunNoise(None, {"a": 1.0}).bounds(["a"]) is None
