@@ -155,9 +155,9 @@ def train(
             last are always evaluated.
         callbacks: functions that are called after each step with its number and the epsilon so far.
         progress: whether a bar shows the steps, in the terminal or the notebook.
-        seed: seed that makes the training repeatable but gives no protection against anybody who knows it; two
-            trainings with one seed share their noise, so that their losses do not add up. None: secret randomness,
-            which is not stored.
+        seed: seed that makes the training repeatable but gives no protection against anybody who knows it; trainings
+            with one seed share their noise unless they share an account, so that their losses do not add up. None:
+            secret randomness, which is not stored.
         account: file that counts this training and others on the same records under one budget, as in
             `PrivateGradients`; None: `account.log` in the folder of the checkpoint, or, without one, none.
         checkpoint: folder in which the training is kept after each step, so that it can go on; it is made.

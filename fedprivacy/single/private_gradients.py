@@ -167,7 +167,7 @@ class PrivateGradients:
         views = None if augmentation is None else Views(augmentation, augmentation_multiplicity, kind[0])
 
         unit = Unit("person", self._shard.rows) if self._shard.by_person else RECORD
-        self._account, self._run, self._earlier_runs = _opened(account, budget, relation, unit, state)
+        self._account, self._run = _opened(account, budget, relation, unit, state)
         noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
         self.steps, self.delta, self.event = (
             int(planned),
@@ -175,9 +175,7 @@ class PrivateGradients:
             replace(mechanism.event, noise_multiplier=float(noise)),
         )
         self.taken, self.clipping_norm = (state.taken, state.clipping_norm) if state else (0, float(clipping_norm))
-        self._keystream = Keystream.secret()
-        if seed is not None:
-            self._keystream = Keystream.from_seed(seed, "single", self._earlier_runs)
+        self._keystream = Keystream.secret() if seed is None else Keystream.from_seed(seed, "single")
         self._gradient = NoisyMean(replace(mechanism, event=self.event), divisor, adaptive, views)
         multiplicity, summed = views.multiplicity if views else 1, person_gradient == "sum"
         layout = Layout(self._shard.rows, multiplicity, rows_per_step, summed)
@@ -233,7 +231,7 @@ class PrivateGradients:
         if not self._run:
             raise ValueError("account is open, so no other process can go on with this one; give account='a/file'.")
         noise = self.event.noise_multiplier
-        return asdict(_State(self._run, self._earlier_runs, noise, self.steps, self.taken, self.clipping_norm))
+        return asdict(_State(self._run, noise, self.steps, self.taken, self.clipping_norm))
 
     def _compute(self, position: Position) -> Release:
         with torch.no_grad():
@@ -277,7 +275,6 @@ class _State:
     """The state of a training between two steps."""
 
     run: str  # name of the training in its account
-    earlier_runs: int  # in the account, before this one
     noise_multiplier: float
     steps: int
     taken: int
@@ -287,20 +284,17 @@ class _State:
     def of(cls, resume: Mapping[str, Any]) -> _State:
         """Read what `state_dict` returned."""
         with suppress(TypeError):
-            state, (low, high) = cls(**resume), CLIPPING_NORMS
-            if (
-                state.run
-                and state.earlier_runs >= 0 <= state.taken <= state.steps
-                and low <= state.clipping_norm <= high
-            ):
+            known = {name: value for name, value in resume.items() if name != "earlier_runs"}  # of earlier versions
+            state, (low, high) = cls(**known), CLIPPING_NORMS
+            if state.run and 0 <= state.taken <= state.steps and low <= state.clipping_norm <= high:
                 return state
         raise ValueError("resume is no state of a training; give what state_dict() returned.")
 
 
 def _opened(
     account: str | Path | None, budget: PrivacyBudget, relation: NeighbouringRelation, unit: Unit, state: _State | None
-) -> tuple[StepAccount, str, int]:
-    """Open an account; return with it the name of this training there, and the number of trainings before."""
+) -> tuple[StepAccount, str]:
+    """Open an account; return with it the name of this training there."""
     if account is None:
         if state is not None:
             raise ValueError("resume is given, but account is open; give the file of the account that it began with.")
@@ -310,19 +304,16 @@ def _opened(
                 f"account is open in one of {several} processes, each of which would count its own steps alone; give "
                 "account='a/file', which counts those of all, or train in one process."
             )
-        return PassingAccount(budget), "", 0
+        return PassingAccount(budget), ""
     check_path("account", account)
     guard = Guard(Path(account).absolute(), budget, unit=unit)
     guard.check(relation)
-    runs = guard.by_run()
-    if state is None:
-        run = f"training-{secrets.token_hex(8)}"
-        return KeptAccount(guard, run), run, len(runs)
-    if state.taken and state.run not in runs:
+    run = f"training-{secrets.token_hex(8)}" if state is None else state.run
+    if state and state.taken and run not in guard.by_run():
         raise ValueError(
-            f"resume is of '{state.run}', which {account} never charged; give the account of its beginning."
+            f"resume is of '{run}', which {account} never charged; give the account of its beginning."
         )
-    return KeptAccount(guard, state.run), state.run, state.earlier_runs
+    return KeptAccount(guard, run), run
 
 
 def _planned(

@@ -16,6 +16,7 @@ from tests.processes import in_child
 from tests.single.coins import BUDGET, LOSS, coins, flat, gradient, new_model, private
 
 NOTHING = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
+LITTLE = torch.ones(40, 200), torch.arange(40)  # their clipped sum is far below the noise
 
 
 class Watched:
@@ -324,27 +325,55 @@ def test_without_a_seed_a_lost_step_is_given_again_and_not_drawn_again(tmp_path)
     assert not torch.equal(gradient(other), gradient(model)) and charged(file) == 2
 
 
-def test_a_step_whose_release_is_gone_is_charged_again_with_other_noise(tmp_path):
-    model, file = torch.nn.Linear(200, 50), tmp_path / "account.log"
-    gradients = private(model, NOTHING, account=file, noise_multiplier=4.0)
+def noise_of_two(one, other, sigma=4.0, batch_size=100):
+    return (one - other).std().item() == pytest.approx(2**0.5 * sigma / batch_size, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_step_whose_release_is_gone_is_charged_again_with_other_noise(tmp_path, seed):
+    given = {"account": tmp_path / "account.log", "noise_multiplier": 4.0, "seed": seed}
+    model = torch.nn.Linear(200, 50)
+    gradients = private(model, LITTLE, **given)
     state, found = gradients.state_dict(), steps_of(gradients, model)
-    private(model, NOTHING, account=file, resume=state).backward()  # of six, the account keeps four
-    assert charged(file) == 7
-    for earlier in found:
-        assert (gradient(model) - earlier).std().item() == pytest.approx(2**0.5 * 4.0 / 100, rel=0.05)
+    private(model, LITTLE, resume=state, **given).backward()  # of six, the account keeps four
+    assert charged(given["account"]) == 7
+    assert all(noise_of_two(gradient(model), earlier) for earlier in found)
 
 
-def test_a_seed_never_draws_the_noise_of_a_step_twice_for_other_parameters(tmp_path):
-    model, file = new_model(), tmp_path / "account.log"
-    gradients = private(model, account=file, seed=1, noise_multiplier=4.0)
-    state, (first, *_) = gradients.state_dict(), steps_of(gradients, model)
-    private(model, account=file, seed=1, resume=state).backward()
-    again = gradient(model)
-    with torch.no_grad():
-        model.weight.fill_(0.0)
-    private(model, seed=1, noise_multiplier=4.0).backward()  # an account of its own: the noise of attempt one
-    assert charged(file) == 7
-    assert not torch.equal(again, first) and not torch.equal(again, gradient(model))
+@pytest.mark.parametrize("order", ["ababab", "aabbab", "bbbaaa"])
+def test_seeded_trainings_that_are_open_on_one_account_never_share_noise(tmp_path, order):
+    """Two are opened before either takes a step. Then one goes on from its beginning, and another is new."""
+    given = {"account": tmp_path / "account.log", "noise_multiplier": 6.0, "seed": 7, "steps": 3}
+    models = {name: torch.nn.Linear(200, 50) for name in "ab"}
+    opened, found = {name: private(model, LITTLE, **given) for name, model in models.items()}, []
+    lost = opened["a"].state_dict()
+    for name in order:
+        opened[name].backward()
+        found.append(gradient(models[name]))
+    for resume in (lost, None):
+        model = torch.nn.Linear(200, 50)
+        late = private(model, LITTLE, resume=resume, **given)
+        late.backward()
+        if not any(torch.equal(gradient(model), earlier) for earlier in found):  # else it is given again, for free
+            found.append(gradient(model))
+    assert charged(given["account"]) == len(found) >= 7
+    assert all(noise_of_two(one, other, 6.0) for k, one in enumerate(found) for other in found[:k])
+
+
+def test_a_seeded_training_has_the_same_bits_beside_another_when_it_goes_on(tmp_path):
+    found = []
+    for file in (tmp_path / "one.log", tmp_path / "other.log"):
+        models, given = (new_model(), new_model()), {"account": file, "seed": 7, "noise_multiplier": 6.0, "steps": 3}
+        gradients, beside = (private(model, **given) for model in models)
+        for _ in range(2):
+            beside.backward()
+            gradients.backward()
+        if file.name == "other.log":  # its process dies, and another takes over
+            gradients = private(models[0], resume=gradients.state_dict(), **given)
+        beside.backward()
+        gradients.backward()
+        found.append(gradient(models[0]))
+    assert torch.equal(*found)
 
 
 def test_an_older_copy_of_the_account_draws_nothing_anew(tmp_path):
