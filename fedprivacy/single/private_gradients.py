@@ -23,6 +23,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods.obstacle import warn_of
+from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import BudgetExhaustedError
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
@@ -209,8 +210,9 @@ class PrivateGradients:
             RuntimeError: the model's trained parameters have other names or shapes than before; or another step is
                 being taken, or another process made this object. Nothing was charged.
         """
-        with self._alone(), torch.inference_mode(False), _without_autocast():
+        with self._alone(), undisturbed:
             shown = self._trained()
+            self._engine.prepare(*self._shard.blank)
             if not self.left:
                 raise BudgetExhaustedError(
                     f"steps is {self.steps}, and all of them are taken: epsilon {self.epsilon:.4g} at delta "
@@ -340,13 +342,6 @@ def _planned(
 
 def _trained_in(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-@contextmanager
-def _without_autocast() -> Iterator[None]:
-    """Keep a loop's half precision away from gradients, which are clipped in the model's own."""
-    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        yield
 
 
 def _refuse(p: Tensor) -> None:
