@@ -11,6 +11,7 @@ from fedprivacy.gradients import GradientEngine, UnsupportedModelError
 from fedprivacy.guard import Guard, GuardError
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.noisy_mean import NoisyMean
 from tests.processes import in_child
 from tests.single.coins import BUDGET, LOSS, coins, flat, gradient, new_model, private
@@ -59,6 +60,21 @@ def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_param
         assert torch.equal(gradient(model), mean.release(engine, *place)[0])
         with torch.no_grad():
             model.weight.fill_(3.0)  # by whatever optimiser
+
+
+def test_an_adapted_norm_is_that_of_the_next_step():
+    model, given = new_model(), {"clipping_norm": 0.05}
+    gradients = private(model, seed=1, clipping="adaptive", **given)
+    mean = NoisyMean(SampledGaussianSum(gradients.event, 0.05), 100.0, ADAPTIVE["adaptive"]())
+    engine, norm, norms = GradientEngine(copy.deepcopy(model), LOSS), 0.05, []
+    for step in range(1, 5):
+        gradients.backward()
+        expected, norm = mean.release(
+            engine, fp.Shard(*coins()), norm, Keystream.from_seed(1, "single"), Position(1, step)
+        )
+        assert torch.equal(gradient(model), expected) and gradients.clipping_norm == norm
+        norms.append(norm)
+    assert len({0.05, *norms}) == 5  # it moves in every step
 
 
 def test_one_record_moves_a_gradient_by_the_clipping_norm_at_most_whatever_the_parameters():
