@@ -35,7 +35,7 @@ class _Here(threading.local):
 _HERE = _Here()
 
 
-class _Table(MutableMapping[Any, Any], dict[Any, Any]):
+class _Table(MutableMapping[Any, Any], dict[Any, Any]):  # type: ignore[metaclass, misc]
     """A table of torch's that is empty in a thread which computes gradients; the other threads see and change it."""
 
     def __init__(self, own: dict[Any, Any]) -> None:

@@ -312,9 +312,7 @@ def _opened(
     guard.check(relation)
     run = f"training-{secrets.token_hex(8)}" if state is None else state.run
     if state and state.taken and run not in guard.by_run():
-        raise ValueError(
-            f"resume is of '{run}', which {account} never charged; give the account of its beginning."
-        )
+        raise ValueError(f"resume is of '{run}', which {account} never charged; give the account of its beginning.")
     return KeptAccount(guard, run), run
 
 
