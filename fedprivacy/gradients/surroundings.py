@@ -93,8 +93,7 @@ class Undisturbed:
         """Enter it; a thread may do so again within.
 
         Raises:
-            RuntimeError: it is entered within a function that torch transforms (`torch.func`), for which the records
-                would be constants of another kind.
+            RuntimeError: it is entered within a function that torch transforms or traces.
         """
         if not _HERE.depth:
             _HERE.left = _modes_left()
@@ -145,8 +144,11 @@ def _repeatable_cudnn() -> AbstractContextManager[object]:
 
 def _modes_left() -> ExitStack:
     """Leave the modes of this thread; closing what is returned enters them again."""
-    if _functorch.peek_interpreter_stack() is not None:
-        raise RuntimeError("Private gradients are computed within torch.func (grad, vmap, ...); compute them outside.")
+    if _functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None:
+        raise RuntimeError(
+            "Private gradients are computed within a function that torch transforms or traces (torch.func.vmap, "
+            "torch.jit.trace, ...); compute them outside."
+        )
     left = ExitStack()
     left.callback(set_eval_frame, set_eval_frame(None))
     while torch._C._len_torch_function_stack():

@@ -337,10 +337,14 @@ def test_a_computation_that_fails_leaves_everything_as_it_was():
     assert seen == [(False, False, "cpu"), (True, True, "meta")]
 
 
-@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.functionalize])
+def traced(step):
+    return lambda given: torch.jit.trace(step, (given,))
+
+
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.functionalize, traced])
 def test_gradients_within_a_transformed_function_are_refused(transform):
     engine = made("program")
-    with pytest.raises(RuntimeError, match=r"within torch\.func"):
+    with pytest.raises(RuntimeError, match="that torch transforms or traces"):
         transform(lambda weight: weight * engine.clipped_sum(INPUTS, TARGETS, 1.0).norm())(torch.ones(2))
 
 
