@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules import module
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -274,6 +275,21 @@ def test_a_change_that_cannot_be_set_aside_is_noticed(change):
     assert not surroundings.changed()
 
 
+def test_a_loss_s_class_and_stacks_are_noticed_too():
+    class Losses:
+        def of(self, outputs, targets):
+            return cross_entropy(outputs, targets)
+
+    surroundings = Surroundings(chain(), Losses().of)
+    with replaced(Losses, "of"):
+        assert surroundings.changed()
+    engine, rows = GradientEngine(chain(), cross_entropy), INPUTS.flatten(1)
+    stack = engine.stack(rows, TARGETS)
+    assert stack is not None and engine.stack(rows, TARGETS) is stack
+    with replaced(functional, "linear"):
+        assert engine.stack(rows, TARGETS) is not stack
+
+
 def test_a_hook_of_all_layers_sees_no_record_and_stays_registered():
     engine, layer, seen = made("book-keeping"), nn.Linear(1, 1), []
     with hooked(register_module_forward_hook, lambda layer, given, found: seen.append(layer)):
@@ -326,7 +342,7 @@ def test_other_threads_keep_their_hooks_while_gradients_are_computed(kept):
 
 def test_a_computation_that_fails_leaves_everything_as_it_was():
     hook = register_module_forward_hook(lambda *given: None)
-    mode, seen = Functions(), []
+    mode, seen, tables = Functions(), [], [own for own in vars(module).values() if isinstance(own, dict)]
     with hook, mode, torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), torch.device("meta"):
         with pytest.raises(KeyboardInterrupt), undisturbed, undisturbed:
             seen.append(
@@ -335,6 +351,7 @@ def test_a_computation_that_fails_leaves_everything_as_it_was():
             raise KeyboardInterrupt
         seen.append((torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), torch.ones(1).device.type))
     assert seen == [(False, False, "cpu"), (True, True, "meta")]
+    assert all(any(own is table for own in vars(module).values()) for table in tables)
 
 
 def traced(step):

@@ -68,6 +68,11 @@ def test_blocks_are_the_words_at_their_places():
     assert not np.array_equal(KEY.reader(Purpose.NOISE, HERE).blocks(last), readers.blocks(np.array([0]), last))
 
 
+def test_seed_runs_and_attempt_are_not_run_together():
+    numbers = [(seed, runs, attempt) for seed in (1, 11, 111) for runs in (0, 1, 11, 111) for attempt in (1, 11, 111)]
+    assert len({Keystream.from_seed(seed, "client", runs, attempt).key for seed, runs, attempt in numbers}) == 36
+
+
 def test_no_two_of_many_shards_share_a_stream_and_all_its_bits_tell_streams_apart():
     streams = {KEY.of(f"client-{number}").stream for number in range(100_000)}
     assert len(streams) == 100_000 and max(streams) > 2**63 and min(streams) < 2**50

@@ -49,9 +49,10 @@ def charged(file):
 # --- one release ---
 
 
-def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_parameters():
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_parameters(kept, tmp_path):
     model = new_model()
-    gradients = private(model, seed=1, clipping_norm=0.5)
+    gradients = private(model, seed=1, clipping_norm=0.5, account=tmp_path / "account.log" if kept else None)
     for step in (1, 2):
         gradients.backward()
         mean = NoisyMean(SampledGaussianSum(gradients.event, 0.5), 100.0)
@@ -176,6 +177,18 @@ def test_another_process_and_a_step_within_a_step_are_refused():
             gradients.backward()
 
     assert in_child(elsewhere) == 0
+
+
+def test_a_method_that_is_not_proven_anew_costs_nothing(monkeypatch):
+    model = new_model()
+    gradients = private(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.nn.Linear, "forward", lambda layer, inputs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            gradients.backward()
+    assert gradients.epsilon == 0.0
+    gradients.backward()
+    assert gradients.epsilon > 0.0
 
 
 def test_other_parameters_are_refused_before_a_charge():
