@@ -33,7 +33,7 @@ def check(subject: Subject) -> Judged:
     for noise in subject.noise(alarms):
         _judge(alarms, noise)
         sizes.append(rms(noise.rows))
-    return Judged(sizes[0] if sizes else 0.0, alarms.reasons, alarms.p_value)
+    return Judged(min(sizes, default=0.0), alarms.reasons, alarms.p_value)
 
 
 def _judge(alarms: Alarms, noise: ObservedNoise) -> None:
