@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -122,7 +123,7 @@ class AuditedApp:
         shard: Shard,
         draw: int = 0,
         *,
-        change: int = 0,
+        watched: Mapping[str, Any] = MappingProxyType({}),
         sums: Sums | None = None,
         shift: int | None = None,
         **changed: Any,
@@ -132,14 +133,14 @@ class AuditedApp:
         Args:
             shard: its records.
             draw: which of many random states.
-            change: of guessable seeds; see `trained`.
+            watched: seeds that are changed or replaced; see `trained`.
             sums: in place of its own; see `trained`.
             shift: of clocks that repeat themselves; see `trained`.
             changed: settings other than those claimed.
         """
         app, model = self.make(), copy.deepcopy(self.model)  # before the seeds, which they may set
         asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
-        return trained(app, model, shard, asked, change=change, sums=sums, shift=shift)
+        return trained(app, model, shard, asked, sums=sums, shift=shift, **watched)
 
     def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[WatchedTraining]:
         """Several rounds of one new app, each from the first model; only the first is seeded. As `train`."""

@@ -69,26 +69,28 @@ class _Asked:
     @cached_property
     def usual(self) -> WatchedTraining:
         """The round without a change."""
-        return self.training()
+        return self.audited.train(self.audited.shard, 500, shift=0, **self.asked)
 
-    def training(self, draw: int = 500, **change: int) -> WatchedTraining:
-        """Return one training, in which clocks and secret numbers repeat themselves."""
-        return self.audited.train(self.audited.shard, draw, **{"shift": 0, **change, **self.asked})
+    def again(self, draw: int = 500, shift: int = 0, change: int = 0) -> WatchedTraining:
+        """Return the round once more: clocks and secret numbers repeat themselves, and so do guessable seeds."""
+        watched = {"again": self.usual.guessable, "change": change}
+        return self.audited.train(self.audited.shard, draw, watched=watched, shift=shift, **self.asked)
 
     def moves(self, change: Mapping[str, int]) -> bool:
         """Return whether a change moves an array that leaves, by more than rounding and than it moves by itself."""
-        plain, changed = self.usual, self.training(**change)
+        plain, changed = self.usual, self.again(**change)
         if plain.error or changed.error or not any(map(_distance, plain.arrays, changed.arrays)):
             return False
-        again, anew = self.training(), self.training(501)
         return any(
             _distance(one, moved) > max(_MATERIAL * _distance(one, drawn), _REPEATS * _distance(one, same))
-            for one, moved, same, drawn in zip(*(t.arrays for t in (plain, changed, again, anew)), strict=False)
+            for one, moved, same, drawn in zip(
+                *(training.arrays for training in (plain, changed, self.again(), self.again(501))), strict=False
+            )
         )
 
     def others_join(self, change: Mapping[str, int]) -> bool:
         """Return whether a change lets others join, who do not join by themselves."""
-        return _joined(self.training(**change)) != _joined(self.usual) == _joined(self.training())
+        return _joined(self.again(**change)) != _joined(self.usual) == _joined(self.again())
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:

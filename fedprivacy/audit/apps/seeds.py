@@ -7,7 +7,7 @@ finds a seed of 32 bits, in minutes. Torch's generator on a CPU takes only the l
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ class Seeds:
     Attributes:
         own: that the audit gave: to set them is no fault.
         change: by what to exclusive-or each guessable one; 0: leave them.
+        again: guessable ones of another training, which stand for those that are set.
         secret: gives the seed where none is set; None: the operating system does.
         found: those that were set, as they came: numbers, bytes, lists; None: of the operating system.
         guessable: those of them that somebody can find by trying, and that the audit did not give.
@@ -41,6 +42,7 @@ class Seeds:
 
     own: frozenset[int] = frozenset()
     change: int = 0
+    again: Sequence[int] = ()
     secret: Callable[[int], int] | None = None
     found: list[Any] = field(default_factory=list)
     guessable: list[int] = field(default_factory=list)
@@ -58,7 +60,8 @@ class Seeds:
         if not isinstance(seed, int | np.integer) or int(seed) in self.own or bits(int(seed), taken) > GUESSABLE:
             return seed
         self.guessable.append(int(seed))
-        return int(seed) ^ self.change
+        place = len(self.guessable) - 1
+        return (self.again[place] if place < len(self.again) else int(seed)) ^ self.change
 
     def watched(self) -> Iterator[Replaced]:
         """Ways to seed torch, numpy and Python's `random`, each replaced by one that notes the seed."""

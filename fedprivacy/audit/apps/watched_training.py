@@ -116,6 +116,7 @@ def trained(
     asked: Settings,
     *,
     change: int = 0,
+    again: Sequence[int] = (),
     sums: Sequence[tuple[Gradient, ...]] | None = None,
     shift: int | None = None,
 ) -> WatchedTraining:
@@ -127,13 +128,14 @@ def trained(
         shard: the records.
         asked: the settings.
         change: by what to exclusive-or each guessable seed that it sets.
+        again: guessable seeds that stand for those that it sets.
         sums: gradients that its optimiser is given in place of its own, step by step; None: its own.
         shift: nanoseconds by which clocks are ahead that repeat themselves, as secret numbers then do; None: both are
             the real ones.
     """
     own = frozenset({asked.seed, asked.seed % 2**32, asked.seed % 2**31})
     watch, repeated = _Watch(sums), random.Random(asked.seed)
-    seeds = Seeds(own=own, change=change, secret=None if shift is None else repeated.getrandbits)
+    seeds = Seeds(own, change, again, secret=None if shift is None else repeated.getrandbits)
     things = [*seeds.watched(), *(() if shift is None else frozen(repeated.randbytes, shift))]
     hook = register_optimizer_step_pre_hook(watch.stepped)
     error: Exception | None = None
