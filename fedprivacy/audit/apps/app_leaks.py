@@ -162,7 +162,9 @@ def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
         steps = audited.train(audited.shard, draw, shift=0, **asked).steps
         held = [step.gradients or () for step in steps] if audited.at_optimizer else None
         same = "with every noisy sum held as it was, " if held else "whatever noise is drawn it is the same, and "
-        one, again, anew = (audited.train(audited.shard, d, sums=held, shift=0, **asked) for d in (draw, draw, draw + 1))
+        one, again, anew = (
+            audited.train(audited.shard, d, sums=held, shift=0, **asked) for d in (draw, draw, draw + 1)
+        )
         still, random = (again, any(map(_apart, one.fields, anew.fields))) if held else (anew, False)
         for about, other in _others(audited, draw):
             theirs = audited.train(other, draw, sums=held, shift=0, **asked)
@@ -190,7 +192,8 @@ def _others(audited: AuditedApp, draw: int) -> Iterator[tuple[str, Shard]]:
         yield "with one record less", rows_of(shard, slice(0, len(shard) - 1))
     for number, (about, record) in enumerate(islice(variants(audited), draw, None, 2 * _HELD)):
         changed = rows_of(shard, torch.arange(len(shard)))
-        changed.inputs[number], changed.targets[number] = record.inputs[0], record.targets[0]
+        place = number % len(shard)
+        changed.inputs[place], changed.targets[place] = record.inputs[0], record.targets[0]
         yield f"with {about} in the place of one", changed
 
 

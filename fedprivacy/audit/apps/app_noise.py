@@ -61,7 +61,13 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
     about = _named(*alone.shape[:2])
     for step in range(steps := alone.shape[1]):
         named = about[step::steps]
-        yield ObservedNoise(rows=alone[:, step], of=f" of step {step + 1}" if steps > 1 else "", layers=sizes, about=named, at_least=True)
+        yield ObservedNoise(
+            rows=alone[:, step],
+            of=f" of step {step + 1}" if steps > 1 else "",
+            layers=sizes,
+            about=named,
+            at_least=True,
+        )
     if not alarms.reasons:  # steps without noise would be taken for ones with the same
         _test_repeated(alarms, _of_steps(audited, drawn), audited.unit, "steps of a round")
         if alarms.reasons:

@@ -59,7 +59,10 @@ def frozen(secret: Callable[[int], bytes], shift: int) -> Iterator[Replaced]:
     mine, ticks = threading.get_ident(), count(_BEGIN + shift, _TICK)
 
     def instead(real: Callable[..., Any], new: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *given, **named: (new if threading.get_ident() == mine else real)(*given, **named)
+        def called(*given: Any, **named: Any) -> Any:
+            return (new if threading.get_ident() == mine else real)(*given, **named)
+
+        return called
 
     for name in _CLOCKS:
         yield time, name, instead(getattr(time, name), lambda: next(ticks) / 1e9)

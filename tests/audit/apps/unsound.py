@@ -1,6 +1,7 @@
 """Training code with one thing wrong in it each, as it is found in the field; imitations, in a line or a few."""
 
 import hashlib
+import platform
 import secrets
 import time
 from dataclasses import dataclass, replace
@@ -310,6 +311,13 @@ class SampleFromTheClock(Sound):
         return self.generator.random(len(records)) < asked.sampling_rate
 
 
+class NoiseFromThisHost(NoiseFrom32Bits):
+    """A generator that is seeded by a digest of what this host is called."""
+
+    def begin(self, records, asked):
+        self.generator = np.random.default_rng(list(hashlib.sha256(platform.node().encode()).digest()))
+
+
 class NoiseFromAnAddress(NoiseFrom32Bits):
     """A generator that is seeded by where an object lies in memory."""
 
@@ -457,6 +465,7 @@ BAD = (
     Bad(NoiseFromTheClock, "randomness", "Noise or a mask in what leaves comes from the time of a clock"),
     Bad(NoiseFromToday, "randomness", "Noise or a mask in what leaves comes from the time of a clock"),
     Bad(SampleFromTheClock, "randomness", "Who joins a step comes from the time of a clock"),
+    Bad(NoiseFromThisHost, "noise", "Two trainings add the same noise"),
     Bad(NoiseFromAnAddress, "randomness", "comes from a seed of at most 48 bits"),
     Bad(ExactCount, "release", "The exact number of records left without noise: 'num_examples' is 48, and 47"),
     Bad(TrainingLoss, "release", "A training loss or metric left without noise: 'metrics.train_loss'"),

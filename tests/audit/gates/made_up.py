@@ -15,7 +15,6 @@ class Seen:
     moved: list = field(default_factory=list)
     added: list = field(default_factory=list)
     joined: list = field(default_factory=list)
-    said = {}
 
     def neighbours(self, alarms):
         return iter(self.replies)

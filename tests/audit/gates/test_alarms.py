@@ -1,4 +1,4 @@
-"""Each alarm of a gate names a fault that no other alarm sees, of a size that matters; and no alarm sounds for nothing."""
+"""Each alarm of a gate names a fault that no other alarm sees, of a size that matters; none sounds for nothing."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ NOISE = {
     ),
     "two percent too little, in no layer more than in others": (
         "The noise is 0.9",
-        lambda seed: noise(0.98 * drawn(seed, 20, 4000), **{f"layer_{n}": 50 for n in range(80)}),
+        lambda seed: noise(0.98 * drawn(seed, 13, 4000), **{f"layer_{n}": 50 for n in range(80)}),
     ),
     "two percent too much where it must be exact": (
         "The noise is 1.0",
@@ -79,6 +79,10 @@ NOISE = {
         "The noise is not Gaussian",
         lambda seed: noise(drawn(seed, 20, 6000).clip(-3.5, 3.5)),
     ),
+    "cut off beyond 4 deviations, of a million": (
+        "The noise is not Gaussian",
+        lambda seed: noise(drawn(seed, 4, 300_000).clip(-4.0, 4.0)),
+    ),
     "the same twice within each release": (
         "The noise repeats itself within a release",
         lambda seed: noise(echoed(drawn(seed, 5, 4000))),
@@ -90,7 +94,9 @@ NOISE = {
 }
 
 
-@pytest.mark.parametrize("fault", NOISE)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, marks=pytest.mark.exhaustive if "million" in f else ()) for f in NOISE]
+)
 def test_noise_with_one_fault_is_named(fault):
     words, gate = NOISE[fault]
     check_names(gate(0), words)
@@ -249,15 +255,16 @@ def test_a_change_beyond_the_bound_is_named(moved, joined, said):
 # The level of all
 
 
-@pytest.mark.parametrize(("tests", "p", "alarms"), [(1, 0.99e-6, 1), (1, 1.01e-6, 0), (100, 0.99e-8, 1), (100, 1.01e-8, 0)])
-def test_a_gate_fails_by_chance_once_in_a_million_whatever_the_number_of_its_tests(tests, p, alarms):
+@pytest.mark.parametrize("tests", [1, 100])
+@pytest.mark.parametrize(("p", "alarms"), [(0.99e-6, 1), (1.01e-6, 0)], ids=["rarer", "oftener"])
+def test_a_gate_fails_by_chance_once_in_a_million_whatever_the_number_of_its_tests(p, alarms, tests):
     """The documented probability, over all tests of a gate together."""
     made = Alarms()
     for number in range(tests - 1):
         made.test(0.5, f"test {number}")
-    made.test(p, "an alarm")
+    made.test(p / tests, "an alarm")
     assert len(made.reasons) == alarms
-    assert made.p_value == pytest.approx(tests * p)
+    assert made.p_value == pytest.approx(p)
 
 
 def test_the_clearest_reason_is_told_first_and_what_is_exact_before_it():
