@@ -37,7 +37,7 @@ ALONE = {
     "an evaluation tells in its last digits how many records there are": "that did not join changed a local evaluation",
     "the noise of an evaluation's second half is that of its first": "repeats itself within a release",
     "the noise of an evaluation is cut off beyond one and a half deviations, and as large as claimed": "not Gaussian",
-    "half of an evaluation's noise is that of every other one": "can be told from that of another release",
+    "half of an evaluation's noise is that of the round before": "can be told from that of another release",
     "a record's part of a sum is a twentieth of C less in company": "Who else is in a batch changed what a record adds",
     "an evaluation is not on the receipt": "A client's receipt says something else than it was granted",
 }
