@@ -8,6 +8,8 @@ import ssl
 import sys
 import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from platform import python_version
@@ -19,7 +21,7 @@ import pytest
 from fedprivacy._support.signing import server_key
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import client_inspection, inspection, server_inspection
-from fedprivacy.deploy.inspection import CheckResult, Finding
+from fedprivacy.deploy.inspection import CheckResult, Finding, findings, lasts
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
 from tests.deploy.written_hosts import deployment
@@ -340,6 +342,17 @@ def test_memory_that_a_model_does_not_fit_into_is_named_before_a_run_is_charged(
         assert ("agree on a smaller model" in told) == bool(verdict)
 
 
+@pytest.mark.parametrize(
+    ("begins", "ends", "verdict"),
+    [(-1, 400, "ok"), (-1, 32, "ok"), (-1, 28, "warning"), (-1, 1, "warning"), (-9, -1, "failed"), (1, 400, "failed")],
+)
+def test_a_certificate_lasts_from_its_beginning_to_its_end(begins, ends, verdict):
+    now = datetime.now(UTC)
+    given = {"not_valid_before_utc": now + timedelta(days=begins), "not_valid_after_utc": now + timedelta(days=ends)}
+    (found,) = findings([("certificate", lambda: lasts(SimpleNamespace(**given), "it"))])
+    assert found.verdict == verdict
+
+
 def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):
     monkeypatch.setattr(inspection, "RENEWAL", 400)
     verdicts, words = objections(server)
@@ -379,7 +392,6 @@ def answering(client, keys, *, forbidden=404, fleet=401, date=None):
     [
         ({}, {}, ""),
         ({"fleet": 502}, {"server": "failed"}, "the SuperLink is running"),
-        ({"date": "Sun, 22 Nov 2020 18:00:00 GMT"}, {"clock": "failed"}, "from the server's"),
         ({"date": "whenever"}, {"clock": "warning"}, "does not tell its time"),
     ],
 )
@@ -388,6 +400,15 @@ def test_the_server_is_looked_at_from_outside(client, answers, found, words):
         verdicts, told = objections(client)
     assert verdicts == found
     assert words in told
+
+
+@pytest.mark.parametrize("ahead", [-5000, -6, -4, 4, 6, 5000])
+def test_clocks_that_are_more_than_five_minutes_apart_are_named_whichever_is_ahead(client, ahead):
+    date = format_datetime(datetime.now(UTC) + timedelta(minutes=ahead), usegmt=True)
+    with answering(client, client.parents[1] / "server", date=date):
+        verdicts, told = objections(client)
+    assert verdicts == ({"clock": "failed"} if abs(ahead) > 5 else {})
+    assert ("from the server's" in told) == bool(verdicts)
 
 
 @pytest.mark.parametrize("status", [200, 401, 405, 500])

@@ -8,15 +8,38 @@ import pytest
 from flwr.app import ConfigRecord
 
 from fedprivacy.flower.wire.histories import claims_of, claims_text, history_of, history_text
-from fedprivacy.flower.wire.messages import Enrolment, MessageError, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import Enrolment, EnrolmentRequest, MessageError, Refusal, RefusalCode
+from fedprivacy.questions.counts import Count
+from tests.flower.asked import a_question
 from tests.flower.blobs import A_GRANT, A_RECEIPT
 
+RECORDS = [
+    A_GRANT,
+    A_RECEIPT,
+    a_question(Count()),
+    EnrolmentRequest("1", "ab" * 32),
+    Enrolment("client-0", 7, 10, ""),
+    Refusal(RefusalCode.CLIENT_FAILED),
+]
 
-@pytest.mark.parametrize(
-    "record", [A_GRANT, A_RECEIPT, Enrolment("client-0", 7, 10, ""), Refusal(RefusalCode.CLIENT_FAILED)]
-)
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
 def test_records_survive_the_wire(record):
     assert type(record).from_record(record.to_record()) == record
+
+
+OF_EACH_TYPE = (0, 1, 0.0, 1.0, False, True, "1", b"1", [1])
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_field_takes_values_of_its_own_type_alone(record):
+    """True is a whole number for Python, and 1 a real one: who sends another type means something else by it."""
+    whole = record.to_record()
+    for field, own in whole.items():
+        for value in OF_EACH_TYPE:
+            if type(value) is not type(own):
+                with pytest.raises(MessageError):
+                    type(record).from_record(ConfigRecord({**whole, field: value}))
 
 
 @pytest.mark.parametrize(

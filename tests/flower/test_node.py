@@ -70,7 +70,14 @@ WRONG = [
     {"device": "cuda:4711"},
     {"autocast": "float16"},
     {"task": "nonsense"},
+    {"question-epsilon": 3.0 + 1e-9},
+    {"question-epsilon": 0.0},
+    {"question-epsilon": float("nan")},
+    {"smallest-cohort": -1e-9},
+    {"smallest-cohort": float("inf")},
+    {"questions": "count,nothing"},
 ]
+RIGHT = [{"question-epsilon": 3.0}, {"question-epsilon": 3}, {"smallest-cohort": 0}, {"most-steps": 1}, {"epsilon": 3}]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +90,11 @@ def test_a_configuration_that_lacks_or_misspells_something_is_refused_in_both_co
     if "key" in node:
         assert code(enrol(node)) is RefusalCode[refusal]
     assert code(train(node)) is RefusalCode[refusal]
+
+
+@pytest.mark.parametrize("changed", RIGHT, ids=str)
+def test_a_value_at_the_edge_of_what_is_right_is_taken(node, changed):
+    assert ENROLMENT in enrol(node | changed).content
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,20 @@ def test_who_is_online_who_arrived_and_who_may_be_asked_follow_the_nodes(key):
     assert [client.client_id for client in registry.arrived(grid)] == ["client-00004"]
 
 
+@pytest.mark.parametrize("nodes", [[("hospital-0", PEM)] * 2, [("", b"")] * 2], ids=["deployed", "simulated"])
+@pytest.mark.parametrize("again", [[0, 1], [1, 0]], ids=["old first", "new first"])
+def test_a_client_that_came_back_as_another_node_is_asked_there_though_its_old_node_is_seen_again(key, nodes, again):
+    """Catches: the node that is silent by now, whichever of the two Flower lists first."""
+    grid, registry = grid_of(*nodes), ClientRegistry(0.1, key)
+    infos = grid.get_nodes()
+    for seen in ([0], [1], again):
+        connected = [infos[place] for place in seen]
+        grid.get_nodes = lambda connected=connected: connected
+        grid.get_node_ids = lambda connected=connected: [info.node_id for info in connected]
+        registry.enrol_new(grid)
+    assert list(registry.online(grid)) == [infos[1].node_id]
+
+
 def test_clients_that_stay_are_not_looked_at_in_every_round(key):
     def of_a_round(enrolled):
         grid, registry = Nodes(range(enrolled)), registry_of(key, range(enrolled))

@@ -22,10 +22,12 @@ from fedprivacy.flower import (
     TooFewClientsError,
     private_client,
 )
+from fedprivacy.flower.client import release
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.wrapped import EligibleGrid
-from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt, RefusalCode
 from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, Blobs, PrivateSizes, plan_of
 from tests.flower.runs import SAMPLING, Noting, answering, history_of, run, tampered
@@ -191,6 +193,30 @@ def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(ledger_url):
     assert [record.failures for record in records] == [{"client-1": reason} for _, reason in BAD_REPLIES]
     assert all(record.participants == ("client-0", "client-2", "client-3") for record in records)
     assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon > 0.0
+
+
+GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {
+    RefusalCode.ALREADY_CHARGED: False,  # it trained, and what it released may be on its way
+    RefusalCode.CLIENT_FAILED: False,  # nobody knows how far it came
+}
+"""Whether a refusal says that nothing was spent, for each code."""
+
+
+def test_a_first_refusal_gives_a_charge_back_where_no_record_was_touched_and_is_named_whatever_its_code(ledger_url):
+    codes = dict(enumerate(GIVEN_BACK))
+    plan = plan_of(BLOBS, clients=len(codes) + 1, rounds=1, ledger=ledger_url)
+
+    def refusing(message, context, reply):
+        refused = codes.get(context.node_config["partition-id"])
+        return release.refusal(message, refused) if refused else reply
+
+    (record,) = run(plan, client=answering(plan, refusing)).records
+    names = {code: next(c for c, failure in record.failures.items() if failure == code) for code in codes.values()}
+    assert len(record.participants) == 1 and len(set(names.values())) == len(codes)
+    charged = verify_ledger(Ledger(ledger_url)).replay.charges
+    states = {key.dataset_id.removeprefix("blobs/"): charge.state for key, charge in charged.items()}
+    assert {code: states[name] == "void" for code, name in names.items()} == GIVEN_BACK
+    assert set(record.unreconciled) == {names[code] for code, back in GIVEN_BACK.items() if not back}
 
 
 def test_what_a_strategy_must_not_do_and_a_round_without_an_update_stop_the_run_with_the_model_before(ledger_url):
