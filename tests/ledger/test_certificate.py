@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,6 +18,7 @@ from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.printing import find_browser, print_page
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
+from fedprivacy.ledger.budget_changes import budget_changes
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
 from fedprivacy.ledger.journal import canonical
 from fedprivacy.runs.records.store import RunRecording
@@ -33,6 +35,7 @@ from tests.ledger.acts import (
     ALLOWANCE,
     COUNT,
     EVENT,
+    EXPIRES,
     KEY,
     LATER,
     MEAN,
@@ -91,6 +94,18 @@ def test_a_certificate_tells_its_own_rounds_from_what_only_the_client_s_book_cou
     assert (certificate.claimed_runs, certificate.claimed_steps) == (3, 29)
     page = " ".join(certificate_html(certificate, "a.json").split())
     assert "<p>9 steps in 3 rounds of 2 runs. 29 steps in 3 runs that the client's own book counted" in page
+
+
+def test_a_certificate_of_a_budget_that_has_expired_leaves_no_run_and_states_every_budget_until_then(filled):
+    filled.set_budget("b", PrivacyBudget(50.0, 1e-5), EXPIRES, "so much more")
+    assert certify(filled, ["b"], PUBLIC)[0].runs_left > 0
+    filled.set_budget("b", PrivacyBudget(50.0, 1e-5), datetime.now(UTC) - timedelta(seconds=1), "it ends now")
+    (ended,) = certify(filled, ["b"], PUBLIC)
+    assert (ended.runs_left, ended.shortage) == (0, "The budget has expired: nothing is granted any more.")
+    reasons = [None, "consent was renewed", "so much more", "it ends now"]
+    assert [given["reason"] for given in ended.budgets] == reasons
+    for last, told in ((2, 0), (3, 1), (8, 1), (9, 2), (12, 2), (13, 3), (14, 4), (None, 4)):
+        assert [change.reason for change in budget_changes(filled, ["b"], last)["b"]] == reasons[:told]
 
 
 def test_a_certificate_and_the_ledger_say_alike_why_no_run_is_left(filled, typed, url):

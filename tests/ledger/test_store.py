@@ -5,12 +5,13 @@ import math
 import random
 import re
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
 import fedprivacy as fp
-from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger import Account, Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
@@ -62,6 +63,7 @@ def test_a_budget_belongs_to_the_dataset_over_all_runs(url, ledger):
         Allowance(PrivacyBudget(5.0, 1e-5), "fixed-mechanism"),
         Allowance(PrivacyBudget(math.inf, 1e-5), "fixed-mechanism"),
         Allowance(PrivacyBudget(3.0, 1e-5), "adaptive"),
+        Allowance(PrivacyBudget(3.0, 1e-6), "fixed-mechanism"),
     ):
         with pytest.raises(LedgerError, match=r"dataset a a budget of epsilon 3.*another ledger"):
             Ledger(url).open_budgets({"a": other})
@@ -200,6 +202,46 @@ def test_a_resumed_attempt_is_not_handed_out_for_another_event(ledger):
     events = {"a": EVENT, "b": OTHER}
     assert ledger.reserve(Attempt("run", 1), events, {"a": 5, "b": 5}, unlimited, resumed=True) == {"a": 5}
     assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
+
+
+VOID, COMMITTED, RESERVED = ChargeState.VOID, ChargeState.COMMITTED, ChargeState.RESERVED
+AFTER = {
+    (RESERVED, VOID): VOID,
+    (RESERVED, COMMITTED): COMMITTED,
+    (VOID, VOID): VOID,
+    (VOID, COMMITTED): COMMITTED,  # its receipt came after all
+    (COMMITTED, VOID): COMMITTED,  # what was released was released
+    (COMMITTED, COMMITTED): COMMITTED,
+}
+
+
+@pytest.mark.parametrize(("before", "told"), AFTER)
+def test_a_charge_counts_unless_it_was_given_back_for_good(ledger, before, told):
+    """Every reader of the ledger sees the same: accounts, attempts, units, what is open, what a client may claim."""
+    attempt, count = Attempt("run", 3, 2), AFTER[before, told] is not VOID
+    ledger.open_run("run", "digits", "ten", PATIENT)
+    ledger.reserve(Attempt("run", 2, 7), EVENT, {"b": 1}, unlimited)
+    ledger.reserve(Attempt("other", 3, 9), EVENT, {"b": 1, "c": 2}, unlimited)
+    ledger.reserve(attempt, EVENT, {"a": 5}, unlimited)
+    for state in (before, told):
+        if state is not RESERVED:
+            ledger.settle(attempt, ["a"], state)
+    assert verify_ledger(ledger).replay.charges["a", *attempt].state is AFTER[before, told]
+    assert (
+        ledger.accounts(["a"])
+        == ledger.accounts_in_run("run", ["a"])
+        == ({"a": Account({EVENT: 5}, 1)} if count else {})
+    )
+    assert ledger.accounts_in_run("other", ["a", "b"]) == {"b": Account({EVENT: 1}, 1)}
+    assert ledger.charged(attempt) == ({"a"} if count else set())
+    assert ledger.units(["a"]) == ({"a": str(PATIENT)} if count else {})
+    assert ledger.reserved("run") == {Attempt("run", 2, 7): {"b"}}
+    assert (ledger.last_attempt("run", 3), ledger.last_attempt("run", 1)) == (attempt, None)
+    assert ledger.reserve(attempt, EVENT, {"a": 5}, unlimited, resumed=True) == ({"a": 5} if count else {})
+    assert ledger.reconcile("a", {("run", EVENT): 6, ("older", EVENT): 3}) == (4 if count else 9)
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 9}
+    moments = [datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (-1, 1)]
+    assert list(map(ledger.raised, moments)) == [{"a": 4 if count else 9}, {}]
 
 
 def test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other(url):
