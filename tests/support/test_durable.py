@@ -20,10 +20,15 @@ class Disk:
 
     def __init__(self, monkeypatch, error=None, at=10**9, short=10**9):
         self.told, self.error, self.at, self.short = [], error, at, short
-        self.write, self.sync, self.rename = os.pwrite, os.fsync, os.replace
+        self.write, self.sync = os.pwrite, os.fsync
+
+        def replace(old, new, rename=os.replace):
+            self.told_of("rename")
+            rename(old, new)
+
         monkeypatch.setattr(os, "pwrite", self.pwrite)
         monkeypatch.setattr(os, "fsync", self.fsync)
-        monkeypatch.setattr(Path, "replace", lambda old, new: self.replace(old, new))
+        monkeypatch.setattr(Path, "replace", replace)
 
     def told_of(self, what):
         self.told.append(what)
@@ -39,11 +44,6 @@ class Disk:
     def fsync(self, fd):
         self.told_of("sync folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "sync")
         self.sync(fd)
-
-    def replace(self, old, new):
-        self.told_of("rename")
-        self.rename(old, new)
-        return new
 
 
 FAULTS = [OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken"), KeyboardInterrupt()]
