@@ -13,14 +13,17 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import LEAST_NOISE_MULTIPLIER
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, RECEIPT, Receipt, RefusalCode
 from fedprivacy.guard import Guard
+from fedprivacy.questions.counts import Count
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.unit import Unit
 from tests.flower.asked import (
+    ANSWERS_ALL,
     READ,
     STRANGER,
     a_grant,
     a_request,
     arrays_of,
+    ask,
     code,
     context_of,
     enrol,
@@ -127,6 +130,8 @@ def test_a_request_for_one_client_is_of_no_use_at_another(node, tmp_path, unread
 def test_a_grant_is_held_against_the_configuration_before_anything_is_read(node, unread):
     for signed in ({"signer": STRANGER}, {"steps": 100_001}, {"noise_multiplier": 0.299}):
         assert code(train(node, **signed)) is RefusalCode.GRANT_INVALID
+    for signed in ({"signer": STRANGER}, {"noise_multiplier": 0.299}):
+        assert code(ask(node | ANSWERS_ALL, Count(), **signed)) is RefusalCode.GRANT_INVALID
 
 
 def test_steps_without_noise_are_refused_though_the_budget_would_allow_them(node):

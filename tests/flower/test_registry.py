@@ -105,6 +105,18 @@ def test_a_silent_node_is_asked_again_before_a_run_and_once_during_it(key):
     assert len(registry.online(grid)) == 1
 
 
+def test_a_node_that_refused_is_not_asked_again_when_others_come(key):
+    app = ClientApp()
+    app.query("enrol")(lambda message, _: release.refusal(message, RefusalCode.NO_GUARD))
+    grid, registry = Mute(app, 3, {}), ClientRegistry(0.15, key)
+    grid.answers, infos = True, list(grid.get_nodes())
+    for seen in (1, 2, 3):
+        grid.get_nodes = lambda seen=seen: infos[:seen]
+        grid.get_node_ids = lambda seen=seen: [info.node_id for info in infos[:seen]]
+        registry.enrol_new(grid)
+        assert grid.pushed == seen
+
+
 class Lost(InProcessGrid):
     """A node that is back, and that Flower takes for lost twice more, such as behind a proxy that was started again."""
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -203,20 +204,85 @@ GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {
 
 
 def test_a_first_refusal_gives_a_charge_back_where_no_record_was_touched_and_is_named_whatever_its_code(ledger_url):
-    codes = dict(enumerate(GIVEN_BACK))
-    plan = plan_of(BLOBS, clients=len(codes) + 1, rounds=1, ledger=ledger_url)
+    """And who has no budget of its own left is not asked in the next round, whatever the server's ledger says."""
+    codes, asked = dict(enumerate(GIVEN_BACK)), Counter()
+    plan = plan_of(BLOBS, clients=len(codes) + 1, rounds=2, ledger=ledger_url)
 
     def refusing(message, context, reply):
         refused = codes.get(context.node_config["partition-id"])
+        asked[refused] += 1
         return release.refusal(message, refused) if refused else reply
 
-    (record,) = run(plan, client=answering(plan, refusing)).records
-    names = {code: next(c for c, failure in record.failures.items() if failure == code) for code in codes.values()}
-    assert len(record.participants) == 1 and len(set(names.values())) == len(codes)
+    first, last = run(plan, client=answering(plan, refusing)).records
+    names = {code: next(c for c, failure in first.failures.items() if failure == code) for code in codes.values()}
+    assert len(first.participants) == 1 and len(set(names.values())) == len(codes)
+    assert asked == dict.fromkeys(GIVEN_BACK, 2) | {None: 2, RefusalCode.BUDGET_EXHAUSTED: 1}
     charged = verify_ledger(Ledger(ledger_url)).replay.charges
-    states = {key.dataset_id.removeprefix("blobs/"): charge.state for key, charge in charged.items()}
-    assert {code: states[name] == "void" for code, name in names.items()} == GIVEN_BACK
-    assert set(record.unreconciled) == {names[code] for code, back in GIVEN_BACK.items() if not back}
+    for code, name in names.items():
+        states = {charge.state for key, charge in charged.items() if key.dataset_id == f"blobs/{name}"}
+        assert states == {"void" if GIVEN_BACK[code] else "reserved"}, code
+    assert set(last.unreconciled) == {names[code] for code, back in GIVEN_BACK.items() if not back}
+
+
+@pytest.mark.parametrize("refused", [RefusalCode.NO_ROOM, RefusalCode.BUDGET_EXHAUSTED], ids=str)
+def test_a_refusal_of_a_grant_that_was_handed_out_before_gives_nothing_back(ledger_url, tmp_path, refused):
+    """The client may have trained for it before the run was stopped."""
+    plan = plan_of(BLOBS, rounds=2, ledger=ledger_url)
+
+    def stop(message, context, reply):
+        if message.content[GRANT]["round"] == 2:
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, client=answering(plan, stop), checkpoints=tmp_path)
+    again = tampered(plan, lambda message, _: release.refusal(message, refused))
+    (record,) = run(plan, client=again, resume=load_checkpoint(tmp_path)).records
+    assert record.failures == {"client-1": refused} and record.unreconciled == ("client-1",)
+    assert record.spent["client-1"].steps == record.spent["client-0"].steps
+
+
+def test_a_client_that_has_no_budget_of_its_own_left_is_asked_no_more_when_the_run_goes_on(ledger_url, tmp_path):
+    plan, asked = plan_of(BLOBS, rounds=4, ledger=ledger_url), []
+
+    def spent(message, context, reply):
+        asked.append((message.content[GRANT]["round"], context.node_config["partition-id"]))
+        return release.refusal(message, RefusalCode.BUDGET_EXHAUSTED) if asked[-1][1] == 1 else reply
+
+    def stop(record):
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, client=answering(plan, spent), observers=[stop], checkpoints=tmp_path)
+    run(plan, client=answering(plan, spent), resume=load_checkpoint(tmp_path))
+    assert [number for number, client in asked if client == 1] == [1]
+    assert {number for number, _ in asked} == {1, 2, 3, 4}
+
+
+def test_a_run_begins_as_long_as_anybody_has_a_step_left(ledger_url):
+    plan = plan_of(BLOBS, clients=2, epsilon=3.0, noise_multiplier=2.0, rounds=1, ledger=ledger_url)
+    run(plan, run_id="earlier")
+    for client, charged in ((0, 1), (1, 2)):
+        whole = whole_quota(plan)
+        everything = {f"blobs/client-{client}": whole - 2 * charged}
+        Ledger(ledger_url).reserve(Attempt("earlier", 9 + client), plan.event(), everything, lambda *_: 10**6)
+        if client == 0:
+            (record,) = run(plan).records
+            assert record.participants == ("client-1",) and record.exhausted == ("client-0",)
+    with pytest.raises(BudgetSpentError, match=r"client-0 has spent .* fits, nor for 1 other client"):
+        run(plan)
+
+
+def test_a_round_of_which_everybody_says_that_it_was_charged_is_tried_once_more_and_not_again(ledger_url):
+    plan = plan_of(BLOBS, rounds=1, noise_multiplier=2.0, epsilon=50.0, ledger=ledger_url)
+    everybody = [f"client-{i}" for i in range(4)]
+    lost = tampered(plan, lambda message, _: release.refusal(message, RefusalCode.ALREADY_CHARGED), everybody)
+    with pytest.raises(RoundFailedError, match="already-charged"):
+        run(plan, client=lost)
+    charged = verify_ledger(Ledger(ledger_url)).replay.charges
+    assert Counter(key.attempt for key in charged) == {1: 4, 2: 4}
+    assert {charge.state for charge in charged.values()} == {"reserved"}
 
 
 def test_what_a_strategy_must_not_do_and_a_round_without_an_update_stop_the_run_with_the_model_before(ledger_url):
