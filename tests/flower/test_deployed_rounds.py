@@ -337,8 +337,11 @@ def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
     for left in Path(file).parent.glob("ledger.db*"):
         left.unlink()
     older.replace(file)
+    ledger = Ledger(plan.config.ledger)
+    before = verify_ledger(ledger).head
     with pytest.raises(LedgerError, match=r"does not hold entry \d+ as it was signed"):
         start(plan, DeployedGrid(plan, tmp_path), resume=load_checkpoint(tmp_path), checkpoints=tmp_path)
+    assert verify_ledger(ledger).head == before  # nothing was charged on it, and nobody was asked
 
 
 @pytest.mark.exhaustive

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from fedprivacy.flower import (
 )
 from fedprivacy.flower.client import release
 from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.wrapped import EligibleGrid
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt, RefusalCode
 from fedprivacy.ledger import Ledger
@@ -349,6 +351,20 @@ def test_an_answer_that_comes_twice_or_for_another_round_counts_once(ledger_url)
 
     run(plan, noting, grid=Echo)
     assert [len(weights) for weights in noting.weights] == [4, 4, 4]
+
+
+def test_an_answer_that_comes_late_is_told_of_once():
+    silent = InProcessGrid(ClientApp(), 1, {})
+    (node,), answers = silent.get_node_ids(), []
+    silent.push_messages = lambda messages: ["asked"] * len(list(messages))
+    silent.pull_messages = lambda message_ids: answers
+    correspondence = Correspondence(silent)
+    asked = Message(RecordDict({"config": ConfigRecord({"round": 1})}), node, "train")
+    assert not correspondence.ask([asked], 0.01).first and correspondence.late() == []
+    answers.append(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="asked")))
+    ((about, reply),) = correspondence.late()
+    assert about.content["config"] == {"round": 1} and reply is answers[0]
+    assert correspondence.late() == []
 
 
 def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):
