@@ -4,14 +4,17 @@ import json
 import os
 import re
 import shutil
+import socket
 import ssl
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
+from itertools import product
 from platform import python_version
 from types import SimpleNamespace
 
@@ -21,9 +24,12 @@ import pytest
 from fedprivacy._support.signing import server_key
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import client_inspection, inspection, server_inspection
-from fedprivacy.deploy.inspection import CheckResult, Finding, findings, lasts
+from fedprivacy.deploy.inspection import CheckResult, Finding, authorities, findings, lasts
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
+from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.deploy.written_hosts import deployment
 from tests.terminal import CliRunner
 
@@ -272,7 +278,7 @@ OF_THE_SERVER = {
         {"run": "failed"},
         "the clients allow mine.py:Sides",
     ),
-    "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 1"), {"run": "failed"}, "every client refuses"),
+    "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 0"), {"run": "failed"}, "every client refuses"),
     "no limit": (
         changed(RUN, "epsilon = 3.0", "epsilon = inf\nnoise-multiplier = 1.0"),
         NOT_PLANNED,
@@ -393,7 +399,8 @@ def answering(client, keys, *, forbidden=404, fleet=401, date=None):
     ("answers", "found", "words"),
     [
         ({}, {}, ""),
-        ({"fleet": 502}, {"server": "failed"}, "the SuperLink is running"),
+        *(({"fleet": status}, {"server": "failed"}, "the SuperLink is running") for status in (404, 502, 503, 504)),
+        *(({"fleet": status}, {}, "") for status in (200, 400, 405, 415)),
         ({"date": "whenever"}, {"clock": "warning"}, "does not tell its time"),
     ],
 )
@@ -411,6 +418,75 @@ def test_clocks_that_are_more_than_five_minutes_apart_are_named_whichever_is_ahe
         verdicts, told = objections(client)
     assert verdicts == ({"clock": "failed"} if abs(ahead) > 5 else {})
     assert ("from the server's" in told) == bool(verdicts)
+
+
+def test_a_time_without_a_zone_is_that_of_greenwich_wherever_the_host_is(client, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        date = format_datetime(datetime.now(UTC).replace(tzinfo=None))
+        assert date.endswith("-0000")
+        with answering(client, client.parents[1] / "server", date=date):
+            assert objections(client) == ({}, "")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_superlink_s_own_port_is_for_no_other_host(client, monkeypatch):
+    """Here every host is this one: its address is taken for another's."""
+    monkeypatch.setattr(inspection.ipaddress, "ip_address", lambda _: SimpleNamespace(is_loopback=False))
+    with socket.socket() as superlink:
+        superlink.bind(("127.0.0.1", 0))
+        (own,) = re.findall(r"superlink-port = \d+", (client / "party.toml").read_text())
+        edit(client / "party.toml", own, f"superlink-port = {superlink.getsockname()[1]}")
+        with answering(client, client.parents[1] / "server"):
+            assert objections(client)[0] == {}
+            superlink.listen()
+            verdicts, told = objections(client)
+    assert verdicts == {"interfaces": "failed"} and "can be reached from outside" in told
+
+
+@pytest.mark.parametrize(("name", "release"), [("fedprivacy", "0.1.9"), ("flwr", "1.40.9"), ("flwr", "9.9.9")])
+@pytest.mark.parametrize("side", ["own", "deployment"])
+def test_a_release_that_may_not_be_deployed_is_named_whoever_has_it(client, name, release, side, monkeypatch):
+    if side == "own":
+        monkeypatch.setattr(inspection, "version", lambda asked: release if asked == name else version(asked))
+    else:
+        edit(client / "party.toml", f'{name} = "{version(name)}"', f'{name} = "{release}"')
+    verdicts, told = objections(client)
+    why = "whose guarantee can be broken" if name == "fedprivacy" else "works with >="
+    assert verdicts["versions"] == "failed" and f"{name} {release}" in told and why in told
+
+
+@pytest.mark.parametrize("ends", list(product([-1, 1, 40], repeat=2)), ids=str)
+def test_a_host_trusts_as_long_as_one_of_its_authorities_lasts(ends, monkeypatch, tmp_path):
+    now = datetime.now(UTC)
+    made = [
+        SimpleNamespace(
+            not_valid_before_utc=now - timedelta(days=9),
+            not_valid_after_utc=now + timedelta(days=end),
+            fingerprint=lambda _: bytes(32),
+        )
+        for end in ends
+    ]
+    monkeypatch.setattr(inspection, "certificates_in", lambda _: made)
+    (found,) = findings([("authority", lambda: authorities(tmp_path / "ca.crt"))])
+    assert found.verdict == {-1: "failed", 1: "warning", 40: "ok"}[max(ends)]
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(6, "warning"), (8, "ok"), (400, "ok")])
+def test_a_guard_that_raised_the_ledger_is_named_for_a_week(server, days, verdict, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fedprivacy.ledger.journal.now", lambda: datetime.now(UTC) - timedelta(days=days))
+        with Ledger(f"sqlite:///{server}/ledger/ledger.db") as ledger:
+            ledger.open_budgets({"sides/hospital-1": Allowance(PrivacyBudget(3.0, 1e-4), "adaptive")})
+            ledger.reconcile(
+                "sides/hospital-1", {("run", PoissonSampledGaussian(0.1, 50.0, NeighbouringRelation.ZERO_OUT)): 7}
+            )
+    verdicts, told = objections(server)
+    assert verdicts.get("books", "ok") == verdict, told
+    assert ("sides/hospital-1 by 7 steps" in told) == (verdict == "warning")
 
 
 @pytest.mark.parametrize("status", [200, 401, 405, 500])

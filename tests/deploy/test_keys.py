@@ -191,6 +191,15 @@ def test_the_commands_make_keys_once(tmp_path):
     assert load_ssh_private_key(content, None).public_key().public_numbers() == public.public_numbers()
 
 
+def test_a_key_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    key = write_client_key(tmp_path, "a").private_key
+    before = key.read_bytes()
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # nobody had it when that was looked at
+    with pytest.raises(KeyFileError, match=r"a\.key' cannot be written"):
+        write_client_key(tmp_path, "a")
+    assert key.read_bytes() == before
+
+
 def test_the_command_makes_the_signing_key_once_and_shows_its_public_half(tmp_path):
     key = tmp_path / "deep" / "signing.key"
     first, again = (CliRunner().invoke(deploy_app, ["signing-key", str(key)]) for _ in range(2))
