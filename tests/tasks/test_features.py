@@ -9,6 +9,7 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.tasks import ShardSource
+from fedprivacy.tasks.cells import Notation
 from fedprivacy.tasks.columns import TableError
 from fedprivacy.tasks.splits import Splittable
 
@@ -41,6 +42,12 @@ NAN = [math.nan]
 def test_a_cell_becomes_what_its_reader_says(reader, cells):
     for cell, inputs in cells.items():
         np.testing.assert_allclose(reader.inputs(cell), inputs, err_msg=repr(cell))
+
+
+def test_a_code_s_beginning_is_compared_in_whatever_way_cells_are_written():
+    codes, either = fp.Category(["E10", "E11"], prefix=3), Notation(".", True, ("NA",))
+    assert codes.inputs("e11.9", either) == [0.0, 1.0] and codes.inputs("E10.1", either) == [1.0, 0.0]
+    assert all(map(math.isnan, codes.inputs("e11.9")))
 
 
 @pytest.mark.parametrize(("unit", "days"), [("days", 1.0), ("months", 146_097 / 4800), ("years", 146_097 / 400)])
