@@ -66,6 +66,15 @@ def test_imports_point_downwards():
     assert offenders(HOUSE, {"server", "clients", "simulations", "tests", "benchmarks"}) == {}
 
 
+def test_what_only_the_owner_may_see_is_computed_in_no_deployed_client():
+    private = {"fedprivacy.runs.usable", "fedprivacy.flower.simulated.shards"}
+    users = {module_name(path) for path in HOUSE if imports(path) & private}
+    assert users == {
+        *("fedprivacy.commands.doctor", "fedprivacy.deploy.client_inspection", "fedprivacy.flower.simulated.shards"),
+        *("fedprivacy.simulation.ask", "fedprivacy.simulation.simulate", "fedprivacy.single.private_gradients"),
+    }
+
+
 def test_no_module_imports_itself_by_a_detour():
     """Whole modules at once, wherever in them the import stands: what is put off is still a circle."""
     names = {module_name(path): path for path in HOUSE if path.stem not in DOORS}

@@ -24,7 +24,6 @@ from fedprivacy._support.settings import KIND_WORDS, Value, key_of, kind_of, ran
 from fedprivacy.accounting import pld, rdp
 from fedprivacy.audit import findings_page
 from fedprivacy.commands.app import app
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.flower.wire.messages import (
     VERSION,
@@ -38,6 +37,7 @@ from fedprivacy.flower.wire.messages import (
 )
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.runs.records import folder, profile
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, resolve
 from fedprivacy.runs.settings.execution import LEDGER
 from fedprivacy.runs.settings.run_file import RUN_FILE

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 def console_of(*, shown: bool) -> Console:
     """Return the console for progress: stderr or a notebook's cell, as plain text where no widget can be drawn."""
     if _has_no_widgets():
-        return Console(stderr=True, quiet=not shown, force_jupyter=False, force_terminal=False)
-    return Console(stderr=True, quiet=not shown)
+        return Console(stderr=True, emoji=False, quiet=not shown, force_jupyter=False, force_terminal=False)
+    return Console(stderr=True, emoji=False, quiet=not shown)
 
 
 def bar_on(console: Console, counted: str) -> Progress:
@@ -51,7 +51,7 @@ class _ReplacedText(Live):
         """Show what there is now in place of what was shown before."""
         from IPython.display import display  # type: ignore[import-not-found,unused-ignore]  # only notebooks have it
 
-        plain = Console(file=StringIO(), width=self.console.width, force_jupyter=False, color_system=None)
+        plain = Console(file=StringIO(), emoji=False, width=self.console.width, force_jupyter=False, color_system=None)
         if self._started or not self.transient:
             plain.print(self.renderable)
         shown = {"text/plain": plain.file.getvalue().rstrip()}  # type: ignore[attr-defined]
@@ -62,4 +62,4 @@ class _ReplacedText(Live):
 
 
 def _has_no_widgets() -> bool:
-    return Console().is_jupyter and find_spec("ipywidgets") is None
+    return Console(emoji=False).is_jupyter and find_spec("ipywidgets") is None

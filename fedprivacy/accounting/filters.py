@@ -62,7 +62,7 @@ noise (measured over epsilon 1 to 8, delta 1e-5 and 1e-3), and a history of seve
 would. A share of 0.1 would make that 5 to 16 %, and cost every other history 0.5 %.
 """
 
-_PARTS = 2**96
+PARTS = 2**96
 """Number of parts in one: `GaussianFilter` counts the squares of mu in whole parts, each rounded up, for exact sums."""
 
 _NOTHING: History = MappingProxyType({})
@@ -209,12 +209,12 @@ class GaussianFilter:
         if self.quota(past, event) < steps:
             raise ValueError(_no_noise_is_enough(self.budget, steps, past))
         each = (self._parts - _gaussian_spent(checked(past))) // steps
-        return max(event.sensitivity * math.sqrt(_PARTS / each) * (1.0 + 1e-15), LEAST_NOISE, least)
+        return max(event.sensitivity * math.sqrt(PARTS / each) * (1.0 + 1e-15), LEAST_NOISE, least)
 
     @property
     def _parts(self) -> int:
         """The budget's mu^2, in whole parts."""
-        return math.floor(Fraction(gaussian_mu(self.budget.epsilon, self.budget.delta)) ** 2 * _PARTS)
+        return math.floor(Fraction(gaussian_mu(self.budget.epsilon, self.budget.delta)) ** 2 * PARTS)
 
 
 def _gaussian_spent(history: History) -> int:
@@ -227,7 +227,7 @@ def _gaussian_cost(event: Event) -> int:
     """Return (s / sigma)^2 of one release, in whole parts, at least one."""
     if not is_unsampled_gaussian(event):
         raise MechanismChanged(f"{event} is no Gaussian without sampling, and the Gaussian filter knows no other.")
-    return math.ceil((Fraction(event.sensitivity) / Fraction(event.noise_multiplier)) ** 2 * _PARTS)
+    return math.ceil((Fraction(event.sensitivity) / Fraction(event.noise_multiplier)) ** 2 * PARTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ from fedprivacy.values.events import (
 ROUNDING = 8.0 * 2.0**-53
 
 _FARTHEST = 40.0  # standard deviations; the normal tail beyond is below the smallest floating-point number
-_NO_WEIGHT = 1e-50  # probability below which a component of a mixture is left out, and counted as an infinite loss
+NO_WEIGHT = 1e-50  # probability below which a component of a mixture is left out, and counted as an infinite loss
 _NEARLY_SURE = 0.999  # probability of joining from which on that of not joining would be lost in `1 - q`
-_MOST_NEWTON_STEPS = 50
+MOST_NEWTON_STEPS = 50
 _AT_ONCE = 2**20  # components times losses
 
 
@@ -134,12 +134,12 @@ class Joining:
         joins, all_of_them = sampling_rate.as_integer_ratio()
         stays, whole = all_of_them - joins, all_of_them**rows
         weights = np.array([math.comb(rows, j) * joins**j * stays ** (rows - j) / whole for j in range(rows + 1)])
-        counts = weights >= _NO_WEIGHT
+        counts = weights >= NO_WEIGHT
         counts[0], counts[1] = True, weights[1] > 0.0  # else its log is infinite, and the bound on a search's rest NaN
         log_none = rows * math.log1p(-sampling_rate) if stays else -math.inf
         some = np.array([(whole - stays**rows) / whole])
         mixing = Mixing(weights[:1], np.array([log_none]), some, np.log(some))
-        return cls(np.flatnonzero(counts), weights[counts, None], mixing, _NO_WEIGHT * float((~counts).sum()))
+        return cls(np.flatnonzero(counts), weights[counts, None], mixing, NO_WEIGHT * float((~counts).sum()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +235,7 @@ class SampledGaussians:
         for part in np.array_split(possible, 1 + possible.size * self._joining.rows.size // _AT_ONCE):
             wanted = log_ratios[part]
             found = np.min(((wanted - log_weights) * square + 0.5 * j**2) / j, axis=0)
-            for _ in range(_MOST_NEWTON_STEPS):
+            for _ in range(MOST_NEWTON_STEPS):
                 terms = self._terms(found)
                 reached = np.logaddexp.reduce(terms, axis=0)
                 shares = np.exp(terms - reached)

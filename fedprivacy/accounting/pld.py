@@ -28,6 +28,7 @@ interpolating linearly in e^eps between two upper bounds is an upper bound.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,7 @@ _MOST_PLANS = 12  # maximum for one history; the result by then is a bound
 _MOST_GUESSES = 30  # maximum number of guesses of the remaining delta where samples are cut down
 _GUESS_AHEAD = 1.001
 _LARGEST_EXPONENT = 700.0
+_LARGEST_LOG = math.log(sys.float_info.max)
 _CHERNOFF_GAP = 5.0  # over the tilt: usual excess of a Chernoff bound on epsilon over epsilon, at most
 _LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
 _PROFILED = (1e-9, 1e-6, 1e-4, 1e-2, 0.2, 0.7, 0.99)  # deltas around which a profile is composed
@@ -68,7 +70,7 @@ _MOST_PROFILED = 2048  # maximum number of points of a profile around each of th
 _COARSER = 2  # octaves of the grid on which the direction is tried that is usually the smaller one
 _SURELY_BELOW_RDP = 0.99  # share of Chernoff's bound on a fine grid below which RDP is not looked at
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
-_DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
+DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
 
 
 def epsilon(history: History, delta: float) -> float:
@@ -226,6 +228,8 @@ def _compositions(
         if plan.points > _MOST_POINTS:
             log2_step, fine = log2_step + math.ceil(math.log2(plan.points / _MOST_POINTS)), False
             continue
+        if not plan.represents(terms):
+            return
         curve = _Curve.of(terms, plan, min(_SURELY_BELOW_RDP * plan.chernoff, largest) if fine else 0.0)
         epsilon = curve.epsilon(delta)
         yield curve, epsilon
@@ -298,6 +302,14 @@ class _Plan:
         cells = math.ceil(periods[tilt] / step) + _FEWEST_POINTS
         points = int(scipy.fft.next_fast_len(cells, real=True))
         return cls(step, tilt, points, chernoff, lowest, math.ceil(highest / step) + 1)
+
+    def represents(self, terms: _Terms) -> bool:
+        """Return whether floating-point numbers hold the tilt of every mass; at a delta next to 0 some do not."""
+        largest = (float(loss.first + loss.present[-1]) for loss, _ in terms)
+        log_mgfs = (float(loss.log_mgf[self.tilt]) for loss, _ in terms)
+        return all(
+            TILTS[self.tilt] * at - log_mgf <= _LARGEST_LOG for at, log_mgf in zip(largest, log_mgfs, strict=True)
+        )
 
 
 def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, furthest: float) -> FloatArray:
@@ -394,7 +406,7 @@ def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArra
         (transform,), (error,) = transformed(folded(tilted, loss.present, points)[None])
         log_dropped += count * math.log(float(tilted.sum()) * (1.0 + ROUNDING * tilted.size))
         transform = transform[kept]
-        root = math.exp(max(_DROPPED - float(log_magnitude.max()), -_LARGEST_EXPONENT / 3.0) / count)
+        root = math.exp(max(DROPPED - float(log_magnitude.max()), -_LARGEST_EXPONENT / 3.0) / count)
         followed = transform.real**2 + transform.imag**2 > root**2
         largest = float((log_magnitude + log_doubt).max())
         log_dropped[kept[~followed]] = largest + count * math.log(root * (1.0 + ROUNDING) + error)

@@ -135,7 +135,8 @@ class Findings:
             return passed
         shown, stated = proved_text(self.strongest.epsilon), epsilon_text(self.epsilon_upper)
         return (
-            f"{passed}; attacks showed at least epsilon {shown}, and at most {stated} is stated{unit_text(self.unit)}"
+            f"{passed}; attacks showed at least epsilon {shown}, and at most {stated} is stated for all steps of these "
+            f"settings{unit_text(self.unit)}"
         )
 
     def results(self, at: float) -> tuple[AuditResult, ...]:

@@ -201,7 +201,7 @@ class Subject(Protocol):
         """Explain what is wrong if some of the changes are too large."""
 
     def noise(self, alarms: Alarms) -> Iterator[ObservedNoise]:
-        """Yield the noise that is added to sums; first the noise whose size is the gate's statistic."""
+        """Yield the noise that is added to sums; the smallest is the gate's statistic."""
 
     def samples(self, alarms: Alarms) -> Iterator[Samples]:
         """Yield the records that join each step; first at the claimed sampling rate."""

@@ -310,7 +310,7 @@ def report(
 
     with plain_errors(RunFolderError, code=2):
         draw(read_history(folder), out or folder)
-    OUT.print(f"Report: {(out or folder) / REPORT}", highlight=False, soft_wrap=True)
+    OUT.print(f"Report: {escape(str((out or folder) / REPORT))}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -540,7 +540,7 @@ def _checked(*, traceback: bool, quiet: bool) -> Iterator[None]:
     if settings := LogSettings.of_environment():
         (dataclasses.replace(settings, level=LogLevel.ERROR) if quiet else settings).begin()
     else:
-        warnings = RichHandler(console=Console(stderr=True), show_path=False, show_time=False)
+        warnings = RichHandler(console=Console(stderr=True, emoji=False), show_path=False, show_time=False)
         level = logging.ERROR if quiet else logging.WARNING
         logging.basicConfig(level=level, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)

@@ -45,7 +45,7 @@ def audit(
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
     place = Path(settings.get("out") or run or new_run_folder("audit"))
-    console = Console(file=sys.stderr, quiet=as_json or quiet)  # this one, though what a task prints is hushed
+    console = Console(file=sys.stderr, emoji=False, quiet=as_json or quiet)  # though what a task prints is hushed
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a task prints is no JSON
         if node is not None:
             audited = _of_node(settings, node, run_config)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 
+import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.risk import RATES, sentence_of
-from fedprivacy.ledger.certificate import Certificate
+from fedprivacy.commands.terminal import plain_errors, print_error
+from fedprivacy.ledger.certificate import Certificate, CertificateError
 from fedprivacy.questions.codec import words_of
 from fedprivacy.runs.records.html_page import page
 from fedprivacy.values import wording
@@ -56,6 +59,22 @@ def write_certificate(certificate: Certificate, key: Ed25519PrivateKey, folder: 
     write_durably(folder / f"{name}.json", f"{signed}\n".encode())
     write_durably(folder / f"{name}.html", certificate_html(certificate, f"{name}.json").encode())
     return folder / name
+
+
+def read_certificate(file: Path, signers: Collection[str]) -> Certificate:
+    """Read a certificate that bears the signature of its key; an error ends the command, with 1 if it is not genuine.
+
+    Args:
+        file: JSON that `write_certificate` wrote.
+        signers: public keys, in hexadecimal, of accepted signers; empty: any.
+    """
+    with plain_errors(OSError, UnicodeDecodeError, code=2):
+        text = file.read_text()
+    try:
+        return Certificate.read(text, signers)
+    except CertificateError as problem:
+        print_error("error", f"{file}: {problem}")
+        raise typer.Exit(1) from None
 
 
 def certificate_html(certificate: Certificate, json_file: str) -> str:
@@ -118,9 +137,9 @@ def _audited(certificate: Certificate) -> str:
     verdict = "more than is stated: the code or the statement is wrong" if broken else "consistent with what is stated"
     lower, upper = float(shown["lower"]), or_infinite(shown["upper"])
     return (
-        f"{wording.count_text(len(certificate.audits), 'attack')} on its runs, the last on {last}, proved at least ε "
-        f"{wording.proved_text(lower)}, where at most {wording.epsilon_text(upper)} "
-        f"is stated: {verdict} (by the server's records, which the journal does not prove)"
+        f"{wording.count_text(len(certificate.audits), 'attack')} on its runs, the last on {last}, showed a loss of at "
+        f"least ε {wording.proved_text(lower)} by a training with their settings, for which at most "
+        f"{wording.epsilon_text(upper)} is stated: {verdict} (by the server's records, which no journal proves)"
     )
 
 

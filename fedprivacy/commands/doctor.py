@@ -32,6 +32,7 @@ from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, fro
 from fedprivacy.gradients.checks.problems import Problem, grouped
 from fedprivacy.gradients.checks.structure import made_private, replacements
 from fedprivacy.gradients.engine import GradientEngine
+from fedprivacy.runs.usable import Usable, null_records, usable_in_training
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import is_task, lacking, shard_of
@@ -46,6 +47,7 @@ _METHODS = {
     "vmap": "vmap: exact, but slow: every record's gradient is written out",
     "loop": "loop: exact, but slow: one backward pass for each record",
 }
+_NONE = Usable(0, 0)
 _SHOWN_LAYERS = 8
 _GIVE_SHAPE = "give the shape of one record, --input-shape 3,32,32"
 
@@ -207,7 +209,7 @@ class Visit:
 
     `mended` is what `made_private` makes of it, and `after` the diagnosis of that; both are None if it was not asked
     for, or would mend nothing. `cells` is the trial of how a task reads its tables, `null` what is to be said of its
-    null rows, empty if nothing, and `sheets` are the local sheets of the tables.
+    null rows, empty if nothing, `sheets` are the local sheets of the tables, and `usable` the records that count.
     """
 
     patient: Patient
@@ -218,11 +220,17 @@ class Visit:
     cells: Trial | None = None
     null: str = ""
     sheets: tuple[Sheet, ...] = ()
+    usable: Usable = _NONE
 
     @property
     def sound(self) -> bool:
-        """True if the model can be trained with DP-SGD, and the task reads each record by itself."""
-        return self.diagnosis.sound and not self.null and not (self.cells and self.cells.misread)
+        """True if the model can be trained with DP-SGD, the task reads each record by itself, and most count."""
+        return self.diagnosis.sound and not self.null and not (self.cells and self.cells.misread) and not self.void
+
+    @property
+    def void(self) -> bool:
+        """True if more than half of the records count for nothing, and the task does not allow it."""
+        return self.usable.mostly_void and not getattr(self.patient.task, "allow_null", Task.allow_null)
 
     @property
     def replaced(self) -> list[str]:
@@ -238,8 +246,9 @@ def visit(patient: Patient, *, fix: bool) -> Visit:
     """
     model, other = patient.build(), patient.build()
     diagnosis = _examined(patient, model, other)
-    sheets = _sheets(patient)
-    seen = Visit(patient, model, diagnosis, cells=_tried(patient, sheets), null=_unsaid(patient), sheets=sheets)
+    sheets, usable = _counted(patient, diagnosis)
+    cells, null = _tried(patient, sheets), _unsaid(patient)
+    seen = Visit(patient, model, diagnosis, cells=cells, null=null, sheets=sheets, usable=usable)
     if not (fix and diagnosis.fixable):
         return seen
     try:
@@ -259,13 +268,22 @@ def _tried(patient: Patient, sheets: tuple[Sheet, ...]) -> Trial | None:
     return None if trial.untried else trial
 
 
-def _sheets(patient: Patient) -> tuple[Sheet, ...]:
-    """The local sheets of the records in the patient's folder; none if the task does not read it."""
-    if patient.task is None or patient.folder is None:
-        return ()
-    with collected() as sheets, suppress(Exception):  # the trial of the tables says what fails
-        shard_of(patient.task, ShardSource(folder=patient.folder))
-    return tuple(sheets)
+def _counted(patient: Patient, diagnosis: Diagnosis) -> tuple[tuple[Sheet, ...], Usable]:
+    """The local sheets of the records in the patient's folder, and how many count; or, without any, a simulated
+    client's.
+    """
+    task, usable = patient.task, _NONE
+    if task is None:
+        return (), usable
+    simulated = ShardSource(partition_id=0, num_partitions=task.recipe.clients)
+    for source in [ShardSource(folder=patient.folder), simulated] if patient.folder else [simulated]:
+        with collected() as sheets, suppress(Exception):  # the trial of the tables says what fails
+            shard = shard_of(task, source)
+            usable = null_records(shard)
+            usable = usable_in_training(task, shard) if diagnosis.sound else usable
+        if sheets or usable.records:
+            break
+    return tuple(sheets if source.folder else ()), usable
 
 
 def _unsaid(patient: Patient) -> str:
@@ -307,6 +325,7 @@ def as_json(seen: Visit) -> dict[str, Any]:
     cells = None if seen.cells is None else dataclasses.asdict(seen.cells)
     facts = _facts(seen.diagnosis) | {"sound": seen.sound}
     reading = {"cells": cells, "null_rows": seen.null, "sheets": [dataclasses.asdict(sheet) for sheet in seen.sheets]}
+    reading["usable"] = dataclasses.asdict(seen.usable)
     return {"model": seen.patient.name} | facts | {"fixed": fixed} | reading
 
 
@@ -377,6 +396,11 @@ def _reading(seen: Visit) -> Iterator[RenderableType]:
         grid.add_row("records", f"each is read by itself: {tried}, one cell changed at a time in {seen.patient.folder}")
     for sheet in seen.sheets:
         grid.add_row("for you alone", Text("\n".join(sheet.lines)))
+    for line in seen.usable.lines():
+        grid.add_row("for you alone", Text(line))
+    if seen.void:
+        yield _text("\n[bold red]More than half of the records count for nothing[/]")
+        grid.add_row("remedy", "mend them, or set allow_null = True in the task to train on the others")
     if grid.row_count:
         yield grid
 

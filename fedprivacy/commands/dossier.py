@@ -329,6 +329,7 @@ def _card(model: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
     limits = [
         f"Protected is one {unit.name} against whoever sees the models or the updates; what is true of "
         f"{plural(unit.name)} in general is learnt: that is the purpose.",
+        f"{wording.TRUSTED} {wording.TAMPERED_CODE}",
         "Metrics are of public records or bear noise; how the model does for your patients, measure before you use it.",
         "Differential privacy can cost small groups more accuracy than large ones; measure each group by itself.",
     ]

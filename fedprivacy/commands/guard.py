@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedprivacy.commands.ledger import SIGNERS
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, Json, plain_errors, print_json
 
@@ -47,6 +48,29 @@ def export(file: _FILE) -> None:
 
 
 @guard_app.command()
+def compare(
+    certificate: Annotated[
+        Path, typer.Argument(help="JSON file of this dataset's certificate, from the operator.", show_default=False)
+    ],
+    file: _FILE = Path("guard/guard.log"),
+    *,
+    signers: SIGNERS = None,
+    as_json: Json = False,
+) -> None:
+    """Compare a certificate with the client's own guard. Exit code 1: the guard holds more, or it is not of it."""
+    from fedprivacy.commands.certificate_page import read_certificate
+    from fedprivacy.commands.guard_tables import compared, comparison_page
+
+    facts = compared(_read(file), read_certificate(certificate, signers or ()))
+    if as_json:
+        print_json(facts)
+    else:
+        Console(emoji=False, highlight=False).print(comparison_page(facts))
+    if facts["more"] or not facts["same_unit"]:
+        raise typer.Exit(1)
+
+
+@guard_app.command()
 def model(
     file: _FILE,
     *,
@@ -71,7 +95,7 @@ def model(
     with plain_errors(NoOwnModelError, KeptError, TaskError, OSError, code=2):
         whose, content = own_model(file, load_task(task), global_model, run)
         name_durably(write_unnamed(out, content, PRIVATE), out)
-    ERR.print(f"Run {whose.run_id}, {whose.algorithm}, after round {whose.round}: written to {out}.", markup=False)
+    ERR.print(f"Run {whose.run_id}, {whose.algorithm}, after round {whose.round}: written to {out}.")
 
 
 @guard_app.command(name="import")
@@ -107,7 +131,7 @@ def renew(
 
     tally = _read(file)
     if tally.relation is None:
-        ERR.print(f"{file} has promised nothing yet: there is nothing to put aside.", markup=False)
+        ERR.print(f"{file} has promised nothing yet: there is nothing to put aside.")
         raise typer.Exit(2)
     promised = f"{file} has promised the {tally.relation} relation{unit_text(str(tally.unit))}"
     if tally.allowance is not None:
@@ -115,14 +139,13 @@ def renew(
         promised += f", epsilon {budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}"
     ERR.print(
         f"{promised}, and that stands. What the next account promises is added to it: the people in these records are "
-        "then protected by the sum of both, and a number of records that was public stays known.",
-        markup=False,
+        "then protected by the sum of both, and a number of records that was public stays known."
     )
     if not (yes or typer.confirm("Begin another account?", err=True)):
         raise typer.Exit(1)
     with plain_errors(GuardError, OSError, code=2):
         aside = renew(file)
-    ERR.print(f"The account is {aside} now. Next: restart the client; its first charge makes {file}.", markup=False)
+    ERR.print(f"The account is {aside} now. Next: restart the client; its first charge makes {file}.")
 
 
 def _read(file: Path) -> Tally:

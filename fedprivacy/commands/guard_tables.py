@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -15,10 +17,20 @@ from fedprivacy.accounting.shortage import shortage
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
-from fedprivacy.values.event_codec import as_fields
+from fedprivacy.values.event_codec import as_fields, from_fields, from_list
 from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.nulls import plain
-from fedprivacy.values.wording import budget_text, delta_text, reading_text, words_of_what_is_left
+from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
+from fedprivacy.values.wording import (
+    budget_text,
+    count_text,
+    delta_text,
+    epsilon_text,
+    reading_text,
+    words_of_what_is_left,
+)
+
+if TYPE_CHECKING:
+    from fedprivacy.ledger.certificate import Certificate
 
 
 def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
@@ -55,6 +67,61 @@ def as_page(tally: Tally) -> RenderableType:
     epsilon, _ = _reading(tally)
     cost = Text(str(epsilon), style="bold")
     return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)), Text(_left_words(tally)))
+
+
+def compared(tally: Tally, certificate: Certificate) -> dict[str, Any]:
+    """Compare a guard with a certificate that was verified, as JSON types: an epsilon that is no finite number is null.
+
+    `more` and `fewer` count the steps that the guard, or the certificate, alone holds; `since` those of the guard
+    that were charged after the certificate was issued, by this host's clock.
+    """
+    own, certified = Counter(tally.history), Counter(from_list(certificate.history))
+    epsilon = reading(tally.history, certificate.delta).value
+    facts = {
+        "certificate": {n: getattr(certificate, n) for n in ("dataset_id", "issued", "delta", "epsilon", "unit")},
+        "guard": {"epsilon": finite_or_none(epsilon), "unit": str(tally.unit)},
+        "events": [
+            {"event": as_fields(event), "guard": own[event], "certificate": certified[event]}
+            for event in dict.fromkeys((*own, *certified))
+        ],
+        "more": (own - certified).total(),
+        "fewer": (certified - own).total(),
+        "since": sum(entry.steps for entry in tally.entries if entry.time > certificate.issued),
+        "same_unit": not own or not certified or certificate.unit == str(tally.unit),
+    }
+    return facts | {"words": _compared_words(facts)}
+
+
+def comparison_page(facts: Mapping[str, Any]) -> RenderableType:
+    """Everything of a comparison for a terminal."""
+    title = Text(f"{facts['certificate']['dataset_id']}, certificate of {facts['certificate']['issued'][:10]}")
+    table = Table("mechanism of a step", box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for heading in ("guard", "certificate"):
+        table.add_column(heading, justify="right")
+    for row in facts["events"]:
+        table.add_row(str(from_fields(row["event"])), str(row["guard"]), str(row["certificate"]))
+    return Group(table, Text(facts["words"], style="bold"))
+
+
+def _compared_words(facts: Mapping[str, Any]) -> str:
+    own, stated = (epsilon_text(or_infinite(facts[side]["epsilon"])) for side in ("guard", "certificate"))
+    more, fewer, since = facts["more"], facts["fewer"], min(facts["since"], facts["more"])
+    if more:
+        words = f"Your guard holds {count_text(more, 'step')} more (epsilon {own}) than this certificate ({stated})"
+        words += f", and {fewer} fewer of other mechanisms." if fewer else "."
+        if since:
+            words += f" {count_text(since, 'step')} of them came after it was issued: ask for a newer one."
+        if since < more:
+            words += " Send 'fedprivacy guard export' to the operator, who types 'fedprivacy ledger reconcile'."
+    elif fewer:
+        words = f"This certificate holds {count_text(fewer, 'step')} more (epsilon {stated}) than your guard ({own}): "
+        words += "what was granted and not trained counts, too."
+    else:
+        words = f"Your guard and this certificate hold the same, epsilon {own}."
+    if not facts["same_unit"]:
+        unit, named = facts["guard"]["unit"], facts["certificate"]["unit"]
+        words += f" Its unit of privacy is {named}, and your guard's is {unit}: its epsilon means something else."
+    return words
 
 
 def _reading(tally: Tally) -> tuple[Epsilon | None, str]:

@@ -40,10 +40,10 @@ def has_more(command: click.Command) -> bool:
 
 def show(command: click.Command, ctx: click.Context, *, everything: bool) -> None:
     """Print a command's help: its use, its text, and its basic options or all of them."""
-    console = Console(highlight=False)
+    console = Console(emoji=False, highlight=False)
     console.print(f"Usage: {ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}\n", markup=False)
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
-        console.print(Padding(Text.from_markup(" ".join(paragraph.split("\n"))), (0, 0, 1, 2)))
+        console.print(Padding(Text.from_markup(" ".join(paragraph.split("\n")), emoji=False), (0, 0, 1, 2)))
     if arguments := [each for each in command.params if isinstance(each, click.Argument)]:
         _print_group(console, "Arguments", [(each.make_metavar(ctx), _words(each)) for each in arguments])
     options = _options(command.get_params(ctx))
@@ -94,6 +94,6 @@ def _print_group(console: Console, title: str, rows: list[tuple[str, str]]) -> N
     table.add_column(no_wrap=True, min_width=max(len(name) for name, _ in rows))
     table.add_column()
     for name, words in rows:
-        table.add_row(Text(name, style="cyan"), Text.from_markup(words))
+        table.add_row(Text(name, style="cyan"), Text.from_markup(words, emoji=False))
     console.print(title, style="bold", markup=False)
     console.print(Padding(table, (0, 0, 1, 2)))

@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
+from fedprivacy.runs.settings.configuration import RUNS
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.wording import count_text
 
@@ -40,7 +41,7 @@ LEDGER = Annotated[
         show_default=False,
     ),
 ]
-_SIGNERS = Annotated[
+SIGNERS = Annotated[
     list[str] | None,
     typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed; repeatable."),
 ]
@@ -80,7 +81,7 @@ def verify(
     export: Annotated[Path | None, typer.Argument(help="An exported ledger, instead of a ledger.")] = None,
     *,
     ledger: LEDGER = "",
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
     witnesses: _WITNESSES = None,
     as_json: Json = False,
 ) -> None:
@@ -97,6 +98,7 @@ def verify(
             verified = verify_export(export, signers=signers or (), witnesses=kept)
         else:
             with opened_ledger(ledger) as opened:
+                _check_witnesses(opened, [Path(RUNS)])
                 verified = verify_ledger(opened, signers=signers or (), witnesses=kept)
     if as_json:
         entries, signed = verified.head.number, verified.signed
@@ -172,7 +174,7 @@ def certify(
     *,
     out: Annotated[Path, typer.Option(help="Folder for the certificates; made if it is not there.")],
     key: _KEY = None,
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
     ledger: LEDGER = "",
 ) -> None:
     """Verify a ledger, and write a signed certificate of what each dataset has spent: a page to print, and its JSON.
@@ -186,7 +188,7 @@ def certify(
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
         signing_key = _signing_key(key)
         with opened_ledger(ledger) as opened:
-            certificates = _certified(opened, datasets or (), signing_key, signers or ())
+            certificates = _certified(opened, datasets or (), signing_key, signers or (), [Path(RUNS)])
         out.mkdir(parents=True, exist_ok=True)
         pages = [write_certificate(certificate, signing_key, out) for certificate in certificates]
     ERR.print(f"{len(pages)} certificates in {out}. Next: fedprivacy ledger verify-certificate {pages[0]}.json")
@@ -202,7 +204,7 @@ def dossier(
     ] = None,
     threat_model: Annotated[Path | None, typer.Option(help="The organisation's threat model, a text file.")] = None,
     key: _KEY = None,
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
     ledger: LEDGER = "",
 ) -> None:
     """Write the privacy officer's file of finished runs: one folder, as HTML, PDF and JSON.
@@ -227,13 +229,14 @@ def dossier(
         signing_key = _signing_key(key)
         with opened_ledger(ledger) as opened:
             datasets = making.charged_datasets(opened, finished)
-            certificates = _certified(opened, datasets, signing_key, signers or ())
+            places = [Path(RUNS), *(run.parent for run in runs)]
+            certificates = _certified(opened, datasets, signing_key, signers or (), places)
         fields = making.dossier(finished, certificates, words, threats)
         page = making.write_dossier(fields, finished, signing_key, out)
     try:
         print_page(page, page.with_suffix(".pdf"))
     except PrintingError as problem:
-        ERR.print(f"No PDF: {escape(str(problem))} All else is there.")
+        ERR.print(f"No PDF: {problem} All else is there.")
     if fields["open"]:
         ERR.print(f"Left open: {', '.join(fields['open'])}. Give them in a file: --about about.toml")
     ERR.print(f"The dossier is in {out}. Next: read {page}")
@@ -256,14 +259,24 @@ def _signing_key(key: Path | None) -> Ed25519PrivateKey:
     return server_key(file)
 
 
+def _check_witnesses(ledger: Ledger, runs: Sequence[Path]) -> None:
+    """End the command with 1 if a run in these folders has signed what the ledger lacks."""
+    from fedprivacy.ledger.errors import LedgerError
+    from fedprivacy.runs.records.witnesses import check_witnesses
+
+    with plain_errors(LedgerError, code=1):
+        check_witnesses(ledger, ledger.url, *runs)
+
+
 def _certified(
-    ledger: Ledger, datasets: Sequence[str], key: Ed25519PrivateKey, signers: Sequence[str]
+    ledger: Ledger, datasets: Sequence[str], key: Ed25519PrivateKey, signers: Sequence[str], runs: Sequence[Path]
 ) -> list[Certificate]:
-    """Verify a ledger and state what datasets have spent, with the audits in the server's records."""
+    """Verify a ledger, by the witnesses in folders of runs, too, and state what datasets have spent, with audits."""
     from fedprivacy._support.signing import server_public_key
     from fedprivacy.ledger.certificate import certify as certified
     from fedprivacy.runs.records.store.reader import audits_in
 
+    _check_witnesses(ledger, runs)
     return certified(ledger, datasets, server_public_key(key), signers, audits_in(ledger.database))
 
 
@@ -271,20 +284,13 @@ def _certified(
 def verify_certificate(
     certificates: Annotated[list[Path], typer.Argument(help="JSON files that 'certify' wrote.")],
     *,
-    signers: _SIGNERS = None,
+    signers: SIGNERS = None,
 ) -> None:
     """Prove that certificates are as they were signed, and cost what they state. Exit code 1: one is not."""
-    from fedprivacy.commands.certificate_page import spent_words
-    from fedprivacy.ledger.certificate import Certificate, CertificateError
+    from fedprivacy.commands.certificate_page import read_certificate, spent_words
 
     for file in certificates:
-        with plain_errors(OSError, UnicodeDecodeError, code=2):
-            text = file.read_text()
-        try:
-            certificate = Certificate.read(text, signers or ())
-        except CertificateError as problem:
-            ERR.print(f"[red]error:[/] {escape(str(file))}: {escape(str(problem))}")
-            raise typer.Exit(1) from None
+        certificate = read_certificate(file, signers or ())
         OUT.print(
             f"[green]Genuine[/]: {escape(certificate.dataset_id)} has spent {spent_words(certificate)}, says key "
             f"{certificate.public_key} on {certificate.issued[:10]}, up to entry {certificate.entries} of its ledger.",

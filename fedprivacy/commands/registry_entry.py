@@ -16,7 +16,7 @@ from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.unit import RECORD, Unit
-from fedprivacy.values.wording import delta_text, epsilon_text, plural
+from fedprivacy.values.wording import OUT_OF_SCOPE, TRUSTED, delta_text, epsilon_text, plural
 
 SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
 """Values that the registry takes for a sector."""
@@ -89,13 +89,12 @@ def registry_entry(
             },
             "deployment_model": {
                 "model_name": "Federated",
-                "model_name_details": "Each client adds the noise to its own updates: the server is not trusted.",
-                "actors": "Clients hold the records, and trust their own host and the program on it. The server sees "
-                "every update, and may be curious. Whoever sees the models sees less. The server is trusted "
-                "not to change the clients' program.",
+                "model_name_details": "Each client adds the noise to its own updates: it trusts no server.",
+                "actors": f"Clients hold the records. {TRUSTED} The server sees every update, and may be curious. "
+                f"Whoever sees the models sees less. {OUT_OF_SCOPE}",
                 "release_type": "Many releases",
                 "release_type_details": "Each round releases an update of each client. A dataset's budget holds over "
-                "all runs and is never refilled; a ledger charges it before records are read.",
+                "all runs; only an act that the ledger records changes it. It is charged before records are read.",
                 "data_source_type": "Static",
                 "access_type": "Interactive" if asked else "Non-interactive",
                 "access_type_details": "Questions of the server's operator were charged to the same budget."

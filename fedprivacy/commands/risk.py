@@ -78,6 +78,6 @@ def risk(
         return
     OUT.print(showing.page(subjects, listed=listed), highlight=False)
     if figure:
-        OUT.print(f"Figure: {figure}", highlight=False, soft_wrap=True)
+        OUT.print(f"Figure: {figure}", highlight=False, soft_wrap=True, markup=False)
     where = ["--ledger", ledger] if ledger else []
     PLAIN.print(f"\nNext: {showing.after(subjects, run, where, as_typed(), listed=listed)}")

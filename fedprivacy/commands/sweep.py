@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedprivacy.commands.terminal import ERR, OUT, as_typed, print_json
+from fedprivacy.commands.terminal import ERR, OUT, as_typed, print_error, print_json
 
 if TYPE_CHECKING:
     from fedprivacy.runs.records.grid import SweepResults
@@ -52,7 +52,9 @@ def sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: b
     finished = sum(run.finished for run in grid.runs)
     began = time.monotonic()
     try:
-        failed = run_grid(grid, given.jobs, Console(stderr=True, quiet=as_json or quiet), given.metric or None)
+        failed = run_grid(
+            grid, given.jobs, Console(stderr=True, emoji=False, quiet=as_json or quiet), given.metric or None
+        )
     except KeyboardInterrupt:
         ERR.print("Stopped. The same command goes on where this one was.")
         raise typer.Exit(130) from None
@@ -70,9 +72,9 @@ def sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: b
         where = f"{escape(as_typed())} dashboard --store {escape(str(out))}"
         OUT.print(f"Every run, in a browser: [bold]{where}[/]", highlight=False, soft_wrap=True)
     for name, failure in failed.items():
-        ERR.print(f"[red]failed:[/] {escape(name)}: {escape(failure)}")
+        print_error("failed", f"{name}: {failure}")
     if failed:
-        ERR.print(f"The same command tries again. Warnings of other processes: {escape(str(out / LOG))}.")
+        ERR.print(f"The same command tries again. Warnings of other processes: {out / LOG}.")
         raise typer.Exit(1)
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from fedprivacy._support.extras import installed, of_uvx, requirement
 from fedprivacy._support.logs import FORMAT, LogFormat, writes_json
@@ -29,9 +29,9 @@ from fedprivacy.commands.help_page import OUTPUT
 
 log = logging.getLogger("fedprivacy")
 
-OUT = Console()
+OUT = Console(emoji=False)
 PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
-ERR = Console(stderr=True, highlight=False, soft_wrap=True)
+ERR = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON object and nothing else.")]
 Verbose = Annotated[
@@ -72,6 +72,11 @@ def _nearest(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
     lacking = (unicodedata.normalize("NFKD", each) for each in error.object[error.start : error.end])
     return "".join(each.encode("ascii", "ignore").decode() or "?" for each in lacking), error.end
+
+
+def print_error(word: str, problem: object) -> None:
+    """Print a problem on stderr, as it is: names of files and tasks may look like markup or emoji."""
+    ERR.print(Text.assemble((f"{word}:", "red"), f" {problem}"))
 
 
 def print_json(value: object) -> None:
@@ -125,9 +130,9 @@ def plain_errors(*kinds: type[Exception], code: int, traceback: bool = False) ->
                 log.error("%s", each)
             raise typer.Exit(code) from None
         for problem in problems:
-            ERR.print(f"[red]error:[/] {escape(problem)}")
+            print_error("error", problem)
         for note in notes:
-            ERR.print(escape(note))
+            ERR.print(note)
         raise typer.Exit(code) from None
 
 
@@ -164,7 +169,7 @@ def ends_in_order() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stopped:
         for note in getattr(stopped, "__notes__", []):
-            ERR.print(escape(note))
+            ERR.print(note)
         raise typer.Exit(128 + getattr(stopped, "number", signal.SIGINT)) from None
     finally:
         for number, handler in heeded.items():

@@ -39,6 +39,7 @@ from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.guard.seals import ENTRIES_ROOM
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
+from fedprivacy.runs.usable import Usable, null_records, usable_in_training
 from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
 from fedprivacy.tasks.sheet import Sheet, collected
@@ -58,7 +59,8 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
         settings, key = _settings(file, party)
         with collected() as sheets:
             yield from findings(_own_checks(settings, key, party))
-        yield from _cells(sheets)
+            usable = _usable(settings, party)
+        yield from _cells(sheets, *usable)
     yield from findings(
         [
             ("port", lambda: free_port(party.runtime_port, "the SuperNode")),
@@ -68,13 +70,27 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
     yield from door_findings(party, party.host, ca)
 
 
-def _cells(sheets: Sequence[Sheet]) -> Iterator[Finding]:
-    """Tell the owner whether the records can be read, with counts."""
-    local = tuple(line for sheet in sheets for line in sheet.lines)
+def _usable(settings: NodeSettings, party: Party) -> tuple[Usable, bool]:
+    """Count the records that count for something, and say whether the task allows most of them not to."""
+    usable, allowed = Usable(0, 0), True
+    with suppress(Exception), hushed():  # what fails is said by the check of the records
+        task, device = _task(settings, party), choose_device(settings.device)
+        allowed = getattr(task, "allow_null", Task.allow_null)
+        shard = own_shard(task, settings.folder, device)
+        usable = null_records(shard)
+        usable = usable_in_training(task, shard)
+    return usable, allowed
+
+
+def _cells(sheets: Sequence[Sheet], usable: Usable, allowed: bool) -> Iterator[Finding]:
+    """Tell the owner whether the records can be read, and count, with counts."""
+    local = (*(line for sheet in sheets for line in sheet.lines), *usable.lines())
     remedy = "the lines below say which and what helps; this is of private records: do not send it"
     if any(sheet.hopeless for sheet in sheets):
         yield Finding("cells", CheckResult.FAILED, "no record can be read", remedy, local)
-    elif any(sheet.in_short for sheet in sheets):
+    elif usable.mostly_void and not allowed:
+        yield Finding("cells", CheckResult.FAILED, "more than half of the records count for nothing", remedy, local)
+    elif usable.failing or any(sheet.in_short for sheet in sheets):
         yield Finding("cells", CheckResult.WARNING, "some records cannot be read, and count for nothing", remedy, local)
     elif sheets:
         yield Finding("cells", CheckResult.OK, "every record can be read: for you alone, do not send it", local=local)
@@ -191,7 +207,15 @@ def _guard(settings: NodeSettings, party: Party) -> str:
         if file.exists():
             readable_by_owner_alone(file)
             task = _task(settings, party)
-            Guard(file, settings.budget, settings.filter, unit=unit_of(task)).check(relation_of(task))
+            guard = Guard(file, settings.budget, settings.filter, unit=unit_of(task))
+            guard.check(relation_of(task))
+            for newest in guard.charges()[-1:]:
+                if newest.beyond:
+                    raise warning(
+                        f"{file} held {newest.beyond:,} steps more than the server's ledger when it was charged last, "
+                        f"for run {newest.attempt.run_id}",
+                        "right if another server's run was charged meanwhile; otherwise docs/how-to/incidents.md",
+                    )
             return f"{file} can be charged"
     except (GuardError, ValueError) as error:
         raise Objection(str(error)) from error

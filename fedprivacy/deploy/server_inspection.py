@@ -44,6 +44,8 @@ from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.database import database_file
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import RunFolderError, plan_of
+from fedprivacy.runs.records.witnesses import check_witnesses
+from fedprivacy.runs.settings.configuration import RUNS
 from fedprivacy.tasks.loader import public_name
 from fedprivacy.values.wording import count_text
 
@@ -73,8 +75,8 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
         ("server key", lambda: _server_key(folder / "server.key", certificate)),
         ("run", lambda: _run(folder, party)),
         ("signing key", lambda: _signing_key(_plan(folder), party)),
-        ("ledger", lambda: _ledger(_plan(folder))),
-        ("books", lambda: _books(_plan(folder))),
+        ("ledger", lambda: _ledger(_plan(folder), folder)),
+        ("books", lambda: _books(_plan(folder), folder)),
         ("room", lambda: _room(_plan(folder), folder)),
         ("memory", lambda: _memory(_plan(folder))),
         ("clients", lambda: _clients(folder / CLIENT_KEYS, _plan(folder))),
@@ -151,12 +153,12 @@ def _signing_key(plan: TrainingPlan, party: Party) -> str:
     return f"{file} is this account's alone; the clients heed it"
 
 
-def _ledger(plan: TrainingPlan) -> str:
+def _ledger(plan: TrainingPlan, folder: Path) -> str:
     url = plan.config.ledger_url(deployed=True)
     try:
-        if ledger := _opened_ledger(url):
+        if ledger := _opened_ledger(url, folder):
             ledger.close()
-            return f"{url} can be read"
+            return f"{url} can be read, and holds what the runs here have signed"
     except LedgerError as error:
         raise Objection(str(error)) from error
     file = database_file(url)
@@ -167,24 +169,31 @@ def _ledger(plan: TrainingPlan) -> str:
     return f"{url} will be made by the first run"
 
 
-def _opened_ledger(url: str) -> Ledger | None:
-    """Open a ledger as it stands; None: there is none yet."""
-    return Ledger(url, patience=2.0, upgrade=False) if Ledger.exists(url) else None
+def _opened_ledger(url: str, folder: Path) -> Ledger | None:
+    """Open a ledger as it stands, if it holds what the runs here have signed; None: there is none yet."""
+    ledger = Ledger(url, patience=2.0, upgrade=False) if Ledger.exists(url) else None
+    check_witnesses(ledger, url, folder / RUNS)
+    return ledger
 
 
-def _books(plan: TrainingPlan) -> str:
-    """Compare the ledger with what clients' guards have said of late; an unusable ledger is named by another line."""
-    with suppress(LedgerError):
-        if ledger := _opened_ledger(plan.config.ledger_url(deployed=True)):
+def _books(plan: TrainingPlan, folder: Path) -> str:
+    """Compare the ledger with what clients' guards have said of late."""
+    try:
+        ledger = _opened_ledger(plan.config.ledger_url(deployed=True), folder)
+        if ledger is None:
+            return "there is no ledger yet"
+        with ledger:
             raised = ledger.raised(datetime.now(UTC) - timedelta(days=RAISED_DAYS))
-            ledger.close()
-            if raised:
-                each = ", ".join(f"{dataset} by {steps:,} steps" for dataset, steps in sorted(raised.items()))
-                raise warning(
-                    f"clients' guards raised the ledger in the last {RAISED_DAYS} days: {each}",
-                    "right after a restored ledger; otherwise docs/how-to/incidents.md",
-                )
-    return f"no client's guard held more than the ledger in the last {RAISED_DAYS} days"
+    except LedgerError as error:
+        words = "not looked at, because the ledger cannot be relied on; clients' guards may hold more than it"
+        raise warning(words, "see the line ledger") from error
+    if raised:
+        each = ", ".join(f"{dataset} by {steps:,} steps" for dataset, steps in sorted(raised.items()))
+        raise warning(
+            f"clients' guards raised the ledger in the last {RAISED_DAYS} days: {each}",
+            "right after a restored ledger; otherwise docs/how-to/incidents.md",
+        )
+    return f"no client's guard held more than the ledger when it last enrolled, in the last {RAISED_DAYS} days"
 
 
 def _room(plan: TrainingPlan, folder: Path) -> str:

@@ -2,7 +2,8 @@
 
 A batch is computed in parts of one size. For this size, made-up records are known to have the same results in any place
 and any company, under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path through the
-code whatever their values. If no size passes, matrix products take one row each; else records are computed one by one.
+code whatever their values. If no size passes, matrix products take one row each; else records are computed one by one,
+as they are after a change of what torch computes (`fedprivacy.gradients.surroundings`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.parts import WHOLE, cut, filled, sizes_up_to
 from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.products import one_row_at_a_time
+from fedprivacy.gradients.surroundings import Surroundings
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.watch import OnePath
 
@@ -35,6 +37,7 @@ class RowByRow:
         failed: result of a record for which it cannot be computed, shape [1, ...].
         sizes: sizes of the parts, the largest first.
         company: made-up records, [some, ...] each, that are computed beside a record which needs much memory.
+        surroundings: what the sizes were found with.
         single_rows: whether matrix products take one row at a time.
     """
 
@@ -42,13 +45,14 @@ class RowByRow:
     failed: Tensor
     sizes: tuple[int, ...]
     company: tuple[Tensor, Tensor]
+    surroundings: Surroundings
     single_rows: bool = False
 
     def __call__(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Return the results, [batch, ...], and a mask of those that could be computed, bool [batch]."""
         found = [(self.failed[:0], torch.empty(0, dtype=torch.bool))]
         with one_row_at_a_time() if self.single_rows else nullcontext():
-            for start, stop, size in cut(len(first), self.sizes):
+            for start, stop, size in cut(len(first), (1,) if self.surroundings.changed() else self.sizes):
                 found.append(self._of_part(first[start:stop], second[start:stop], size))
         return _joined(found)
 
@@ -76,12 +80,13 @@ class RowByRow:
             probe: made-up records of the shape and type of the real ones.
             largest: largest wanted size, `WHOLE` times a power of two.
         """
+        surroundings = Surroundings(model, visible)
         sizes, single_rows = _sizes_apart(visible, model, probe, largest), False
         if sizes == (1,):
             with one_row_at_a_time():
                 sizes = _sizes_apart(visible, model, probe, largest)
             single_rows = sizes != (1,)
-        return cls(result, failed, sizes, probe, single_rows)
+        return cls(result, failed, sizes, probe, surroundings, single_rows)
 
     def _of_part(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Compute one part; if one of its records makes it fail, compute each record with copies of itself."""

@@ -23,11 +23,11 @@ from fedprivacy.gradients.modes import Modes
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.pieces import STRETCH
-from fedprivacy.gradients.products import full_precision
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.gradients.summation import Sums
+from fedprivacy.gradients.surroundings import Surroundings, undisturbed
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.threads import by_speed, computing_with, one_at_a_time
 
@@ -141,6 +141,7 @@ class GradientEngine:
         self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
         self._looks_up = False  # True on a GPU if the model looks something up by its records' numbers
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
+        self._surroundings = Surroundings(model, loss)
         self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
 
     @property
@@ -175,7 +176,8 @@ class GradientEngine:
 
     @one_at_a_time()
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
-        """Choose the method for records of this shape and type, on made-up records alone; done once.
+        """Choose the method for records of this shape and type, on made-up records alone; done once, and again after a
+        change of what torch computes (`Surroundings`).
 
         The number of threads is chosen, too: at most as many as torch has, and fewer only where that changes no bit.
 
@@ -189,12 +191,13 @@ class GradientEngine:
             UnsupportedModelError: a layer's input is changed in place, or the model draws random numbers.
             Exception: any error that the model raises on a record of zeros; or memory does not hold the smallest part.
         """
+        self._forget_if_changed()
         most = torch.get_num_threads()  # kernels share their rows among them
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
         if kind == self._prepared:
             return
         loss = with_known_classes(self._loss) if inputs.is_cuda else self._loss
-        with full_precision, self._as_made() as parameters, in_range(inputs):
+        with undisturbed, self._as_made() as parameters, in_range(inputs):
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
             self._company = self.layout.of_made_up(probe)
             self._admitted = admitted(
@@ -207,6 +210,12 @@ class GradientEngine:
                 make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
                 self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
         self._prepared = kind
+
+    def _forget_if_changed(self) -> None:
+        """Forget what was proven if torch, a layer's class or the loss has other functions than then."""
+        if self._surroundings.changed():
+            self._prepared, self._stacks = (), {}
+            self._surroundings = Surroundings(self.model, self._loss)
 
     def _model_looks_up(self, probe: tuple[Tensor, Tensor]) -> bool:
         lookups = IndicesInRange()
@@ -266,10 +275,11 @@ class GradientEngine:
 
         No value of inputs and targets, [any, ...], is read. Like `prepare`, the first call takes a while.
         """
+        self._forget_if_changed()
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
         if kind not in self._stacks:
             stackable = self.layout == ONE_ROW and self._autocast is None and not inputs.is_cuda
-            with self._as_made():
+            with undisturbed, self._as_made():
                 found = admitted_stack(self.model, self._loss, self._clipping, inputs, targets) if stackable else None
             self._stacks[kind] = found
         return self._stacks[kind]
@@ -327,11 +337,12 @@ class GradientEngine:
 
     def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
         """Compute the clipped sum of records for which the method is prepared."""
-        sums, norms = self._new_sums(inputs.device), list[tuple[Tensor, Tensor | None]]()
-        with full_precision, torch.no_grad():  # methods that need autograd's graph enable it
+        norms = list[tuple[Tensor, Tensor | None]]()
+        with undisturbed, torch.no_grad():  # methods that need autograd's graph enable it
+            sums = self._new_sums(inputs.device)
             for start, stop, size in cut(len(inputs), self._admitted.sizes):
                 norms += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)
-        return Clipped(sums.total(), norms)
+            return Clipped(sums.total(), norms)
 
     def _new_sums(self, device: torch.device) -> Sums:
         return Sums(self._shapes, self._dtype, device, self._admitted.sizes[0])

@@ -99,7 +99,7 @@ class Written(Piece):
         return row_norms(self._kept)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        rows = _in(out.dtype, _some(self._kept, weights, start).flatten(1).t())
+        rows = _in(out.dtype, _flat(_some(self._kept, weights, start)).t())
         if self._axes is None:
             out.view(-1).addmv_(rows, weights)
         else:
@@ -329,8 +329,7 @@ def row_norms(rows: Tensor) -> Tensor:
     """Return norms [batch] of rows [batch, ...], at least float32, from norms of short stretches: long float32 sums
     drift.
     """
-    if rows.dim() != 2:
-        rows = rows.flatten(1)
+    rows = _flat(rows)
     rows, dtype = aligned(rows), torch.promote_types(rows.dtype, torch.float32)
     if rows.shape[1] <= _SHORT:
         short: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
@@ -338,6 +337,11 @@ def row_norms(rows: Tensor) -> Tensor:
     stretches = [torch.linalg.vector_norm(part, dim=1, dtype=dtype) for part in rows.split(_SHORT, dim=1)]
     long: Tensor = torch.linalg.vector_norm(torch.stack(stretches), dim=0)
     return long
+
+
+def _flat(rows: Tensor) -> Tensor:
+    """Flatten rows [batch, ...] to [batch, n]; a parameter without an axis has one number in each."""
+    return rows.unsqueeze(1) if rows.dim() == 1 else rows if rows.dim() == 2 else rows.flatten(1)
 
 
 def _some(rows: Tensor, weights: Tensor, start: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Matrix products that treat all rows alike, in full float32 precision whatever the process's own setting.
+"""Matrix products that treat all rows alike.
 
 A product with a matrix of weights sums over an inner axis. If its length is no multiple of a processor's vectors,
 kernels finish rows in different ways, depending on their places. Zeros up to the next multiple change no sum and leave
@@ -12,9 +12,8 @@ to four times as long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Lock
 from typing import Any
 
 import torch
@@ -138,51 +137,3 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
         return product(padded(inputs), weight.t(), bias)
     outputs = product(padded(inputs), weight.t()).narrow(-1, 0, weight.shape[0] - backwards)
     return outputs.contiguous() if bias is None else outputs + bias
-
-
-class FullPrecision:
-    """Context in which products and convolutions are computed in full float32, for as long as any thread is inside.
-
-    TF32 and bfloat16 products round a sum of clipped gradients by up to 2^-8 of itself, far beyond the mechanism's
-    allowance for rounding, and the norms that scaled them are not rounded likewise.
-
-    On a GPU, cuDNN then chooses its algorithms by their inputs' shapes alone, not by timing them, and among those that
-    add in a fixed order: else a record's gradient would have other bits from one step to the next.
-
-    A process that has set the precision by backend (`torch.backends.*.fp32_precision`) keeps full precision
-    afterwards, because its own setting cannot be read back.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside, self._cudnn = Lock(), 0, ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._chosen = "highest"
-                with suppress(RuntimeError):  # set by backend
-                    self._chosen = torch.get_float32_matmul_precision()
-                torch.set_float32_matmul_precision("highest")
-                self._cudnn.enter_context(_repeatable_cudnn())
-            self._inside += 1
-
-    def __exit__(self, *raised: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                torch.set_float32_matmul_precision(self._chosen)
-                self._cudnn.close()
-
-
-def _repeatable_cudnn() -> AbstractContextManager[object]:
-    """Return the context of cuDNN's settings, if this process uses a GPU: a CPU's build of torch is left alone."""
-    if not torch.cuda.is_initialized():
-        return nullcontext()
-    settings: AbstractContextManager[object] = torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-    )
-    return settings
-
-
-full_precision = FullPrecision()
-"""The only instance in this process: the precision is a setting of the process."""

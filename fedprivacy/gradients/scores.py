@@ -16,8 +16,9 @@ from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.indices import in_range
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.products import AlikeProducts, full_precision
+from fedprivacy.gradients.products import AlikeProducts
 from fedprivacy.gradients.selfcheck import made_up_records
+from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.threads import computing_with, one_at_a_time
 
 
@@ -56,7 +57,7 @@ class RecordScores:
             Exception: any error that model or loss raises on a record of zeros.
         """
         self.model, self._measures, self._threads, self._layout = model, measures, threads, Layout(rows)
-        with full_precision, torch.no_grad(), computing_with(threads):
+        with undisturbed, torch.no_grad(), computing_with(threads):
             probe = made_up_records(*kinds, lambda inputs, targets: loss(self._outputs(inputs), targets.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
             failed = torch.full((1, len(measures)), math.nan, dtype=torch.float64)
@@ -70,7 +71,7 @@ class RecordScores:
         All scores of a record are NaN if one of them, or its output, cannot be computed or is NaN.
         """
         inputs, targets, weights = self._layout.weighted(inputs, targets)
-        with full_precision, torch.no_grad(), computing_with(self._threads):
+        with undisturbed, torch.no_grad(), computing_with(self._threads):
             scores = self._row_by_row(inputs, targets)[0]
         if self._layout.each == 1:
             return scores

@@ -30,7 +30,8 @@ from fedprivacy.gradients.losses import Loss, gradient_of
 from fedprivacy.gradients.methods.traced import ChainStep, NotAChainError, steps_of
 from fedprivacy.gradients.operations import Linear
 from fedprivacy.gradients.parts import sizes_up_to
-from fedprivacy.gradients.products import LANES, full_precision
+from fedprivacy.gradients.products import LANES
+from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.tape import Part
 from fedprivacy.gradients.threads import computing_with
 
@@ -55,7 +56,7 @@ Indices = NDArray[np.int64]
 @contextmanager
 def alone() -> Iterator[None]:
     """Compute with one thread, without autograd, in full precision: as the stack was tried."""
-    with full_precision, torch.no_grad(), computing_with(1):
+    with undisturbed, torch.no_grad(), computing_with(1):
         yield
 
 

@@ -33,7 +33,7 @@ BLOCK = 4096  # bytes; the largest sector of a disk: what one interrupted write 
 SLOT_AT = BLOCK
 ENTRIES_AT = 2 * BLOCK
 
-_MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
+MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
 _VERSION = 2
 _HEADER = struct.Struct(">8sI")
 _IDENTITY_BYTES = {1: 0, _VERSION: 8}
@@ -144,7 +144,7 @@ def believed(file: Path, data: bytes, last: Frame = NO_ENTRY, left_out: int = 0)
 
 
 def _header() -> bytes:
-    head = _HEADER.pack(_MAGIC, _VERSION) + secrets.token_bytes(_IDENTITY_BYTES[_VERSION])
+    head = _HEADER.pack(MAGIC, _VERSION) + secrets.token_bytes(_IDENTITY_BYTES[_VERSION])
     return head + _CRC.pack(zlib.crc32(head))
 
 
@@ -161,11 +161,11 @@ def identity_in(file: Path, data: bytes) -> str:
     if len(data) < ENTRIES_AT:
         raise LogDamagedError(file, len(data), f"it ends here, before its first {ENTRIES_AT} bytes, which were whole")
     magic, version = _HEADER.unpack_from(data)
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise LogDamagedError(file, 0, "it does not begin as a guard's log does")
     if version not in _IDENTITY_BYTES:
         raise LogDamagedError(
-            file, len(_MAGIC), f"its format is version {version}, and this program knows {_VERSION}; update fedprivacy"
+            file, len(MAGIC), f"its format is version {version}, and this program knows {_VERSION}; update fedprivacy"
         )
     end = _HEADER.size + _IDENTITY_BYTES[version]
     if _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):

@@ -58,6 +58,7 @@ from fedprivacy.guard.tally import (
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import (
+    UNNAMED,
     Event,
     History,
     NeighbouringRelation,
@@ -146,7 +147,8 @@ class Guard:
             steps: number of local steps of the round, at least 1.
             run_key: key of the run's server, as any text. A run stays with the key of its first charge.
             elsewhere: this client's charges over all runs by the server's ledger, this grant included. If it counts
-                more than this file, the larger figure counts from now on, even if the grant is refused.
+                more than this file, the larger figure counts from now on, even if the grant is refused. If it counts
+                less, this is noted with the charge.
             of_questions: budget of all runs that ask, within the whole budget; None: all of it. The same filter keeps
                 it, over all charges for such runs, with or without this argument, and over steps that a server's ledger
                 counted beyond this file and that may have been questions. It does not limit runs that train.
@@ -192,7 +194,8 @@ class Guard:
                     )
                 if limit and may_be_asked < steps:
                     raise QuestionsExhaustedError(self._file, limit, event, may_be_asked, steps)
-                write(ChargeEntry(attempt, event, steps, signer, before.allowance, now()))
+                beyond = before.beyond(event, steps, elsewhere)
+                write(ChargeEntry(attempt, event, steps, signer, before.allowance, now(), beyond))
                 return
 
     @contextmanager
@@ -323,11 +326,16 @@ class Guard:
             self._write_promise(write, relation)
 
     def by_run(self) -> dict[str, dict[Event, int]]:
-        """Count the charged steps of each event by run, without corrections. Raises LogError as `sealed` does."""
+        """Count the steps of each event by run; corrections, whose runs are not known, under `UNNAMED`.
+
+        Raises LogError as `sealed` does.
+        """
+        with self._kept.transaction():
+            entries = list(self._kept.tally.entries)
         runs: dict[str, dict[Event, int]] = {}
-        for charge in self.charges():
-            run = runs.setdefault(charge.attempt.run_id, {})
-            run[charge.event] = run.get(charge.event, 0) + charge.steps
+        for entry in entries:
+            run = runs.setdefault(entry.attempt.run_id if isinstance(entry, ChargeEntry) else UNNAMED, {})
+            run[entry.event] = run.get(entry.event, 0) + entry.steps
         return runs
 
     def charges(self) -> list[ChargeEntry]:
@@ -396,6 +404,11 @@ class _Account:
     history: Mapping[Event, int]
     asked: Mapping[Event, int]
     allowance: Allowance
+
+    def beyond(self, event: Event, steps: int, elsewhere: History) -> int:
+        """Return how many steps of this account a ledger lacks that states `elsewhere` with a grant."""
+        stated = {charged: count - (steps if charged == event else 0) for charged, count in checked(elsewhere).items()}
+        return sum(max(0, own - stated.get(charged, 0)) for charged, own in self.history.items()) if stated else 0
 
     def left(self, event: Event, corrections: Sequence[CorrectionEntry]) -> int:
         """Return how many more steps of an event the budget allows, once the corrections count."""

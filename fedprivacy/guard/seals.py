@@ -31,7 +31,7 @@ from fedprivacy._support.durable import name_durably, sync_folder
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.room import Room, allocate, delete_unnamed, room_in, write_into
 from fedprivacy.guard.errors import LogDamagedError
-from fedprivacy.guard.frames import BLOCK
+from fedprivacy.guard.frames import BLOCK, MAGIC
 
 ENTRIES_ROOM = 16 * BLOCK
 """Number of bytes allocated behind a log's end for a round's entries, and those of other rounds at the same time."""
@@ -53,6 +53,18 @@ def folder_of(log: Path, identity: str) -> Path:
     if identity and not named.exists():
         return min((folder for folder in log.parent.iterdir() if folder.name.endswith(end)), default=named)
     return named
+
+
+def is_of_a_guard(path: Path) -> bool:
+    """Return whether a path is a log of charges, under whatever name, or a folder of sealed updates.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path.name.endswith(_FOLDER) or not path.is_file():
+        return path.name.endswith(_FOLDER)
+    with path.open("rb") as opened:
+        return opened.read(len(MAGIC)) == MAGIC
 
 
 def bearing_witness(log: Path, identity: str) -> dict[str, Path]:

@@ -27,7 +27,10 @@ from fedprivacy.values.unit import RECORD, Unit
 
 @dataclass(frozen=True, slots=True)
 class ChargeEntry:
-    """Steps of an event that may be executed, because they are charged; `run_key` is the server key's fingerprint."""
+    """Steps of an event that may be executed, because they are charged; `run_key` is the server key's fingerprint.
+
+    `beyond` counts the steps before it, of all events, that this log held and the ledger behind the grant did not.
+    """
 
     attempt: Attempt
     event: Event
@@ -35,6 +38,7 @@ class ChargeEntry:
     run_key: str
     allowance: Allowance
     time: str
+    beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ def encoded(entry: Entry) -> bytes:
     match entry:
         case ChargeEntry():
             fields |= {"kind": "charge", "steps": entry.steps, "run_key": entry.run_key}
+            fields |= {"beyond": entry.beyond} if entry.beyond else {}
         case CorrectionEntry():
             fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}
         case SealedEntry():
@@ -148,7 +153,8 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
     allowance = Allowance(PrivacyBudget(epsilon, fields["delta"]), fields["filter"])
     event = from_fields(fields["event"])
     if kind == "charge":
-        return ChargeEntry(attempt, event, fields["steps"], fields["run_key"], allowance, time)
+        beyond = fields.get("beyond", 0)
+        return ChargeEntry(attempt, event, fields["steps"], fields["run_key"], allowance, time, beyond)
     if kind == "correction":
         return CorrectionEntry(attempt, event, fields["client_steps"], fields["server_steps"], allowance, time)
     raise KeyError(kind)

@@ -35,7 +35,7 @@ from fedprivacy.ledger.verify import Verified, verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import as_list, from_fields, from_list
-from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD, Unit
@@ -68,7 +68,7 @@ class Certificate:
         history: every event with its `steps`, as `fedprivacy.values.event_codec` writes it.
         runs, rounds: numbers of training runs and rounds of which this ledger holds the charges.
         claimed_steps, claimed_runs: number of steps that only the client's own book had counted, entered here without
-            their rounds, and of the runs that they belong to.
+            their rounds, and of the runs that they belong to, where the client names them.
         charges: number of charges that count.
         receipts: number of charges that the client confirmed with a signed receipt.
         unanswered: number of charges without any confirmation; they count.
@@ -289,22 +289,22 @@ def _stated(
         by_rows=tuple(_by_rows(history, unit, allowance.budget.delta)),
         budgets=tuple(change._asdict() for change in changes),
         claimed_steps=sum(charge.steps for charge in claimed.values()),
-        claimed_runs=len({key.run_id for key in claimed}),
+        claimed_runs=len({key.run_id for key in claimed} - {UNNAMED}),
         shortage=why,
         risks=tuple(_risks(history, unit, allowance.budget.delta)),
         audits=tuple(_audits(sorted({key.run_id for key in trained}), audits)),
         software=software().name,
         digest=software().digest,
-        ran=tuple(_programs(_ran({key.run_id for key in charges}, verified), "runs")),
+        ran=tuple(_programs(_ran({key.run_id for key in charges} - {UNNAMED}, verified), "runs")),
         client_ran=tuple(_programs(receipts, "charges")),
         meanings=_meanings(Unit.of(unit).name if unit else RECORD.name, history, allowance),
     )
 
 
-def _unit(runs: Mapping[str, BegunRun], charges: Iterable[ChargeKey]) -> str | None:
+def _unit(runs: Mapping[str, BegunRun], charges: Collection[ChargeKey]) -> str | None:
     """Return the unit of the runs that charged; None: nothing was charged. The ledger keeps it the same for all."""
-    units = (runs[key.run_id].unit if key.run_id in runs else str(RECORD) for key in charges)
-    return next(units, None)
+    begun = (runs[key.run_id].unit for key in charges if key.run_id in runs)
+    return next(begun, str(RECORD) if charges else None)
 
 
 def _by_rows(history: History, unit: str | None, delta: float) -> Iterator[Mapping[str, Any]]:
@@ -338,7 +338,11 @@ def _meanings(unit: str, history: History, allowance: Allowance) -> dict[str, st
     """Say in a sentence each what the numbers mean that a certificate states."""
     zero_out = any(event.relation is NeighbouringRelation.ZERO_OUT for event in history)
     without = "with one that says nothing in its place" if zero_out else "without it"
-    kept = f"It was promised beforehand, over all runs; the {allowance.filter} filter grants nothing beyond it."
+    when = "It was changed, as is listed" if allowance.deliberate else "It was promised beforehand"
+    kept = (
+        f"{when}; the {allowance.filter} filter grants nothing beyond it, over all runs on this ledger. What the "
+        "client's own book counts more is charged even beyond it."
+    )
     return {
         "epsilon": f"Whatever is computed from all releases is at most e^ε times as likely "
         f"with a {unit} as {without}, but for a probability of δ; it is read by composing all "
@@ -351,7 +355,8 @@ def _meanings(unit: str, history: History, allowance: Allowance) -> dict[str, st
         "by_rows": "The epsilon of a person who has so many records in the dataset, at the same delta.",
         "risks": f"The share of the {plural(unit)} that were used which an attacker finds at most.",
         "receipts": "The charges that the client's own signature confirms; one without it counts all the same.",
-        "audits": "An attack has shown that at least so much is lost; a small number proves nothing.",
+        "audits": "An attack has shown that a training with a run's settings can lose at least so much; what is stated "
+        "beside it is for that training. A small number proves nothing.",
         "digest": "SHA-256 of the program's files: whoever has the same program computes the same digest.",
     }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -23,7 +24,7 @@ from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import ROW, as_row
-from fedprivacy.values.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, Claims, Event, History, PoissonSampledGaussian
 
 SERVER_VIEW = "server"
 """View of a charge: the server sees each client's update in every round that the client joins."""
@@ -284,6 +285,20 @@ def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: Po
         *(charges.c[name] == value for name, value in _columns(event).items()),
     )
     return int(connection.scalar(mine) or 0)
+
+
+def held_of(connection: Connection, dataset_id: str, claims: Claims) -> dict[tuple[str, PoissonSampledGaussian], int]:
+    """Return the steps that the ledger holds of each claim.
+
+    Claims of no named run are compared with all steps that no named claim covers: a ledger that knows the runs of such
+    steps holds them already.
+    """
+    named = {claim: steps_of_run(connection, dataset_id, *claim) for claim in claims if claim[0] != UNNAMED}
+    account = accounts_of(connection, [dataset_id]).get(dataset_id, NOTHING_SPENT)
+    rest: Counter[Event] = Counter(account.history)
+    for (run_id, event), held in named.items():
+        rest[event] -= min(claims[run_id, event], held)
+    return {claim: named.get(claim, rest[claim[1]]) for claim in claims}
 
 
 def balanced(connection: Connection) -> bool:

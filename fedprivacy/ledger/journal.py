@@ -170,16 +170,19 @@ def sign_head(database: Database, key: Ed25519PrivateKey, after: SignedHead | No
     return database.write(work)
 
 
+def holds(connection: Connection, known: SignedHead) -> bool:
+    """Return whether the journal holds an entry as it was signed."""
+    held = connection.scalar(select(journal.c.hash).where(journal.c.number == known.number))
+    return bool(held == known.hash)
+
+
 def check_ancestor(connection: Connection, name: str, known: SignedHead | None) -> None:
     """Refuse a ledger whose journal contradicts a signed head.
 
     Raises:
         LedgerError: the journal was rewritten since, or an older copy was restored.
     """
-    if known is None:
-        return
-    held = connection.scalar(select(journal.c.hash).where(journal.c.number == known.number))
-    if held != known.hash:
+    if known is not None and not holds(connection, known):
         raise LedgerError(
             f"ledger {name} does not hold entry {known.number} as it was signed on {known.at}: it was rewritten since, "
             "or an older copy was put back. Nothing is granted on it. 'fedprivacy ledger verify --witness' says more; "

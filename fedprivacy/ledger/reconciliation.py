@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.table import Table
 
-from fedprivacy.ledger.charges import steps_of_run
+from fedprivacy.ledger.charges import held_of
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.values.event_codec import from_fields
-from fedprivacy.values.events import Claims, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, Claims, PoissonSampledGaussian
 from fedprivacy.values.wording import run_text
 
 
@@ -28,8 +28,8 @@ def read_claims(file: Path) -> Claims:
     for number, line in enumerate(file.read_text().splitlines(), start=1):
         try:
             fields = json.loads(line)
-            if fields["kind"] == "charge":
-                claims[fields["run_id"], _event(fields["event"])] += int(fields["steps"])
+            runs = {"charge": fields["run_id"], "correction": UNNAMED}
+            claims[runs[fields["kind"]], _event(fields["event"])] += int(fields["steps"])
         except (ValueError, TypeError, KeyError) as problem:
             raise ValueError(f"line {number} of '{file}' was not written by 'fedprivacy guard export'.") from problem
     return dict(claims)
@@ -49,8 +49,8 @@ def compared(ledger: Ledger, dataset_id: str, claims: Claims) -> Table:
     for column in ("q", "sigma", "client", "ledger", "added"):
         table.add_column(column, justify="right")
     with ledger.database.reading() as connection:
-        for (run_id, event), claimed in claims.items():
-            held = steps_of_run(connection, dataset_id, run_id, event)
+        for (run_id, event), held in held_of(connection, dataset_id, claims).items():
+            claimed = claims[run_id, event]
             rates = f"{event.sampling_rate:.4g}", f"{event.noise_multiplier:.4g}"
             table.add_row(run_text(run_id), *rates, str(claimed), str(held), str(max(0, claimed - held)))
     return table

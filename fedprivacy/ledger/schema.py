@@ -86,7 +86,7 @@ charges = Table(
     Column("charge_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("entry", Integer, ForeignKey("journal.number"), nullable=False, comment="of the journal"),
     Column("dataset_id", String, ForeignKey("budgets.dataset_id"), nullable=False),
-    Column("run_id", String, nullable=False),
+    Column("run_id", String, nullable=False, comment="empty: of a run that the client cannot name"),
     Column("round", Integer, nullable=False, comment="0: a client's own figure was higher"),
     Column("attempt", Integer, nullable=False),
     Column("sampling_rate", Float, nullable=False),

@@ -58,6 +58,7 @@ class Ledger:
     """
 
     def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True) -> None:
+        self.url = url
         self.database = Database(url, patience, upgrade=upgrade)
         self.name = self.database.name
 
@@ -416,6 +417,9 @@ class Ledger:
     def reconcile(self, dataset_id: str, claims: Claims) -> int:
         """Charge the steps that a client claims beyond the ledger's count: the larger of both figures counts.
 
+        Afterwards the ledger holds at least as many steps of each run as are claimed, and of each event over all runs,
+        those of no named run included. Claiming again has no effect.
+
         Returns:
             Number of added steps.
 
@@ -428,9 +432,9 @@ class Ledger:
         def work(connection: Connection, _: bool) -> int:
             self._allowance(connection, dataset_id)
             added = 0
-            for (run_id, event), claimed in sorted(claims.items(), key=str):
-                held = charges.steps_of_run(connection, dataset_id, run_id, event)
-                if claimed > held:
+            held_of = charges.held_of(connection, dataset_id, claims)
+            for (run_id, event), held in sorted(held_of.items(), key=str):
+                if (claimed := claims[run_id, event]) > held:
                     charges.charge_difference(connection, dataset_id, run_id, event, claimed=claimed, held=held)
                     added += claimed - held
             if added:

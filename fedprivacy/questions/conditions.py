@@ -17,7 +17,7 @@ from fedprivacy.tasks.cells import Levels, TableError
 from fedprivacy.tasks.columns import Table
 
 Level = str | int | float | bool
-"""Name of a category; public. A text matches a cell with exactly this text, a number every cell with this number."""
+"""Name of a category; public. A text matches a cell with this text, a number every cell with this number."""
 
 MOST_LEVELS = 10_000
 LONGEST_LEVEL = 256
@@ -46,7 +46,8 @@ class Within:
     @property
     def words(self) -> str:
         """The condition for people."""
-        return f"{self.column} is from {self.least:g} to below {self.below:g}"
+        least, below = (repr(end).removesuffix(".0") for end in (self.least, self.below))  # no digit is left out
+        return f"{self.column} is from {least} to below {below}"
 
     def met(self, table: Table) -> NDArray[np.bool_]:
         """Return which records meet the condition; a record whose cell is no number does not."""

@@ -95,6 +95,8 @@ class Questions:
     ) -> Histogram:
         """Ask for the number of records in each of equally wide intervals.
 
+        A number on an edge counts in the interval that begins there, and one on `high` in the last interval.
+
         >>> import fedprivacy as fp
         >>> list(fp.ask.histogram("age", 0, 120, intervals=4).bins)
         ['0 to 30', '30 to 60', '60 to 90', '90 to 120']
@@ -168,7 +170,7 @@ class Questions:
 
         >>> import fedprivacy as fp
         >>> fp.ask.quantiles("age", 0, 120, at=[0.1, 0.9]).words
-        'quantile 0.1, quantile 0.9 of age'
+        'quantile 0.1, quantile 0.9 of age, to within 0.234'
         """
         return Quantiles(
             column=column,
@@ -186,9 +188,11 @@ class Questions:
     ) -> Quantiles:
         """Ask for the median of a bounded number, with an interval.
 
+        A number of points for which each whole number has an interval of its own suits whole numbers.
+
         >>> import fedprivacy as fp
-        >>> fp.ask.median("age", 0, 120).words
-        'median of age'
+        >>> fp.ask.median("age", 0, 120, points=120).words
+        'median of age, to within 1'
         """
         return Questions.quantiles(column, low, high, (0.5,), points, where=where, by=by)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedprivacy.questions.arguments import as_bounds, as_whole, check_name, settle
 from fedprivacy.questions.conditions import ChosenRecords, Level, as_levels
 from fedprivacy.questions.figures import Estimate, Noisy
-from fedprivacy.questions.lattice import STEPS, interval
-from fedprivacy.questions.question import Question, Totals
+from fedprivacy.questions.lattice import STEPS, Totals, edges, interval
+from fedprivacy.questions.question import Question
 from fedprivacy.values.unit import MOST_ROWS
 from fedprivacy.values.wording import plural
 
@@ -133,16 +133,6 @@ def standing_out(width: int) -> float:
     return math.sqrt(2.0 * math.log(1000.0 * width))
 
 
-def _told_apart(edges: Sequence[float]) -> list[str]:
-    """Write numbers as texts with as many digits as it takes to distinguish them, at least six."""
-    texts: list[str] = []
-    for digits in range(6, 18):
-        texts = [f"{edge:.{digits}g}" for edge in edges]
-        if len(set(texts)) == len(edges):
-            break
-    return texts
-
-
 @dataclass(frozen=True, kw_only=True)
 class Categories(Bins):
     """Number of records of each public level of a column, and of none of them."""
@@ -202,14 +192,22 @@ class HeavyHitters(Categories):
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Return the largest noisy counts, the largest first, as far as they stand out of the noise of all of them."""
-        threshold = self.per_count * noisy.deviation * standing_out(self.width)
-        found = sorted(super().figures(noisy)[:-1], key=lambda figure: -(figure.value or 0.0))
-        return [figure for figure in found[: self.most] if (figure.value or 0.0) > threshold]
+        error = self.per_count * noisy.deviation
+        counts = dict(zip(self.bins, (noisy.totals / STEPS).tolist()[:-1], strict=False))
+        found = sorted(counts, key=lambda name: -counts[name])
+        told_above = max([error * standing_out(self.width), *(counts[name] for name in found[self.most :])])
+        return [
+            Estimate.of(name, counts[name], error, (counts[name] - told_above) / error).within(0.0, math.inf)
+            for name in found[: self.most]
+            if counts[name] > told_above
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(Bins):
     """Number of records in each of equally wide intervals; numbers beyond the bounds count in the outer intervals.
+
+    A number on an edge counts in the interval that begins there, and one on `high` in the last interval.
 
     Attributes:
         low, high: beginning of the first interval and end of the last one.
@@ -245,8 +243,8 @@ class Histogram(Bins):
     @property
     def bins(self) -> Iterator[str]:
         """Bounds of the intervals."""
-        edges = np.linspace(self.low, self.high, self.intervals + 1).tolist()
-        return (f"{low} to {high}" for low, high in pairwise(_told_apart(edges)))
+        texts, _ = edges(self.low, self.high, self.intervals)
+        return (f"{low} to {high}" for low, high in pairwise(texts))
 
     def summed(self, rows: ChosenRecords) -> Totals:
         """Count records in each interval; a cell that is no number is in none."""

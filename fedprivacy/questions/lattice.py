@@ -6,10 +6,12 @@ another. A number too far beyond narrow bounds for a float becomes infinite mean
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
-
-from fedprivacy.questions.question import Totals
 
 STEPS = 2**20
 """Number of whole steps in a one: in a counted record, and from the middle of a bounded number to either bound.
@@ -18,6 +20,7 @@ Rounding to steps changes a mean by less than a millionth, and rounding the nois
 """
 
 Values = NDArray[np.float64]
+Totals = NDArray[np.int64]
 
 
 def centred(values: Values, low: float, high: float) -> Values:
@@ -31,8 +34,42 @@ def in_steps(values: Values, steps: int = STEPS) -> Totals:
     return np.rint(values * steps).astype(np.int64)
 
 
+@lru_cache(maxsize=32)  # bounded, because the caller chooses the bounds
+def edges(low: float, high: float, count: int) -> tuple[list[str], Values]:
+    """Divide the numbers from `low` to `high` into equally wide intervals, and write their edges as decimals.
+
+    Inner edges are the very numbers that their texts show: 0.3, not 0.30000000000000004. Where a decimal of 12 digits
+    does not divide the width equally (a third), they are rounded by at most a thousandth of it. The outer edges are the
+    bounds.
+
+    Returns:
+        The texts, and the edges, shape [count + 1]: no two are equal, as `as_bounds` keeps 4096 of them an ulp apart.
+    """
+    first, last = Fraction(repr(low)), Fraction(repr(high))
+    whole = math.lcm(first.denominator, last.denominator) * count
+    step = int((last - first) * whole) // count
+    # Whole numbers are divided once: sums of floats would miss 0.3, and zero.
+    equal = np.array([(int(first * whole) + step * place) / whole for place in range(count + 1)])
+    rounding = (high / count - low / count) / 1000.0
+    for digits in (12, *range(6, 18)):
+        texts = [f"{edge:.{digits}g}" for edge in equal.tolist()]
+        rounded = np.array(texts, np.float64)
+        rounded[0], rounded[-1] = low, high
+        if np.abs(rounded - equal).max() <= (0.0 if digits == 12 else rounding):
+            break
+    return texts, rounded
+
+
 def interval(values: Values, low: float, high: float, count: int) -> Totals:
-    """Return the number, from 0, of the equally wide interval that holds each number; NaN is left out."""
+    """Return the number, from 0, of the interval between `edges` that holds each number; NaN is left out.
+
+    An interval holds its lower edge. The first one also holds the numbers below, the last one those from `high` on.
+    """
     known = values[~np.isnan(values)]
-    places = np.floor((centred(known, low, high) + 1.0) * (count / 2.0)).astype(np.int64)
+    ends = edges(low, high, count)[1].copy()
+    ends[0], ends[-1] = -np.inf, np.inf
+    # Arithmetic finds the interval or the next one, faster than a search; the edges decide.
+    places = np.clip((known - low) / ((high - low) / count), 0.0, count - 1.0).astype(np.int64)
+    places -= known < ends[places]
+    places += known >= ends[places + 1]
     return np.minimum(places, count - 1)

@@ -19,9 +19,9 @@ import numpy as np
 
 from fedprivacy.questions.arguments import QuestionError, as_bounds, as_tuple, check_name, settle
 from fedprivacy.questions.conditions import ChosenRecords
-from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, Estimate, Noisy, estimated, ratio
-from fedprivacy.questions.lattice import STEPS, Values, centred, in_steps
-from fedprivacy.questions.question import Question, Totals
+from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, ROUNDING, Estimate, Noisy, estimated, ratio
+from fedprivacy.questions.lattice import STEPS, Totals, Values, centred, in_steps
+from fedprivacy.questions.question import Question
 
 MOST_COLUMNS = 256
 
@@ -210,11 +210,12 @@ class Sum(Mean):
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Return count and sums: each a linear function of noisy totals."""
         count, *sums = (noisy.totals / self.weights).tolist()
-        per_count, *per_sum = (noisy.deviation / weight for weight in self.weights)
         found = [self._count(noisy)]
-        for each, total, per_one in zip(self.of, sums, per_sum, strict=True):
-            error = math.hypot(each.middle * per_count, each.half * per_one)
-            found.append(Estimate.of(f"sum of {each.column}", each.middle * count + each.half * total, error))
+        for each, total, weight in zip(self.of, sums, self.weights[1:], strict=True):
+            error = noisy.deviation * math.hypot(each.middle * self.per_count, each.half / weight)
+            rounding = max(count, 0.0) * each.half * ROUNDING * STEPS / weight
+            value = each.middle * count + each.half * total
+            found.append(Estimate.of(f"sum of {each.column}", value, error, rounding=rounding))
         return found
 
 
@@ -286,6 +287,11 @@ class Covariance(_Moments):
         own, product, others = (self._place(*pair) for pair in ((one, one), (one, other), (other, other)))
         if statistic == "correlation":
             places = (0, 1 + one, 1 + other, own, others, product)
+            variances = (
+                estimated(name, _variance, noisy, (0, *each)) for each in ((1 + one, own), (1 + other, others))
+            )
+            if any((each.value or 0.0) <= ENOUGH_FOR_SQUARES * (each.error or 0.0) for each in variances):
+                return Estimate(name)  # of equal numbers there is none
             return estimated(name, _correlation, noisy, places).within(-1.0, 1.0)
         if one == other:
             found = estimated(name, _variance, noisy, (0, 1 + one, own)).within(0.0, 1.0)

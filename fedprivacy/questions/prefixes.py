@@ -9,7 +9,7 @@ from itertools import pairwise
 from fedprivacy.questions.arguments import QuestionError, as_tuple, check_name, is_writable, settle, shown
 from fedprivacy.questions.conditions import LONGEST_LEVEL, ChosenRecords
 from fedprivacy.questions.counts import OTHER, Bins, counted_with_others
-from fedprivacy.questions.question import Totals
+from fedprivacy.questions.lattice import Totals
 from fedprivacy.values.wording import plural
 
 MOST_PREFIXES = 2**15

@@ -32,14 +32,17 @@ from fedprivacy.questions.arguments import (
     settle,
 )
 from fedprivacy.questions.conditions import ChosenRecords
-from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Estimate, Noisy
-from fedprivacy.questions.lattice import interval
-from fedprivacy.questions.question import Question, Totals
+from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Estimate, Noisy, selected
+from fedprivacy.questions.lattice import Totals, edges, interval
+from fedprivacy.questions.question import Question
 
 MOST_POINTS = 4096
 MOST_QUANTILES = 99
 UNIT = 2**12
 """First coefficient of C, in whole steps."""
+
+_DEFINITIONS = 1.0
+"""Number of records by which definitions of a quantile that lies between two records differ."""
 
 _kept = lru_cache(maxsize=32)  # bounded, because the caller chooses the points and quantiles
 
@@ -72,7 +75,8 @@ class Quantiles(Question):
     Attributes:
         low, high: public bounds to which numbers beyond are moved.
         at: probabilities, each above 0 and below 1; ascending, and each once.
-        points: number of equally wide intervals in which a quantile is located; within one it is interpolated.
+        points: number of equally wide intervals in which a quantile is located; within one it is interpolated. Its 95 %
+            interval consists of whole ones, so that it is right for whole numbers, too, and other heaps.
     """
 
     kind = "quantiles"
@@ -103,6 +107,15 @@ class Quantiles(Question):
         return self.points
 
     @property
+    def precision(self) -> float:
+        """Width of an interval: where within it a quantile lies is not known, even without noise."""
+        return self.high / self.points - self.low / self.points
+
+    @property
+    def _edges(self) -> NDArray[np.float64]:
+        return edges(self.low, self.high, self.points)[1]
+
+    @property
     def squared_sensitivity(self) -> int:
         """Squared norm of a record in the first interval, whose vector is longest."""
         return int((coefficients(self.points) ** 2).sum())
@@ -114,7 +127,7 @@ class Quantiles(Question):
 
     def words_of(self, unit: str) -> str:
         """Return the question for people."""
-        return f"{', '.join(map(_name, self.at))} of {self.column}"
+        return f"{', '.join(map(_name, self.at))} of {self.column}, to within {self.precision:.3g}"
 
     def summed(self, rows: ChosenRecords) -> Totals:
         """Sum C times the number of records in each interval, in whole numbers."""
@@ -144,55 +157,53 @@ class Quantiles(Question):
     def _quantile(self, probability: float, running: NDArray[np.float64], noisy: Noisy) -> Estimate:
         """Find where the noisy distribution function crosses a probability, and where it may cross it.
 
-        F - p F_n is a linear function of the noisy totals, so the deviation of its noise is known at every half
-        interval: the confidence interval ends where F is surely below, and surely above.
+        F - p F_n is a linear function of the noisy totals, so the deviation of its noise is known at every edge: the
+        confidence interval goes from the last edge below which are surely too few records, to the first one below which
+        are surely enough. Where records lie between two edges is not known, so that the error holds the width.
         """
-        excess = _with_middles(np.concatenate([[0.0], running])) - probability * running[-1]
-        doubt = CONFIDENCE * noisy.deviation * spread(self.points, probability)
-        value, *ends = (self._crossing(_rising(excess + sign * doubt)) for sign in (0.0, 1.0, -1.0))
-        low, high = min(value, *ends), max(value, *ends)
-        return Estimate(self._named(probability), value, (high - low) / (2.0 * CONFIDENCE), low, high)
+        deviations, shared = spread(self.points, probability)
+        deviations, last = noisy.deviation * deviations, self.per_count * noisy.deviation
+        excess = np.concatenate([[0.0], running]) - probability * running[-1]
+        # A quantile is told if the last running count is large, which has noise in common with each of the others.
+        room = (running[-1] / last - ENOUGH) / shared
+        _, too_few = selected((excess + _DEFINITIONS) / deviations, room)
+        enough, _ = selected((excess - _DEFINITIONS) / deviations, room)
+        first = int(np.count_nonzero(_rising((too_few + CONFIDENCE) * deviations) < 0.0)) - 1
+        after = int(np.count_nonzero(_rising((enough - CONFIDENCE) * deviations) <= 0.0))
+        low, high = (float(self._edges[place]) for place in (max(first, 0), min(after, self.points)))
+        value = self._crossing(_rising(excess))
+        error = math.hypot(max(value - low, high - value) / CONFIDENCE, self.precision)
+        return Estimate(self._named(probability), value, error, min(low, value), max(high, value))
 
     def _crossing(self, rising: NDArray[np.float64]) -> float:
-        """Find where a rising function, known at every half interval, crosses zero (interpolated), or return a
-        bound.
-        """
-        ends = np.linspace(self.low, self.high, len(rising))
+        """Find where a rising function, known at every edge, crosses zero (interpolated), or return a bound."""
         after = int(np.searchsorted(rising, 0.0, side="left"))
         if after in (0, len(rising)):
             return self.high if after else self.low
         share = -rising[after - 1] / (rising[after] - rising[after - 1])
-        return float(ends[after - 1] + share * (ends[after] - ends[after - 1]))
+        return float(self._edges[after - 1] + share * (self._edges[after] - self._edges[after - 1]))
 
 
-def spread(count: int, probability: float) -> NDArray[np.float64]:
-    """Return the deviation of F - p F_n at every half interval, in deviations of the noise, shape [2 * count + 1].
+def spread(count: int, probability: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the deviation of F - p F_n at every edge, in deviations of the noise, and its correlation with F_n.
 
-    In the middle of an interval F is interpolated, and its noise is smaller than at either end.
+    Both have the shape [count + 1].
     """
-    own, shared, steps = _products(count)
-    squared = _with_middles(own - 2.0 * probability * shared + probability**2 * own[-1])
-    squared[1::2] -= steps / 4.0
-    return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
+    own, shared = _products(count)
+    deviations = np.sqrt(np.maximum(own - 2.0 * probability * shared + probability**2 * own[-1], 0.0))
+    return deviations, (shared - probability * own[-1]) / (deviations * math.sqrt(own[-1]))
 
 
 @_kept
-def _products(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the variance of F_j, its covariance with F_n, both for each j >= 0, and the variance of F_(j + 1) - F_j.
+def _products(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the variance of F_j and its covariance with F_n, both for each j >= 0.
 
     All are sums over the same noise y: F_j holds r_(j - i) y_i, and F_n holds r_(n - i) y_i.
     """
     r = decoder(count)
     own = np.concatenate([[0.0], np.cumsum(r**2)])
     shared = np.array([float(r[:j] @ r[count - j :]) for j in range(count + 1)])
-    return own, shared, np.cumsum(np.diff(r, prepend=0.0) ** 2)
-
-
-def _with_middles(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Insert the mean of each value and the next between them, shape [2 * values - 1]."""
-    found = np.repeat(values, 2)[:-1]
-    found[1::2] = (values[:-1] + values[1:]) / 2.0
-    return found
+    return own, shared
 
 
 def _rising(values: NDArray[np.float64]) -> NDArray[np.float64]:

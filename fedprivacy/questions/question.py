@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedprivacy.questions.arguments import QuestionError, settle
 from fedprivacy.questions.conditions import ChosenRecords, Condition, OneOf, as_conditions, groups_of, some_text
 from fedprivacy.questions.figures import Estimate, Noisy
+from fedprivacy.questions.lattice import Totals
 from fedprivacy.tasks.columns import Table
 from fedprivacy.values.unit import RECORD
-
-Totals = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

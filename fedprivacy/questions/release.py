@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose, Reader
 from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
 from fedprivacy.questions.figures import Noisy
-from fedprivacy.questions.question import Question, Totals
+from fedprivacy.questions.lattice import Totals
+from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import ROUNDED_UP, Questionnaire
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table

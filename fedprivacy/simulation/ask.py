@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedprivacy.flower import BudgetSpentError, private_client
 from fedprivacy.flower.server.ask_clients import AskResult, InTurn, ask_clients
 from fedprivacy.flower.simulated import engine as simulator
+from fedprivacy.flower.simulated.shards import check_tables
 from fedprivacy.flower.simulated.trial import try_table
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.questions.arguments import QuestionError
@@ -222,6 +223,7 @@ def _simulated(
     check_folder(plan.config.ledger)
     try:
         try_table(plan.task, plan.config, columns)
+        check_tables(plan.task, plan.config)
     except TaskError as error:
         raise ConfigError([str(error)]) from error
     own = plan.task if plan.config.task.startswith(OBJECT) else None

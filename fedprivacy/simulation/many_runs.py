@@ -18,6 +18,7 @@ from fedprivacy._support.logs import EventFormatter, LogFormat, also_about
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.records.grid import FINISHED, SweptRun
+from fedprivacy.runs.records.removal import charged_in
 from fedprivacy.simulation.simulate import prepared, run
 from fedprivacy.tasks import Task
 
@@ -61,10 +62,10 @@ def run_one(one: SweptRun, task: Task | None = None) -> str:
         if (one.folder / CHECKPOINT).exists():
             plan = prepared({"resume": str(one.folder)}, task)
         else:
-            if one.folder.exists():
-                shutil.rmtree(one.folder)  # stopped before its first round: nothing in it was charged or trained
+            if one.folder.exists() and not charged_in(one.folder):  # else it begins again beside its charges
+                shutil.rmtree(one.folder)
             plan = prepared({**one.given, "out": str(one.folder)}, task)
-        run(plan, HERE, Console(quiet=True), drawn=False)
+        run(plan, HERE, Console(emoji=False, quiet=True), drawn=False)
     except Exception as error:
         logging.getLogger("fedprivacy.sweep").exception("%s failed.", one.folder.name)
         return f"{type(error).__name__}: {error}"

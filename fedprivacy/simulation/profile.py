@@ -122,7 +122,7 @@ def _keep(recording: Recording, folder: Path, finished: int, notes: list[str]) -
     rounds = read_history(folder).rounds[finished:]
     profile = Profile.of(recording, [len(result.participants) for result in rounds], notes)
     text = io.StringIO()
-    Console(file=text, width=_WIDTH).print(profile_table(profile, whole=True))
+    Console(file=text, emoji=False, width=_WIDTH).print(profile_table(profile, whole=True))
     try:
         profile.write(recording, folder)
         with writing(folder):

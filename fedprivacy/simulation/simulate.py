@@ -23,6 +23,7 @@ from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.simulated import engine as simulator
+from fedprivacy.flower.simulated.shards import check_shards
 from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_task
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
@@ -203,6 +204,7 @@ def _try_task(plan: TrainingPlan, placement: Placement) -> None:
         clients = range(0, len(clients), max(1, len(clients) - 1))
     try:
         try_task(plan.task, config, clients)
+        check_shards(plan.task, config, clients, computed=config.privacy and not placement.ray_address)
     except TaskError as error:
         problem = ConfigError([str(error)])
         for note in getattr(error, "__notes__", []):

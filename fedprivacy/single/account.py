@@ -29,7 +29,7 @@ class Release(NamedTuple):
 
 
 Compute = Callable[[Position], Release]
-"""(position of the randomness) -> the release there."""
+"""(position of the randomness, of no other charge) -> the release there."""
 
 
 class StepAccount(Protocol):
@@ -91,6 +91,9 @@ class KeptAccount:
     A release is sealed in the file before it is returned. So a charge without a sealed release has shown nothing to
     anybody, and a process that takes over from one that died computes it under the same charge; a sealed one is
     returned again, bit for bit. If it is no longer there, the step is charged once more, and has other noise.
+
+    The position of a release is the place of its charge among all charges of the file. So no two releases of an account
+    share their noise, under one seed and in any order of trainings, and a release that is computed again has its own.
     """
 
     def __init__(self, guard: Guard, run: str) -> None:
@@ -115,12 +118,12 @@ class KeptAccount:
             try:
                 self._guard.charge(attempt, event, 1)
             except AlreadyChargedError:
-                if self._event_of(attempt) != event:
+                if self._charged(attempt)[1] != event:
                     attempt = attempt.again
                     continue
                 if (sealed := self._guard.sealed(attempt) or self._guard.adopted(attempt)) is not None:
                     return _unpacked(sealed)
-            release = compute(Position(attempt.attempt, step))
+            release = compute(Position(1, self._charged(attempt)[0]))
             try:
                 self._guard.seal(attempt, _packed(release))
             except SealError:  # it was released before, and the file no longer has it
@@ -128,8 +131,10 @@ class KeptAccount:
             else:
                 return release
 
-    def _event_of(self, attempt: Attempt) -> Event:
-        return next(charge.event for charge in self._guard.charges() if charge.attempt == attempt)
+    def _charged(self, attempt: Attempt) -> tuple[int, Event]:
+        """Return the place of a charge among all charges of the file, counted from 1, and its event."""
+        charges = enumerate(self._guard.charges(), 1)
+        return next((place, charge.event) for place, charge in charges if charge.attempt == attempt)
 
 
 def _packed(release: Release) -> bytes:

@@ -94,6 +94,7 @@ def train(
     account: str | Path | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
+    allow_null: bool = False,
 ) -> Trained:
     """Train a copy of a model with DP-SGD on records that lie in one place.
 
@@ -155,15 +156,17 @@ def train(
             last are always evaluated.
         callbacks: functions that are called after each step with its number and the epsilon so far.
         progress: whether a bar shows the steps, in the terminal or the notebook.
-        seed: seed that makes the training repeatable but gives no protection against anybody who knows it; two
-            trainings with one seed share their noise, so that their losses do not add up. None: secret randomness,
-            which is not stored.
+        seed: seed that makes the training repeatable but gives no protection against anybody who knows it; trainings
+            with one seed share their noise unless they share an account, so that their losses do not add up. None:
+            secret randomness, which is not stored.
         account: file that counts this training and others on the same records under one budget, as in
             `PrivateGradients`; None: `account.log` in the folder of the checkpoint, or, without one, none.
         checkpoint: folder in which the training is kept after each step, so that it can go on; it is made.
             Everything in it is public numbers or released gradients, and what was made of them.
         resume: whether to go on, with the same arguments, with a training that was stopped; if there is none in the
             folder, it begins. Steps that were charged are not charged again, and with a seed not a bit differs.
+        allow_null: whether more than half of the records may count for nothing, because they are null rows or have no
+            gradient. Their owner is told of such records before the first charge, in the log; most are refused.
 
     Raises:
         UnsupportedModelError: the model mixes records, or cannot be trained with DP-SGD for another reason.
@@ -172,7 +175,8 @@ def train(
         GuardError: the account cannot be used.
         ValueError: an argument is out of range, the augmentation cannot make views of such records, no noise meets the
             budget, a `Dataset` is given without a prototype, or `size_public` is set for whole numbers without a
-            statement of the null rows; or the checkpoint is of other arguments, or damaged. Nothing has been charged.
+            statement of the null rows; most records count for nothing; or the checkpoint is of other arguments, or
+            damaged. Nothing has been charged.
     """
     rates = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
     callbacks = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
@@ -210,6 +214,7 @@ def train(
         seed=seed,
         account=account,
         resume=kept["gradients"] if kept else None,
+        allow_null=allow_null,
         **plan,
     )
     optimisation = Optimisation(optimizer_of(optimizer, model, **rates), schedule, steps)

@@ -23,11 +23,13 @@ from fedprivacy.accounting import pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods.obstacle import warn_of
+from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import BudgetExhaustedError
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.settings.device import check_device, choose_device
+from fedprivacy.runs.usable import check_usable, usable_records
 from fedprivacy.single.account import KeptAccount, PassingAccount, Release, StepAccount
 from fedprivacy.single.arguments import check_numbers, check_path, check_trainable
 from fedprivacy.single.data import Records, shard_of
@@ -42,6 +44,8 @@ from fedprivacy.values.unit import RECORD, Unit, check_rows_in_a_step
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
+
+_ALLOW = "Mend them, or say allow_null=True to train on the others."
 
 
 class PrivateGradients:
@@ -103,8 +107,9 @@ class PrivateGradients:
         seed: int | None = None,
         account: str | Path | None = None,
         resume: Mapping[str, Any] | None = None,
+        allow_null: bool = False,
     ) -> None:
-        """Check all arguments on made-up records; nothing is charged, and no record is read but to find null rows.
+        """Check all arguments on made-up records; nothing is charged, and no record is used but to find null rows.
 
         Args:
             model: its layers must not mix records (no BatchNorm). `backward` sets the `grad` of its trained parameters.
@@ -118,6 +123,7 @@ class PrivateGradients:
                 trainings, under one budget; it is created if it does not exist. None: the account ends with this
                 object, and trainings on the same records add up to more than their epsilon.
             resume: what `state_dict` returned, to go on with a training of the same arguments; None: a new one begins.
+            allow_null: see `fedprivacy.train`.
 
         Raises:
             UnsupportedModelError: the model mixes records, or cannot be trained with DP-SGD for another reason.
@@ -152,7 +158,8 @@ class PrivateGradients:
         self._shown, self._own = model, deepcopy(model)
         if device is not None:
             self._own.to(device_of(device))
-        shard = shard_of(data, prototype).present().to(next(self._own.parameters()).device)
+        shard, reasons = shard_of(data, prototype)
+        shard = shard.present().to(next(self._own.parameters()).device)
         self._shard = shard.holding(shard.inputs.detach(), shard.targets.detach())  # no resize_ adds rows to these
         check_null(self._shard, relation)
         check_rows_in_a_step(self._shard.rows, rows_per_step, person_gradient)
@@ -166,8 +173,16 @@ class PrivateGradients:
         divisor = _divisor(batch_size, sampling_rate * len(self._shard) if size_public else None)
         views = None if augmentation is None else Views(augmentation, augmentation_multiplicity, kind[0])
 
+        multiplicity, summed = views.multiplicity if views else 1, person_gradient == "sum"
+        layout = Layout(self._shard.rows, multiplicity, rows_per_step, summed)
+        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), layout=layout)
+        self._engine.prepare(*kind)
+        warn_of(self._engine.method, self._engine.obstacle)
         unit = Unit("person", self._shard.rows) if self._shard.by_person else RECORD
-        self._account, self._run, self._earlier_runs = _opened(account, budget, relation, unit, state)
+        with undisturbed:
+            usable = usable_records(self._engine, self._shard, views)
+        check_usable(usable, "data", "" if allow_null else _ALLOW, unit=unit.name, reasons=reasons)
+        self._account, self._run = _opened(account, budget, relation, unit, state)
         noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
         self.steps, self.delta, self.event = (
             int(planned),
@@ -175,15 +190,8 @@ class PrivateGradients:
             replace(mechanism.event, noise_multiplier=float(noise)),
         )
         self.taken, self.clipping_norm = (state.taken, state.clipping_norm) if state else (0, float(clipping_norm))
-        self._keystream = Keystream.secret()
-        if seed is not None:
-            self._keystream = Keystream.from_seed(seed, "single", self._earlier_runs)
+        self._keystream = Keystream.secret() if seed is None else Keystream.from_seed(seed, "single")
         self._gradient = NoisyMean(replace(mechanism, event=self.event), divisor, adaptive, views)
-        multiplicity, summed = views.multiplicity if views else 1, person_gradient == "sum"
-        layout = Layout(self._shard.rows, multiplicity, rows_per_step, summed)
-        self._engine = GradientEngine(self._own, loss, CLIPPINGS[clipping](), layout=layout)
-        self._engine.prepare(*kind)
-        warn_of(self._engine.method, self._engine.obstacle)
         self._busy, self._process = threading.Lock(), os.getpid()
         handles = [p.register_post_accumulate_grad_hook(_refuse) for p in _trained_in(model).values()]
         weakref.finalize(self, _remove, handles)
@@ -211,8 +219,9 @@ class PrivateGradients:
             RuntimeError: the model's trained parameters have other names or shapes than before; or another step is
                 being taken, or another process made this object. Nothing was charged.
         """
-        with self._alone(), torch.inference_mode(False), _without_autocast():
+        with self._alone(), undisturbed:
             shown = self._trained()
+            self._engine.prepare(*self._shard.blank)
             if not self.left:
                 raise BudgetExhaustedError(
                     f"steps is {self.steps}, and all of them are taken: epsilon {self.epsilon:.4g} at delta "
@@ -233,7 +242,7 @@ class PrivateGradients:
         if not self._run:
             raise ValueError("account is open, so no other process can go on with this one; give account='a/file'.")
         noise = self.event.noise_multiplier
-        return asdict(_State(self._run, self._earlier_runs, noise, self.steps, self.taken, self.clipping_norm))
+        return asdict(_State(self._run, noise, self.steps, self.taken, self.clipping_norm))
 
     def _compute(self, position: Position) -> Release:
         with torch.no_grad():
@@ -277,7 +286,6 @@ class _State:
     """The state of a training between two steps."""
 
     run: str  # name of the training in its account
-    earlier_runs: int  # in the account, before this one
     noise_multiplier: float
     steps: int
     taken: int
@@ -287,20 +295,17 @@ class _State:
     def of(cls, resume: Mapping[str, Any]) -> _State:
         """Read what `state_dict` returned."""
         with suppress(TypeError):
-            state, (low, high) = cls(**resume), CLIPPING_NORMS
-            if (
-                state.run
-                and state.earlier_runs >= 0 <= state.taken <= state.steps
-                and low <= state.clipping_norm <= high
-            ):
+            known = {name: value for name, value in resume.items() if name != "earlier_runs"}  # of earlier versions
+            state, (low, high) = cls(**known), CLIPPING_NORMS
+            if state.run and 0 <= state.taken <= state.steps and low <= state.clipping_norm <= high:
                 return state
         raise ValueError("resume is no state of a training; give what state_dict() returned.")
 
 
 def _opened(
     account: str | Path | None, budget: PrivacyBudget, relation: NeighbouringRelation, unit: Unit, state: _State | None
-) -> tuple[StepAccount, str, int]:
-    """Open an account; return with it the name of this training there, and the number of trainings before."""
+) -> tuple[StepAccount, str]:
+    """Open an account; return with it the name of this training there."""
     if account is None:
         if state is not None:
             raise ValueError("resume is given, but account is open; give the file of the account that it began with.")
@@ -310,19 +315,14 @@ def _opened(
                 f"account is open in one of {several} processes, each of which would count its own steps alone; give "
                 "account='a/file', which counts those of all, or train in one process."
             )
-        return PassingAccount(budget), "", 0
+        return PassingAccount(budget), ""
     check_path("account", account)
     guard = Guard(Path(account).absolute(), budget, unit=unit)
     guard.check(relation)
-    runs = guard.by_run()
-    if state is None:
-        run = f"training-{secrets.token_hex(8)}"
-        return KeptAccount(guard, run), run, len(runs)
-    if state.taken and state.run not in runs:
-        raise ValueError(
-            f"resume is of '{state.run}', which {account} never charged; give the account of its beginning."
-        )
-    return KeptAccount(guard, state.run), state.run, state.earlier_runs
+    run = f"training-{secrets.token_hex(8)}" if state is None else state.run
+    if state and state.taken and run not in guard.by_run():
+        raise ValueError(f"resume is of '{run}', which {account} never charged; give the account of its beginning.")
+    return KeptAccount(guard, run), run
 
 
 def _planned(
@@ -349,13 +349,6 @@ def _planned(
 
 def _trained_in(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-@contextmanager
-def _without_autocast() -> Iterator[None]:
-    """Keep a loop's half precision away from gradients, which are clipped in the model's own."""
-    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        yield
 
 
 def _refuse(p: Tensor) -> None:

@@ -7,13 +7,17 @@ and no cell makes reading fail: an unreadable cell counts as empty.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Number
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedprivacy.values.cell_text import canonical, plain, text
 
 Read = TypeVar("Read")
 
@@ -24,6 +28,12 @@ class TableError(ValueError):
 
 Cell = Any
 """Content of a table's cell: text in CSV, possibly a number in Parquet; None or "": nothing."""
+
+
+_LEAST_INEXACT = 2.0**53
+"""Least whole number that a float64 does not tell from the next one."""
+
+_TRUTH = {"True": 1.0, "False": 0.0}
 
 
 def one_by_one(places: Iterable[Any], read: Callable[[Any], Cell]) -> list[Cell]:
@@ -39,29 +49,24 @@ def one_by_one(places: Iterable[Any], read: Callable[[Any], Cell]) -> list[Cell]
 
 
 def read_each(cells: Collection[Cell], read: Callable[[Cell], Read]) -> list[Read]:
-    """Read each cell; a plain text that many cells have is read once.
+    """Read each cell; a plain text or whole number that many cells have is read once.
 
-    Only plain text is shared: 1 and True are equal, but are read differently.
+    Nothing else is shared: 1, 1.0 and True are equal, but are read differently.
     """
-    known = {cell: read(cell) for cell in {cell for cell in cells if type(cell) is str}}
-    return [known[cell] if type(cell) is str else read(cell) for cell in cells]
-
-
-def text(cell: Cell) -> str:
-    """Return the text of a cell, stripped; "" if it is empty or has no text."""
-    try:
-        return "" if cell is None else str.strip(str(cell))
-    except Exception:
-        return ""
+    known = {cell: read(cell) for cell in {cell for cell in cells if type(cell) in (str, int)}}
+    return [known[cell] if type(cell) in (str, int) else read(cell) for cell in cells]
 
 
 def number(cell: Cell) -> float:
     """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float.
 
-    "1_0" is none: only Python's own programs write numbers so, and codes are written so, too.
+    True is 1 and False 0, as texts too. "1_0" is none: only Python's own programs write numbers so, and codes are
+    written so, too.
     """
     try:
-        return math.nan if "_" in str(cell) else float(cell)
+        value = plain(cell)
+        words = str(value).strip()
+        return _TRUTH[words] if words in _TRUTH else math.nan if "_" in words else float(value)
     except Exception:
         return math.nan
 
@@ -86,14 +91,15 @@ class Notation:
 
     decimal: str = "."
     fold_case: bool = False
-    missing: tuple[str, ...] = ()
+    missing: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
             raise TableError(f"decimal is {self.decimal!r}; give '.' or ','.")
-        if isinstance(self.missing, str) or not all(isinstance(mark, str) for mark in self.missing):
+        several = isinstance(self.missing, Iterable) and not isinstance(self.missing, str)
+        if not several or not all(isinstance(mark, str) for mark in self.missing):
             raise TableError(f"missing is {self.missing!r}; give a list of texts, for example ('?', 'NA').")
-        marks = (self.folded(mark.strip()) for mark in self.missing)
+        marks = (self.folded(canonical(mark.strip(), self.decimal)) for mark in self.missing)
         object.__setattr__(self, "missing", tuple(dict.fromkeys(mark for mark in marks if mark)))
 
     def folded(self, words: str) -> str:
@@ -101,26 +107,38 @@ class Notation:
         return str.casefold(words) if self.fold_case else words
 
     def text(self, cell: Cell) -> str:
-        """Return the text of a cell, stripped; "" if it is empty or has no text."""
-        words = text(cell)
+        """Return the text of a cell, stripped and without a program's additions; "" if it is empty or has no text."""
+        value = plain(cell)
+        words = text(value)
+        if isinstance(value, str):
+            words = canonical(words, self.decimal)
+        elif self.decimal == "," and isinstance(value, float | Decimal):
+            words = words.replace(".", ",")
         return "" if self.missing and self.folded(words) in self.missing else words
 
     def is_empty(self, cell: Cell) -> bool:
-        """Return whether a cell holds nothing: None, a blank text, or one of `missing`."""
-        return cell is None or (not self.text(cell) and (isinstance(cell, str) or bool(text(cell))))
-
-    def says_nothing(self, cell: Cell) -> bool:
-        """Return whether a cell has no text, or is NaN."""
-        return not self.text(cell) or (issubclass(type(cell), float | np.floating) and math.isnan(cell))
+        """Return whether a cell holds nothing: None, NaN, a blank text, one of `missing`, or an object without text."""
+        return not self.text(cell)
 
     def number(self, cell: Cell) -> float:
         """Return the number in a cell, text or not; maybe infinite. NaN: no number, or one too large for a float."""
         if self.missing and not self.text(cell):
             return math.nan
-        if self.decimal == "," and isinstance(cell, str):
+        if self.decimal == "," and isinstance(plain(cell), str):
             words = text(cell)
             return math.nan if "." in words else number(words.replace(",", "."))
         return number(cell)
+
+
+def listed(name: str, given: object) -> tuple[Any, ...]:
+    """Return the texts or numbers of a list, in its order.
+
+    Raises:
+        TableError: it is no list, but a text, of which each letter would be one, or a set, which has no order.
+    """
+    if isinstance(given, str | bytes | AbstractSet | Mapping) or not isinstance(given, Iterable):
+        raise TableError(f"{name} is {_shown(given)}; give a list of texts or numbers.")
+    return tuple(given)
 
 
 PLAIN = Notation()
@@ -130,8 +148,8 @@ PLAIN = Notation()
 class Levels:
     """Public levels, with the lookup of a cell.
 
-    A cell matches the level that is its exact text, without surrounding blanks: "1", "01" and "1.0" are three levels. A
-    level that was given as a number also matches every cell with that number.
+    A cell matches the level that is its text, see `fedprivacy.values.cell_text`: "1" and "01" are two levels, "1.0" is
+    "1". A level that was given as a number also matches every cell with that number.
 
     Args:
         levels: public levels.
@@ -142,7 +160,7 @@ class Levels:
     (1, 1, 1)
 
     Raises:
-        TableError: a cell could match two of the levels, or can match none of them.
+        TableError: a level is no text or number; or a cell could match two of the levels, or can match none of them.
     """
 
     def __init__(self, levels: Sequence[object], notation: Notation = PLAIN, prefix: int | None = None) -> None:
@@ -156,11 +174,13 @@ class Levels:
             words = self._words(level)
             if not words or (_is_number(level) and math.isnan(number(level))):
                 raise TableError(f"level {_shown(level)} stands for nothing, or is missing; give another, or none.")
-            values = [value for value in (number(level), number(words)) if not math.isnan(value)]  # a float32 has two
+            if not isinstance(level, str | Number | np.generic):
+                raise TableError(f"level {_shown(level)} is of type {type(level).__name__}; give texts or numbers.")
+            value = number(level) if _is_number(level) else notation.number(words)
             self._texts[words] = place
-            self._values.extend(values)
+            self._values.append(value)
             if _is_number(level):
-                self._numbers.update(dict.fromkeys(values, place))
+                self._numbers[value] = place
 
     def place(self, cell: Cell) -> int | None:
         """Return the place of a cell among the levels; None: it is none of them."""
@@ -184,11 +204,26 @@ class Levels:
 
     def codes_of_array(self, numbers: NDArray[Any]) -> NDArray[np.int64]:
         """Return the code of each number, shape [cells]: float64 or whole numbers; of equal ones, one is read."""
-        maybe = np.isin(numbers.astype(np.float64), self._values) | np.isnan(numbers)
-        different, which = np.unique(_bits(numbers[maybe]), return_inverse=True)
+        maybe = np.isin(numbers.astype(np.float64), self._values)
+        different, which = np.unique(numbers[maybe], return_inverse=True)
         codes = np.full(len(numbers), -1)
-        codes[maybe] = self.codes(different.view(numbers.dtype).tolist())[which]
+        codes[maybe] = self.codes(different.tolist())[which]
         return codes
+
+
+def check_levels_of_floats(column: str, levels: Iterable[object]) -> None:
+    """Check the levels of a column whose type is floating point: a float has lost the end of a long whole number.
+
+    Raises:
+        TableError: a level is the text of a whole number that floats do not tell from its neighbours.
+    """
+    for level in levels:
+        words = text(level).removeprefix("-") if isinstance(level, str) else ""
+        if words.isdecimal() and float(words) >= _LEAST_INEXACT:
+            raise TableError(
+                f"column '{column}' is floating point, which does not tell level {level!r} from its neighbours; write "
+                "the column as text or nullable whole numbers (pandas: Int64)."
+            )
 
 
 def _is_number(level: object) -> bool:
@@ -201,11 +236,6 @@ def _shown(level: object) -> str:
         return repr(level)
     except Exception:  # a whole number of too many digits
         return f"of type {type(level).__name__}"
-
-
-def _bits(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers with floats as their bits: 0.0 and -0.0 are equal, and have two texts."""
-    return numbers.view(np.int64) if numbers.dtype.kind == "f" else numbers
 
 
 class Beginnings:
@@ -224,7 +254,7 @@ class Beginnings:
 
     def __init__(self, prefixes: Sequence[str], whole: Sequence[str] = ()) -> None:
         self._prefixes = {prefix: place for place, prefix in enumerate(prefixes)}
-        self._whole = {words: len(prefixes) + place for place, words in enumerate(whole)}
+        self._whole = {canonical(words): len(prefixes) + place for place, words in enumerate(whole)}
         self._lengths = sorted(set(map(len, prefixes)))
 
     def code(self, words: str) -> int:

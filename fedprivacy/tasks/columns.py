@@ -15,9 +15,11 @@ from fedprivacy.tasks.cells import (
     Levels,
     Notation,
     TableError,
+    check_levels_of_floats,
     one_by_one,
     read_each,
 )
+from fedprivacy.values.cell_text import plain
 from fedprivacy.values.unit import checked_persons, first_rows
 
 SUMMARIES = ("mean", "first", "last", "least", "largest")
@@ -47,7 +49,7 @@ class Table:
     Attributes:
         columns: cells of every row, by the column's name, which is public. An array of numbers stays one; the cells
             of any other column are kept as Python objects (`tolist()`), a masked one as None.
-        persons: whose each row is; None: each row is a record by itself.
+        persons: whose each row is, as for `Shard`; None: each row is a record by itself.
         most_rows: m, public: a person's first m rows count, the others do not. It is that of the task's unit.
         summaries: how a person's rows become one number, by column: one of `SUMMARIES`; public. Without an entry it is
             the mean of those rows that hold a number, and a person's category is that of the first row that has one
@@ -58,7 +60,8 @@ class Table:
 
     Raises:
         TableError: there is no column, they differ in length, a name is no text, a column is no list of cells,
-            `persons` and `most_rows` do not belong together, or a summary is of no column or unknown.
+            `persons` and `most_rows` do not belong together or persons are floating-point numbers, or a summary is of
+            no column or unknown.
     """
 
     columns: Mapping[str, Sequence[Cell] | NDArray[Any]]
@@ -84,7 +87,7 @@ class Table:
         if len({len(column) for column in kept.values()}) > 1:
             raise TableError("the table's columns differ in length; give each one cell for every record.")
         object.__setattr__(self, "columns", kept)
-        object.__setattr__(self, "_notation", Notation(self.decimal, self.fold_case, tuple(self.missing)))
+        object.__setattr__(self, "_notation", Notation(self.decimal, self.fold_case, self.missing))
         if self.persons is not None or self.most_rows is not None:
             object.__setattr__(self, "person_of", self._persons())
         for column, summary in self.summaries.items():
@@ -97,11 +100,11 @@ class Table:
     def _persons(self) -> NDArray[np.int64]:
         """Return the number of each row's person; -1 where the person has m earlier rows."""
         try:
-            names, most_rows = checked_persons(self.persons, self.most_rows, len(self))
+            numbers, most_rows = checked_persons(self.persons, self.most_rows, len(self), self._notation.text)
         except ValueError as error:
             raise TableError(str(error)) from None
         found = np.full(len(self), -1)
-        for person, _, row in first_rows(names, most_rows)[1]:
+        for person, _, row in first_rows(numbers, most_rows)[1]:
             found[row] = person
         return found
 
@@ -130,11 +133,12 @@ class Table:
     def codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
         """Return the place of every cell among public levels, shape [records], read-only; -1 where it is none of them.
 
-        A cell matches the level that is its exact text, without surrounding blanks; a level that is given as a number
-        also matches every cell with that number.
+        A cell matches the level that is its text, without surrounding blanks; "7.0" is "7", as a float of that value
+        is. A level that is given as a number also matches every cell with that number.
 
         Raises:
-            TableError: there is no such column, or a cell could match two of the levels.
+            TableError: there is no such column, a cell could match two of the levels, or an array of floats does not
+                tell a level from its neighbours.
         """
         known = [(type(level), level) for level in levels]  # 1, 1.0 and True are equal, but not the same level
         if all(kind in (str, int, float, bool) for kind, _ in known):
@@ -143,7 +147,11 @@ class Table:
 
     def _codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
         cells, known = self._cells(column), Levels(levels, self._notation)
-        return _codes_of_array(cells, known) if isinstance(cells, np.ndarray) else known.codes(cells)
+        if not isinstance(cells, np.ndarray):
+            return known.codes(cells)
+        if cells.dtype.kind == "f":
+            check_levels_of_floats(column, levels)
+        return _codes_of_array(cells, known)
 
     def texts(self, column: str) -> list[str]:
         """Return the text of every cell, without surrounding blanks; "" where it is empty. One text for each record.
@@ -199,7 +207,7 @@ class Table:
         cells = self._cells(column)
         if isinstance(cells, np.ndarray):
             return np.asarray(np.isnan(cells) | self._marked(column))
-        return np.array(read_each(cells, self._notation.says_nothing), np.bool_)
+        return np.array(read_each(cells, self._notation.is_empty), np.bool_)
 
     def _marked(self, column: str) -> NDArray[np.bool_]:
         """Return which numbers of an array stand for nothing; of other cells that is seen when each is read."""
@@ -236,6 +244,8 @@ def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | 
         kept = np.array(column)
         kept.flags.writeable = False
         return kept
+    if column.dtype.kind in "mM":
+        return tuple(map(plain, column))
     try:
         return tuple(column.tolist())
     except Exception:  # a file may hold cells that are no text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date
 from functools import cached_property
 from typing import Protocol
 
-from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, text
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, listed
+from fedprivacy.tasks.dates import iso_day, reader_of
 from fedprivacy.tasks.unreadable import Fault, no_date, no_level, no_number
+from fedprivacy.values.cell_text import text
 
 _DAYS = {"days": 1.0, "months": 365.2425 / 12, "years": 365.2425}
 """Days of each unit: those of a mean month and year."""
@@ -84,39 +86,43 @@ class Date(Number):
     Attributes:
         since: a day, as "2000-01-01".
         unit: "days", "months" or "years"; the latter two of mean length, 30.44 and 365.24 days.
-        form: how a date is written, in the signs of Python's `strptime`, such as "%d.%m.%Y"; None: as "2000-12-31",
-            with or without a time of day.
+        form: how a date is written, in the signs of Python's `strptime`, such as "%d.%m.%Y" or "%d%b%Y"; names of
+            months are English on every host. None: as "2000-12-31", with or without a time of day.
+        pivot: latest year that a two-digit year (%y) can mean: with 2025, "24" is 2024 and "26" is 1926.
 
     Raises:
-        TableError: `since` is no day, or there is no such unit.
+        TableError: `since` is no day, there is no such unit, `form` does not name a whole date or names it twice, or
+            `pivot` does not go with it.
     """
 
     since: str = field(kw_only=True)
     unit: str = field(default="days", kw_only=True)
     form: str | None = field(default=None, kw_only=True)
+    pivot: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.unit not in _DAYS:
             raise TableError(f"unit is {self.unit!r}; give one of {', '.join(_DAYS)}.")
-        if math.isnan(_day(self.since, None)):
+        if math.isnan(_day(self.since, iso_day)):
             raise TableError(f"since is {self.since!r}; give a day, for example '2000-01-01'.")
+        _ = self._read
 
     def fault(self, cell: Cell, notation: Notation) -> Fault:
         """Explain why a cell cannot be read."""
         return no_date(cell, self.form, notation)
 
     def _value(self, cell: Cell, notation: Notation) -> float:
-        return (_day(cell, self.form) - _day(self.since, None)) / _DAYS[self.unit]
+        return (_day(cell, self._read) - _day(self.since, iso_day)) / _DAYS[self.unit]
+
+    @cached_property
+    def _read(self) -> Callable[[str], date]:
+        return iso_day if self.form is None and self.pivot is None else reader_of(self.form, self.pivot)
 
 
-def _day(cell: Cell, form: str | None) -> float:
+def _day(cell: Cell, read: Callable[[str], date]) -> float:
     """Return the number of a day; NaN: the cell is none."""
     try:
-        if isinstance(cell, date):
-            return cell.toordinal()
-        words = text(cell)
-        read = datetime.fromisoformat(words) if form is None else datetime.strptime(words, form)  # noqa: DTZ007
-        return read.toordinal()
+        return (cell if isinstance(cell, date) else read(text(cell))).toordinal()
     except Exception:
         return math.nan
 
@@ -125,8 +131,8 @@ def _day(cell: Cell, form: str | None) -> float:
 class Category:
     """A column of categories, one-hot in the order of the given levels.
 
-    A cell is the level that is its exact text; a level that is given as a number also matches that number, however it
-    is written.
+    A cell is the level that is its text ("7.0" is "7"); a level that is given as a number also matches that number,
+    however it is written.
 
     >>> import fedprivacy as fp
     >>> fp.Category(["f", "m"]).inputs("m"), fp.Category([1, 2]).inputs("1.0"), fp.Category(["10", "010"]).inputs("010")
@@ -154,11 +160,10 @@ class Category:
     other: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.levels, str | bytes) or not hasattr(self.levels, "__iter__"):
-            raise TableError(f"levels are {self.levels!r}; give a list of texts or numbers.")
-        object.__setattr__(self, "levels", tuple(self.levels))
+        object.__setattr__(self, "levels", listed("levels", self.levels))
         if self.prefix is not None:
             self._check_prefix(self.prefix)
+        _ = self._known
         if self.missing is not None and self.place(self.missing) is None:
             raise TableError(f"missing is {self.missing!r}, which is none of the levels; name it among them.")
 

@@ -356,7 +356,7 @@ def _check_complete(task: object, named: str) -> None:
 
 
 _OPTIONAL = {
-    *("augmentation", "held_out", "held_out_metrics", "person_gradient", "rows_per_step"),
+    *("allow_null", "augmentation", "held_out", "held_out_metrics", "person_gradient", "rows_per_step"),
     *("scores", "standardise", "table", "unit"),
 }
 """Optional members: a class that is not derived from `Task` gets `Task`'s instead."""

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedprivacy._support.random_state import RandomState
+from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.loader import offers_table, shard_of, table_of
 from fedprivacy.tasks.sheet import collected
@@ -116,7 +117,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
         for file, table in tables.items():
             trial = _Reader(task, file, table)
             if why := trial.unsuited():
-                untried.append(f"{why} of {file.name}")
+                untried.append(f"{why} of {file.name}{trial.refusal}")
                 continue
             for column in (place for place, name in enumerate(table.columns) if name not in trial.owners):
                 if tried and time.monotonic() > ends:  # one column is always tried
@@ -146,6 +147,7 @@ class _Reader:
 
     Attributes:
         told: whether any cell has changed anything; otherwise the task does not read this table.
+        refusal: words of a reader that refuses the table, which hold no cell; empty: none does.
         owners: columns that tell whose a row is. They say which rows are one record, and are no record's content, so
             they are not changed.
     """
@@ -154,6 +156,7 @@ class _Reader:
     file: Path
     table: _Csv | _Parquet
     told: bool = False
+    refusal: str = ""
     owners: set[str] = field(default_factory=set)
     _usual_parts: bytes | None = None
     _own: dict[tuple[int, int], bytes] = field(default_factory=dict)  # the record of a row, in shard and table
@@ -182,18 +185,26 @@ class _Reader:
                 for cell in cells:
                     if what := self._change(usual, start, row, column, cell):
                         yield cell, what
+        usual = self._read(rows)
+        for cell, other in self.table.retyped(column, middle):
+            now = self._read(other.rows, other)
+            if now is not None and usual is not None and (what := self._effect(usual, now, middle, rows)):
+                yield cell, what  # a reader may refuse a type, which is public
         large = self._with(rows, middle, column, LARGE)
         if large and self._usual_parts is not None and self._usual_parts != self._parts(large):
             yield LARGE, "what the model or the loss computes of any record changes"
 
-    def _change(self, usual: _Reading | None, rows: Sequence[Row], row: int, column: int, cell: str) -> str:
+    def _change(self, usual: _Reading | None, start: Sequence[Row], row: int, column: int, cell: str) -> str:
         """Describe the effect on other records; empty if there is none."""
-        changed = self._with(rows, row, column, cell)
+        changed = self._with(start, row, column, cell)
         if changed is None:
             return ""
         now = self._read(changed)
         if now is None or usual is None:
             return "reading fails for everybody"
+        return self._effect(usual, now, row, start)
+
+    def _effect(self, usual: _Reading, now: _Reading, row: int, rows: Sequence[Row]) -> str:
         self.told = self.told or now != usual
         for place, (before, after) in enumerate(zip(usual.records, now.records, strict=True)):
             gone = list((before - after).elements())
@@ -212,27 +223,28 @@ class _Reader:
             return None
         return [*rows[:row], changed, *rows[row + 1 :]]
 
-    def _read(self, rows: Sequence[Row]) -> _Reading | None:
-        """Read a copy of the folder with these rows in the table; None if the task fails."""
+    def _read(self, rows: Sequence[Row], written: _Csv | _Parquet | None = None) -> _Reading | None:
+        """Read a copy of the folder with these rows in the table, maybe of other types; None if the task fails."""
         with TemporaryDirectory() as made:
-            self._copy(Path(made), rows)
+            self._copy(Path(made), rows, written)
             try:
                 with collected() as sheets:
                     shard, table = self._records(Path(made))
-            except Exception:  # its text may hold values
+            except Exception as error:  # its text may hold values, but for a reader's own
+                self.refusal = f" ({str(error).rstrip('.')})" if isinstance(error, TableError) else ""
                 return None
         self.owners |= sheets.owners
         asked = Counter[bytes]() if table is None else _cells(table)
         return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 
-    def _copy(self, copy: Path, rows: Sequence[Row]) -> None:
+    def _copy(self, copy: Path, rows: Sequence[Row], written: _Csv | _Parquet | None = None) -> None:
         """Copy the table with these rows, and small files beside it, into a folder where the task may write."""
         left = MOST_BYTES
         for other in sorted(self.file.parent.iterdir()):
             if other.name != self.file.name and other.is_file() and other.stat().st_size <= left:
                 left -= other.stat().st_size
                 shutil.copyfile(other, copy / other.name)
-        self.table.write(copy / self.file.name, rows)
+        (written or self.table).write(copy / self.file.name, rows)
 
     def _records(self, copy: Path) -> tuple[Shard, Table | None]:
         source = ShardSource(folder=copy)
@@ -325,6 +337,10 @@ class _Csv(_Few):
     def cell(self, column: int, text: str) -> str:
         return text
 
+    def retyped(self, column: int, row: int) -> Iterator[tuple[str, _Csv]]:
+        """Yield nothing: a CSV file has no types."""
+        yield from ()
+
     def write(self, file: Path, rows: Sequence[Row]) -> None:
         with _opener(file)(file, "wt", newline="") as opened:
             csv.writer(opened, delimiter=self.delimiter, lineterminator="\n").writerows([self.columns, *rows])
@@ -355,6 +371,32 @@ class _Parquet(_Few):
             if kind.nullable:
                 return None
             raise ValueError("the column cannot hold it") from None
+
+    def retyped(self, column: int, row: int) -> Iterator[tuple[str, _Parquet]]:
+        """Yield the table as a data frame would write it for the sake of one cell, with the change in words."""
+        import pyarrow as pa
+
+        cells, kind = [each[column] for each in self.rows], self.schema.field(column).type
+        gap = [*cells[:row], None, *cells[row + 1 :]]
+        texts = [None if cell is None else str(cell) for cell in cells]
+        units = ("s", "ms", "us", "ns") if pa.types.is_timestamp(kind) else ()
+        for words, changed, other in (
+            ("nothing (which makes floats of its column)", gap, pa.float64() if pa.types.is_integer(kind) else kind),
+            ("nothing (and categories of its column)", gap, pa.dictionary(pa.int32(), kind)),
+            *((f"nothing (and times in {unit} of its column)", gap, pa.timestamp(unit, kind.tz)) for unit in units),
+            (
+                "a text (which makes texts of its column)",
+                [*texts[:row], CELLS["a text"], *texts[row + 1 :]],
+                pa.string(),
+            ),
+        ):
+            try:
+                if other == kind or pa.array(changed, other).to_pylist() != changed:
+                    continue
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+                continue  # no data frame could write it so
+            rows = [[*each[:column], cell, *each[column + 1 :]] for each, cell in zip(self.rows, changed, strict=True)]
+            yield words, _Parquet(self.columns, rows, self.schema.set(column, pa.field(self.columns[column], other)))
 
     def write(self, file: Path, rows: Sequence[Row]) -> None:
         import pyarrow

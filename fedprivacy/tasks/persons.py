@@ -34,12 +34,12 @@ def rows_of_persons(
         ValueError: the persons are not as many as the rows, m is out of range or open, or targets have no value that
             can mark a missing row.
     """
-    names, most_rows = checked_persons(persons, most_rows, len(inputs))
+    numbers, most_rows = checked_persons(persons, most_rows, len(inputs))
     if not targets.is_floating_point():
         if targets.dtype is torch.bool or targets.is_complex():
             raise ValueError(f"targets are {targets.dtype}; give persons' targets as whole numbers or floats.")
         targets = targets.long()
-    count, firsts = first_rows(names, most_rows, None if null is None else null.tolist())
+    count, firsts = first_rows(numbers, most_rows, None if null is None else null.tolist())
     joined = inputs.new_zeros(count, most_rows, *inputs.shape[1:])  # with copies of the first where one is missing
     aimed = targets.new_full((count, most_rows, *targets.shape[1:]), missing_target(targets))
     nobody = None if null is None else torch.ones(count, dtype=torch.bool, device=inputs.device)

@@ -17,8 +17,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from multiprocessing import parent_process
 
-from fedprivacy.tasks.cells import Cell, text
+from fedprivacy.tasks.cells import Cell
 from fedprivacy.tasks.unreadable import Fault, masked
+from fedprivacy.values.cell_text import text
 from fedprivacy.values.wording import count_text, plural
 
 log = logging.getLogger("fedprivacy.tables")
@@ -45,6 +46,11 @@ class UnreadableCells:
     cells: int
     examples: tuple[str, ...]
     remedy: str
+
+    def __str__(self) -> str:
+        like = f", like {', '.join(map(repr, self.examples))}" if any(self.examples) else ""
+        where = f"{self.column}: {count_text(self.cells, 'cell')}" if self.column else count_text(self.cells, "row")
+        return f"{where}, {self.reason}{like} → {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class Sheet:
         found += [
             f"no {self.each} can be read: stop this client and mend it; it would spend its budget on nothing"
         ] * self.hopeless
-        found += [_line(cells) for cells in self.unreadable]
+        found += map(str, self.unreadable)
         found += [
             f"{column} looks like a person's identifier, and rows are protected, not persons: see load_table(person=)"
             for column in self.identifiers
@@ -107,13 +113,7 @@ class Sheet:
         least = f"{rows} of {self.file} cannot be read and count for nothing"
         others = len(self.unreadable) - 1
         more = f"; and {count_text(others, 'other reason')}, which 'fedprivacy doctor' shows" if others > 0 else ""
-        return [f"{least}.", _line(self.unreadable[0]) + more] if self.unreadable else [f"{least}."]
-
-
-def _line(cells: UnreadableCells) -> str:
-    like = f", like {', '.join(repr(example) for example in cells.examples)}" if any(cells.examples) else ""
-    where = f"{cells.column}: {count_text(cells.cells, 'cell')}" if cells.column else count_text(cells.cells, "row")
-    return f"{where}, {cells.reason}{like} → {cells.remedy}"
+        return [f"{least}.", f"{self.unreadable[0]}{more}"] if self.unreadable else [f"{least}."]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.tasks.bundled import DirichletSplit
-from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class ByColumn:
     'by hospital: a, b'
 
     Raises:
-        TableError: a cell could match two of the levels, or can match none of them.
+        TableError: a level is no text or number; or a cell could match two of the levels, or can match none of them.
     """
 
     column: str
     levels: Sequence[object]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(self.levels))
+        object.__setattr__(self, "levels", listed("levels", self.levels))
         Levels(self.levels)
 
     @property

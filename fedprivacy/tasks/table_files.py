@@ -26,6 +26,7 @@ _OTHER_FILES = {
     b"PK\x03\x04": "is a spreadsheet or an archive; save the sheet as CSV",
     b"\xff\xfe": "is UTF-16; save it as UTF-8",
     b"\xfe\xff": "is UTF-16; save it as UTF-8",
+    b"sep=": "begins with a line for spreadsheets; delete that line",
 }
 """First bytes of files that are no CSV, with what to do."""
 
@@ -51,12 +52,14 @@ class TableFile:
         path: its place.
         columns: names of its columns.
         delimiter, encoding: those of a CSV file.
+        floating: names of the columns of floating-point numbers, by a Parquet file's types.
     """
 
     path: Path
     columns: Sequence[str]
     delimiter: str
     encoding: str
+    floating: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, path: Path, delimiter: str, encoding: str) -> TableFile:
@@ -70,12 +73,15 @@ class TableFile:
         if tuple(path.suffixes[-2:]) not in _KINDS and (path.suffix,) not in _KINDS:
             raise TableError(f"'{path}' is no table that can be read; name a .csv, .csv.gz or .parquet file.")
         if path.suffix == ".parquet":
-            return cls(path, _opened_parquet(path).schema_arrow.names, delimiter, encoding)
+            schema = _opened_parquet(path).schema_arrow
+            floating = frozenset(name for name, kind in zip(schema.names, schema.types, strict=True) if _floats(kind))
+            return cls(path, schema.names, delimiter, encoding, floating)
         _check_format(delimiter, encoding)
         file = cls(path, (), delimiter, encoding)
         with file._lines() as lines:
             columns = file._header(lines)
-        if len(columns) == 1 and (seen := next((mark for mark in _DELIMITERS if mark in columns[0]), "")):
+        others = _DELIMITERS.replace(delimiter, "")
+        if len(columns) == 1 and (seen := next((mark for mark in others if mark in columns[0]), "")):
             raise TableError(f"'{path}' has the one column '{columns[0]}'; give delimiter={seen!r}.")
         return cls(path, columns, delimiter, encoding)
 
@@ -127,12 +133,15 @@ class TableFile:
         return gzip.open(self.path, "rb") if self.path.suffix == ".gz" else self.path.open("rb")  # type: ignore[return-value]
 
     def _header(self, lines: Iterator[bytes]) -> list[str]:
-        """Read the names of the columns from the first line that is not blank."""
-        first = next((line for line in lines if line.strip()), b"")
+        """Read the names of the columns from the first line that is not blank, nor Excel's note of the delimiter."""
+        filled = (line for line in lines if line.strip())
+        first = next(filled, b"").removeprefix(codecs.BOM_UTF8)
+        if first.strip(b'"\r\n').lower() == b"sep=" + self.delimiter.encode():
+            first = next(filled, b"")
         for start, why in _OTHER_FILES.items():
             if first.startswith(start):
                 raise TableError(f"'{self.path}' {why}.")
-        header = self._cells(first.removeprefix(codecs.BOM_UTF8))
+        header = self._cells(first)
         if isinstance(header, Fault) or not first:
             raise TableError(
                 f"'{self.path}' has no header; its first line must name the columns, and end as the others do with a "
@@ -170,9 +179,20 @@ def _opened_parquet(path: Path) -> Any:
     return parquet.ParquetFile(path)
 
 
+def _floats(kind: Any) -> bool:
+    """Return whether an Arrow type holds floating-point numbers, maybe as categories."""
+    return str(kind.value_type if str(kind).startswith("dictionary") else kind) in ("halffloat", "float", "double")
+
+
 def _python_cells(column: Any) -> list[Cell]:
-    """Read cell by cell where need be: a date that Python does not have must not make the others fail."""
+    """Read cell by cell where need be: a date that Python does not have must not make the others fail.
+
+    Nanoseconds become microseconds: Arrow gives them in types of pandas, and only where that is installed.
+    """
     try:
+        column = column.dictionary_decode() if str(column.type).startswith("dictionary") else column
+        if str(column.type).startswith(("timestamp[ns", "duration[ns")):
+            column = column.cast(str(column.type).replace("[ns", "[us"), safe=False)
         return list(column.to_pylist())
     except Exception:
         return one_by_one(column, lambda cell: cell.as_py())

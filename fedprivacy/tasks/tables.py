@@ -8,6 +8,7 @@ row, and an unreadable cell an empty one. Levels, centres and scales are given, 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +19,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, read_each
+from fedprivacy.tasks.cells import (
+    PLAIN,
+    Cell,
+    Levels,
+    Notation,
+    TableError,
+    check_levels_of_floats,
+    listed,
+    read_each,
+)
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.features import Category, Feature, Number
 from fedprivacy.tasks.sheet import CellTally, Sheet, looks_like_a_person, name_owner, tell
 from fedprivacy.tasks.splits import Split, Splittable
 from fedprivacy.tasks.table_files import TableFile, TablePart
 from fedprivacy.tasks.task import Shard, ShardSource
-from fedprivacy.tasks.unreadable import LOST
+from fedprivacy.tasks.unreadable import Fault, no_identifier, of_target
+from fedprivacy.values.unit import identifier, person_numbers
+
+_ROW_NUMBERS = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
+"""Names of columns in which R and pandas keep the numbers of rows: another row more or less can change them all."""
 
 _SETTLED = 2.0
 """Seconds after its last change from which on a file is known by its time and size."""
@@ -68,16 +82,17 @@ def load_table(
         path: file whose name ends with .csv, .csv.gz or .parquet.
         target: column to predict.
         features: columns of the inputs, in this order: numbers as they are, or a reader for each: a Number, a Category
-            or a Date. None: every other column, as numbers.
+            or a Date. None: every other column, as numbers, but not row numbers (a column without a name).
         classes: values of the target, which become 0, 1, ...; None: it is a number. The target of an unreadable row
             is 0.
-        only: values by column that select rows, for example a public test set. The number of selected rows depends on
-            their content: with public shard sizes, name nothing that a private row could change.
+        only: a level, or a list of levels, by column, which selects rows, for example a public test set. The number of
+            selected rows depends on their content: with public shard sizes, name nothing that a private row could
+            change.
         split: split of a simulation, which gives each client its part of the rows; None: all rows.
         source: the argument of `Task.shard`, which names the part.
-        person: column that tells whose each row is, by its exact text; a record is then a person. A row whose cell is
-            empty or cannot be read is a person of its own, because it must not make reading fail: the guarantee holds
-            for that row by itself. None: each row is a record.
+        person: column that tells whose each row is, by its text; a record is then a person. A row without an
+            identifier (`fedprivacy.values.unit.person_numbers`) is a person of its own, because it must not make
+            reading fail: the guarantee holds for that row by itself. None: each row is a record.
         rows_per_person: m, the most rows of a person that count, public: the first m that can be read.
         decimal: sign before the decimals of a number: "." or ",".
         fold_case: whether "Yes" and "yes" are the same level, class or part of the split.
@@ -85,14 +100,15 @@ def load_table(
         delimiter, encoding: those of a CSV file. `decimal` to `encoding` are public, and the same at every client.
 
     Raises:
-        TableError: there is no such file or column, it is of another kind, or it cannot be split as asked.
+        TableError: there is no such file or column, it is of another kind, or it cannot be split as asked; or by its
+            type a column of Parquet does not tell persons or levels apart: floating-point numbers.
     """
     if (person is None) is not (rows_per_person is None):
         raise TableError(f"person is {person!r} and rows_per_person {rows_per_person!r}; give both, or neither.")
     file = TableFile.of(Path(path), delimiter, encoding)
     if not isinstance(features, Mapping):
-        others = [name for name in file.columns if name not in (target, person)]
-        features = {name: Number() for name in (others if features is None else features)}
+        others = [name for name in file.columns if name not in (target, person) and not _ROW_NUMBERS.fullmatch(name)]
+        features = {name: Number() for name in (others if features is None else listed("features", features))}
     for name, feature in features.items():
         if not hasattr(feature, "inputs"):
             kind = type(feature).__name__
@@ -103,10 +119,10 @@ def load_table(
     splits = split if source is not None and source.partition_id is not None else None
     reading = _Reading(
         file=file,
-        notation=Notation(decimal, fold_case, tuple(missing)),
+        notation=Notation(decimal, fold_case, missing),
         features=dict(features),
         target=target,
-        classes=None if classes is None else tuple(classes),
+        classes=None if classes is None else listed("classes", classes),
         only=dict(only or {}),
         person=person,
         split_by=() if splits is None else splits.reads,
@@ -154,7 +170,8 @@ def read_table(
 
     Args:
         path: file whose name ends with .csv, .csv.gz or .parquet.
-        only: values by column that select rows. The number of selected rows depends on their content.
+        only: a level, or a list of levels, by column, which selects rows. The number of selected rows depends on their
+            content.
         split: split of a simulation, the same as the shard's: each client gets the same rows of the file.
         source: the argument of `Task.table`, which names the part.
         target, classes: those of the shard, if the split uses them, as `ByDirichlet` does; otherwise not needed.
@@ -169,9 +186,9 @@ def read_table(
     splits = split if source is not None and source.partition_id is not None else None
     reading = _Reading(
         file=file,
-        notation=Notation(decimal, fold_case, tuple(missing)),
+        notation=Notation(decimal, fold_case, missing),
         target=target,
-        classes=None if classes is None else tuple(classes),
+        classes=None if classes is None else listed("classes", classes),
         only=dict(only or {}),
         person=person,
         split_by=tuple(file.columns),
@@ -182,8 +199,9 @@ def read_table(
         mine = splits.rows(rows.splittable(reading.notation), source.num_partitions or 1)[source.partition_id or 0]
         cells = {name: [column[place] for place in mine] for name, column in cells.items()}
         persons = [persons[place] for place in mine] if person else persons
+    columns = {name: np.array(cells[name], np.float64) if name in file.floating else cells[name] for name in cells}
     whose = None if rows_per_person is None or person is None else persons
-    return Table(cells, decimal, fold_case, missing, whose, rows_per_person, summaries or {})
+    return Table(columns, decimal, fold_case, missing, whose, rows_per_person, summaries or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +210,20 @@ class _Rows:
 
     Attributes:
         inputs, targets: shape [rows, ...]; inputs are NaN where a row cannot be read. Targets are empty if not named.
-        persons: whose each row is: a text, or the number of a row that is nobody else's; empty if not asked.
+        persons: whose each row is: a text, None where that is not said; empty if not asked.
         cells: cells of the columns that the split reads, or of all.
         sheet: what the owner should know.
     """
 
     inputs: NDArray[np.float32]
     targets: NDArray[Any]
-    persons: list[Hashable]
+    persons: list[str | None]
     cells: Mapping[str, list[Cell]]
     sheet: Sheet
 
     def splittable(self, notation: Notation) -> Splittable:
         """Return the rows as a split sees them."""
-        numbers: dict[Hashable, int] = {}
-        persons = [numbers.setdefault(name, len(numbers)) for name in self.persons] or range(self.sheet.rows)
+        persons = person_numbers(self.persons) or range(self.sheet.rows)
         return Splittable(self.cells, self.targets, np.array(persons, np.int64), notation)
 
 
@@ -232,6 +249,7 @@ class _Reading:
         named = [name for name in (self.target, self.person) if name is not None]
         columns = list(dict.fromkeys([*named, *self.features, *self.only, *self.split_by]))
         self.file.check(columns)
+        self._check_types()
         if self.person is not None:
             name_owner(self.person)
         collected = _Collected(self)
@@ -239,10 +257,41 @@ class _Reading:
             collected.add(part)
         return collected.rows()
 
+    def _check_types(self) -> None:
+        """Check the types of a Parquet file's columns, which are public, against what is read from them.
+
+        Raises:
+            TableError: floating-point numbers do not tell persons apart, or a level from its neighbours.
+        """
+        if self.person in self.file.floating:
+            raise TableError(
+                f"column '{self.person}' of '{self.file.path}' is floating point, which does not tell persons apart: "
+                "long numbers become the same; write it as text or nullable whole numbers (pandas: Int64)."
+            )
+        levels = {name: getattr(feature, "levels", ()) for name, feature in self.features.items()}
+        levels |= {name: _either(chosen) for name, chosen in self.only.items()}
+        if self.target is not None:
+            levels[self.target] = self.classes or ()
+        for name in self.file.floating & levels.keys():
+            check_levels_of_floats(name, levels[name])
+
     def identifiers(self) -> tuple[str, ...]:
         """Return the columns that look like a person's identifier among the first rows, if no person is declared."""
         first = next(self.file.parts(list(dict.fromkeys(self.file.columns))), None) if self.person is None else None
         return tuple(name for name, cells in first.cells.items() if looks_like_a_person(cells)) if first else ()
+
+
+def _either(chosen: object) -> list[object]:
+    """Return the levels that select rows: one, or each of a list."""
+    return chosen if isinstance(chosen, list) and chosen else [chosen]
+
+
+def _levels(column: str, chosen: object, notation: Notation) -> Levels:
+    """Return the lookup of the levels that select rows."""
+    try:
+        return Levels(_either(chosen), notation)
+    except TableError as error:
+        raise TableError(f"only is {chosen!r} for '{column}': {error}") from None
 
 
 class _Class(Category):
@@ -253,17 +302,29 @@ class _Class(Category):
         place = self.place(cell, notation)
         return [math.nan if place is None else float(place)]
 
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell names no class."""
+        return of_target(super().fault(cell, notation))
+
+
+class _Figure(Number):
+    """Reader of a target that is a number."""
+
+    def fault(self, cell: Cell, notation: Notation) -> Fault:
+        """Explain why a cell holds no number."""
+        return of_target(super().fault(cell, notation))
+
 
 class _Collected:
     """The rows read so far."""
 
     def __init__(self, reading: _Reading) -> None:
         self._reading, self._tally = reading, CellTally()
-        self._chosen = [(name, Levels([value], reading.notation)) for name, value in reading.only.items()]
-        self._label: Feature = Number() if reading.classes is None else _Class(reading.classes)
+        self._chosen = [(name, _levels(name, value, reading.notation)) for name, value in reading.only.items()]
+        self._label: Feature = _Figure() if reading.classes is None else _Class(reading.classes)
         self._inputs: list[NDArray[np.float32]] = []
         self._labels: list[NDArray[np.float64]] = []
-        self._persons: list[Hashable] = []
+        self._persons: list[str | None] = []
         self._cells: dict[str, list[Cell]] = {name: [] for name in reading.split_by}
         self._texts: dict[str, str] = {}
         self._count = 0
@@ -289,7 +350,11 @@ class _Collected:
         inputs[np.isnan(inputs).any(1)] = np.nan
         self._inputs.append(inputs)
         if reading.person is not None:
-            self._persons += [self._whose(cell, self._count + row) for row, cell in enumerate(cells[reading.person])]
+            whose = read_each(cells[reading.person], lambda cell: identifier(reading.notation.text(cell)))
+            for cell, name in zip(cells[reading.person], whose, strict=True):
+                if doubt := no_identifier(cell, name):
+                    self._tally.add(reading.person, doubt, cell)
+            self._persons += whose
         for name, kept in self._cells.items():
             kept += [self._texts.setdefault(cell, cell) if type(cell) is str else cell for cell in cells[name]]
         self._count += len(chosen)
@@ -312,7 +377,7 @@ class _Collected:
             rows=self._count,
             readable=int(readable.sum()),
             person=self._reading.person,
-            persons=None if self._reading.person is None else len(set(self._persons)),
+            persons=None if self._reading.person is None else 1 + max(person_numbers(self._persons), default=-1),
             classes=dict(zip(map(str, classes), map(int, counts), strict=False)),
             unreadable=self._tally.unreadable(),
             identifiers=self._reading.identifiers(),
@@ -322,7 +387,7 @@ class _Collected:
         """Return the numbers of the rows that are asked for."""
         chosen = np.ones(len(next(iter(part.cells.values()))), np.bool_)
         for name, known in self._chosen:
-            chosen &= known.codes(part.cells[name]) == 0
+            chosen &= known.codes(part.cells[name]) >= 0
         return [int(row) for row in np.flatnonzero(chosen)] if self._chosen else range(len(chosen))
 
     def _read(
@@ -340,11 +405,6 @@ class _Collected:
         for cell, fault in zip(lost, read_each(lost, lambda cell: feature.fault(cell, notation)), strict=True):
             self._tally.add(name, fault, cell)
         return values
-
-    def _whose(self, cell: Cell, row: int) -> Hashable:
-        """Return a row's person; its own number where that is not said, or was lost with the encoding."""
-        words = self._reading.notation.text(cell)
-        return words if words and LOST not in words else row
 
 
 _READ: list[tuple[Hashable, _Rows]] = []

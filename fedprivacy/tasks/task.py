@@ -133,12 +133,14 @@ class Shard:
                 numbers have no NaN: with public shard sizes a task must state the null rows. If the model itself
                 handles NaN, state `null`, too: then NaN is a value like any other. Null rows of a person are left out;
                 a person without another row is a null record.
-            persons: whose each row is, one name or number for each; None: each row is a record of its own.
+            persons: whose each row is, one text or whole number for each; a row without one (None, NaN, "") is a person
+                by itself. None: each row is a record of its own.
             most_rows: m, the most rows of a person that count, public: the first m, in the order given.
 
         Raises:
             TypeError: one of them is no tensor, or `null` is not a tensor of bool.
-            ValueError: their lengths differ; or only one of `persons` and `most_rows` is given.
+            ValueError: their lengths differ; only one of `persons` and `most_rows` is given; or a person is a
+                floating-point number.
         """
         for name, rows in (("inputs", inputs), ("targets", targets)):
             if not isinstance(rows, Tensor):
@@ -323,6 +325,9 @@ class Task(Protocol):
             order, are moved to their bounds, and standardised by its private answer. Where shard sizes are private, the
             answer's count of a client's records weighs its updates. None: inputs stay as they are.
         augmentation: random views of the model's inputs, for runs with an augmentation multiplicity. None: none.
+        allow_null: whether more than half of the records may count for nothing, because they are null rows or have no
+            gradient; otherwise a simulation, the doctor and `deploy check` refuse them. A deployed client never does:
+            its answers must not depend on what its records hold.
     """
 
     name: str = ""
@@ -336,6 +341,7 @@ class Task(Protocol):
     person_gradient: str = "mean"
     standardise: Any = None
     augmentation: Augmentation | None = None
+    allow_null: bool = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

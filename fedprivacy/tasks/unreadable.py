@@ -11,13 +11,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedprivacy.tasks.cells import Cell, Notation, number, text
+from fedprivacy.tasks.cells import Cell, Notation, number
+from fedprivacy.values.cell_text import LOST, text
 
 MARKS = frozenset({"?", "-", "--", ".", "na", "n/a", "n.a.", "nan", "null", "none", "nd", "unknown", "missing", "k.a."})
 """Texts that programs and people write for nothing, in small letters."""
-
-LOST = "\N{REPLACEMENT CHARACTER}"
-"""Character in the place of bytes that are none of the file's encoding."""
 
 _LONGEST_CODE = 40
 """Most characters of a text with blanks that is not yet taken for free text."""
@@ -30,12 +28,27 @@ class Fault(NamedTuple):
     remedy: str
 
 
-BROKEN = Fault("a row with more or fewer cells than columns", "see the delimiter, and quote cells that hold it")
+BROKEN = Fault(
+    "a row with more or fewer cells than columns", "see the delimiter, also at line ends, and quote cells that hold it"
+)
 OPEN_QUOTE = Fault(
     "a line whose quotes are not closed",
     "a record is a line: a line break in a cell would let one record swallow others; write the cell without it",
 )
 
+_WITHOUT = "write the target, or leave the row out of the file"
+_OF_TARGET = {
+    "empty": _WITHOUT,
+    "a mark for nothing": _WITHOUT,
+    "none of the levels": "name it in classes=[...]",
+    "no number": "classes=[...], if these are classes",
+    "a number that is too large": "write it in a larger unit",
+}
+"""Remedies by reason for a target, which has no reader of its own."""
+
+_NAMELESS = Fault("no identifier", "each such row is a person by itself, whoever's it is")
+_ROUNDED = Fault("an identifier in powers of ten", "it may have lost digits, and be several persons'; export texts")
+_POWERS_OF_TEN = re.compile(r"[0-9](\.[0-9]+[eE]\+?|[eE]\+)[0-9]+")
 
 _DECIMALS = {
     ".": [(re.compile(r"[+-]?\d*,\d+"), Fault("a number with a decimal comma", 'decimal=","'))],
@@ -72,6 +85,18 @@ def _masked(character: str) -> str:
     if character.isalpha():
         return "X" if character.isupper() else "x"
     return character if character.isprintable() else " "
+
+
+def no_identifier(cell: Cell, name: str | None) -> Fault | None:
+    """Explain a cell that tells no person, or may tell several; None: neither."""
+    if name is None:
+        return _NAMELESS
+    return _ROUNDED if type(cell) is str and _POWERS_OF_TEN.fullmatch(cell.strip()) else None
+
+
+def of_target(fault: Fault) -> Fault:
+    """Return a fault with what helps if the column is the target."""
+    return fault._replace(remedy=_OF_TARGET.get(fault.reason, fault.remedy))
 
 
 def no_number(cell: Cell, notation: Notation) -> Fault:

@@ -21,6 +21,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.parts import WHOLE
 from fedprivacy.gradients.selfcheck import made_up_records
+from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.threads import computing_with
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.tasks.augmentation import Augmentation
@@ -58,7 +59,7 @@ class Views:
             AugmentationError: it fails; or its views have another shape or type, or depend on other records.
         """
         self.multiplicity, self._augmentation = multiplicity, augmentation
-        with torch.no_grad(), computing_with(1):
+        with undisturbed, torch.no_grad(), computing_with(1):
             probe = self._tried(inputs, torch.empty(0, augmentation.draws, device=inputs.device))
             largest = _MOST_ROWS
             while largest > WHOLE and largest * probe[0][0].numel() > _MOST_NUMBERS:
@@ -107,7 +108,7 @@ class Views:
         own = records if rows == 1 else records.flatten(0, 1)
         inputs = own.repeat_interleave(self.multiplicity, 0)
         chances = self._chances(sample, rows, keystream, position).to(inputs.device)
-        with torch.no_grad(), computing_with(1):
+        with undisturbed, torch.no_grad(), computing_with(1):
             views, made = self._row_by_row(inputs, chances)
         failed = ~made.to(inputs.device)
         views[failed] = inputs[failed]

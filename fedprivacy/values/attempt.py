@@ -9,6 +9,11 @@ QUESTIONS = "questions-"
 """Prefix of the names of runs that ask questions, and of no others: a client keeps a separate budget for them."""
 
 
+def asking_for(run_id: str) -> str:
+    """Return the prefix of the names of runs that ask a run's own question, before its first round."""
+    return f"{QUESTIONS}{run_id}-"
+
+
 class Attempt(NamedTuple):
     """The unit that a client is charged for once, by the names that the server gives; strategy, ledger and guard use
     it.

@@ -319,6 +319,9 @@ def is_unsampled_gaussian(event: Event) -> TypeGuard[PoissonSampledGaussian]:
 
 Claims = Mapping[tuple[str, PoissonSampledGaussian], int]  # number of steps by run and event, as somebody states it
 
+UNNAMED = ""
+"""Run of steps whose own run is not known, in claims and in a ledger. No run has this name."""
+
 
 def _check_poisson_sampled(
     event: PoissonSampledGaussian | RowSampledGaussian | PoissonSampledLaplace, remedy: str

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedprivacy.values.cell_text import LOST, canonical, plain, text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,6 +21,14 @@ MOST_ROWS = 1024
 
 PERSON_GRADIENTS = "mean", "sum"
 """Names of the gradients that a person can have: the mean of the rows' gradients, or their sum over m."""
+
+NAMELESS = frozenset({"nan", "NaN", "NaT", "None", "<NA>", "NA", "#N/A", "NULL", "null", "\\N", "?", "."})
+"""Texts that pandas, R, SQL, SAS and spreadsheets write for nothing: no identifier."""
+
+FLOATING = (
+    "persons are floating-point numbers, as pandas makes of whole numbers where one is missing: long ones become the "
+    "same; give whole numbers or texts, for example frame['patient'].astype('Int64')."
+)
 
 _LONGEST_NAME = 40
 
@@ -102,17 +116,25 @@ def check_rows_in_a_step(rows: int, per_step: object, gradient: object) -> None:
 
 
 def checked_persons(
-    persons: Sequence[Hashable] | NDArray[Any] | Tensor | None, most_rows: int | None, rows: int
-) -> tuple[Sequence[Hashable], int]:
+    persons: Sequence[Hashable] | NDArray[Any] | Tensor | None,
+    most_rows: int | None,
+    rows: int,
+    text_of: Callable[[Any], str] | None = None,
+) -> tuple[list[int], int]:
     """Check whose each row is, and m.
 
     Args:
-        persons: whose each row is: a list, an array or a tensor.
+        persons: whose each row is: a list, an array or a tensor; see `person_numbers`.
         most_rows: m.
         rows: number of rows.
+        text_of: text of an identifier, "" for none; None: as it stands.
+
+    Returns:
+        The number of each row's person, and m.
 
     Raises:
-        ValueError: one of the two is open, the persons are not as many as the rows, or m is out of range.
+        ValueError: one of the two is open, the persons are not as many as the rows, m is out of range, or an identifier
+            is a floating-point number.
     """
     if persons is None or most_rows is None:
         raise ValueError("persons and most_rows belong together; give both, or neither.")
@@ -121,16 +143,67 @@ def checked_persons(
     names: Sequence[Hashable] = persons if isinstance(persons, Sequence) else persons.tolist()
     if len(names) != rows:
         raise ValueError(f"there are {rows} rows, and persons are {len(names)}; give one for each row.")
-    return names, most_rows
+    if rows and "float" in str(getattr(persons, "dtype", "")).lower():
+        raise ValueError(FLOATING)
+    return person_numbers(names, text_of), most_rows
+
+
+def person_numbers(names: Iterable[Hashable], text_of: Callable[[Any], str] | None = None) -> list[int]:
+    """Return the number of each row's person; persons are numbered in the order of their first row.
+
+    Two rows are one person's if their identifiers have one text, whatever types they have: 7 is "7". A row without an
+    identifier is a person by itself: None, NaN, NaT, pandas' NA, a blank text, one that programs write for these
+    (`NAMELESS`), or one with bytes that were lost. A tuple is one if each part is, such as of hospital and patient.
+
+    >>> person_numbers(["a", 7, None, "7", None, "a"])
+    [0, 1, 2, 1, 3, 0]
+
+    Raises:
+        ValueError: an identifier is a floating-point number, or cannot be one.
+    """
+    seen: dict[str | int, int] = {}  # as given: most rows are of a person who was seen before
+    known: dict[Hashable, int] = {}
+    numbers, count = list[int](), 0
+    for name in names:
+        quick = name if isinstance(name, str | int) and type(name) in (str, int) else None
+        number = None if quick is None else seen.get(quick)
+        if number is None:
+            whose = _identifier(name, text_of or (lambda value: canonical(text(value))))
+            number = count if whose is None else known.setdefault(whose, count)
+            count += number == count
+            if quick is not None and whose is not None:
+                seen[quick] = number
+        numbers.append(number)
+    return numbers
+
+
+def identifier(words: str) -> str | None:
+    """Return the identifier that a text is; None: it is none."""
+    return None if not words or words in NAMELESS or LOST in words else words
+
+
+def _identifier(name: Hashable, text_of: Callable[[Any], str]) -> Hashable:
+    """Return the identifier of a person; None: it is not said."""
+    if isinstance(name, tuple):
+        parts = [_identifier(part, text_of) for part in name]
+        return None if None in parts else tuple(parts)
+    value = plain(name)
+    if isinstance(value, float | np.floating):
+        raise ValueError(FLOATING)
+    if value is None or isinstance(value, str | int | Decimal | date):
+        return identifier(text_of(value))
+    if not isinstance(value, Hashable):
+        raise ValueError(f"persons hold a {type(value).__name__}; give a text or a whole number for each row.")
+    return value
 
 
 def first_rows(
-    names: Sequence[Hashable], most_rows: int, unreadable: Sequence[bool] | None = None
+    numbers: Sequence[int], most_rows: int, unreadable: Sequence[bool] | None = None
 ) -> tuple[int, list[tuple[int, int, int]]]:
     """Find each person's first readable rows, of whom those count alone.
 
     Args:
-        names: whose each row is.
+        numbers: number of each row's person, see `person_numbers`.
         most_rows: m.
         unreadable: which rows do not count, one for each; None: none.
 
@@ -138,11 +211,9 @@ def first_rows(
         The number of persons, and (person, place, row) of each row that counts. Persons are numbered in the order of
         their first row, and places from 0 to m - 1.
     """
-    numbers: dict[Hashable, int] = {}
     counts: list[int] = []
     found = []
-    for row, name in enumerate(names):
-        person = numbers.setdefault(name, len(counts))
+    for row, person in enumerate(numbers):
         if person == len(counts):
             counts.append(0)
         if counts[person] < most_rows and not (unreadable and unreadable[row]):

@@ -16,10 +16,23 @@ from typing import Any
 import numpy as np
 
 from fedprivacy.values.attempt import QUESTIONS
+from fedprivacy.values.events import UNNAMED
 from fedprivacy.values.unit import RECORD
 
 NO_PRIVACY = "no privacy"
 """Text that replaces an epsilon for a run without clipping and noise: nothing bounds what it reveals."""
+
+OUT_OF_SCOPE = (
+    "Out of scope: a client that lies, timing on the client's host, and a server that tampers with the code that "
+    "clients run."
+)
+"""Limits of every guarantee, as reports, dossiers and the threat model state them."""
+
+TRUSTED = "Trusted with records are the hosts that hold them, with the program that their owners installed there."
+"""Trust on which every epsilon rests; the same."""
+
+TAMPERED_CODE = "A guard limits the cost of tampered grants, not of tampered code."
+"""Limit of what a client's own book can do; the same."""
 
 
 def reading_text(budget: float) -> str:
@@ -223,7 +236,11 @@ def run_text(run_id: str) -> str:
 
     >>> run_text("0f8c2b7e11d34c06"), run_text("questions-0f8c2b7e11d34c06")
     ('0f8c2b7e', 'questions-0f8c2b7e')
+    >>> run_text(UNNAMED)
+    'not named'
     """
+    if run_id == UNNAMED:
+        return "not named"
     asking = QUESTIONS if run_id.startswith(QUESTIONS) else ""
     return asking + run_id.removeprefix(asking)[:8]
 

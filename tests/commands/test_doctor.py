@@ -132,7 +132,7 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
 def test_json_has_every_fact(doctor):
     found = report(doctor, *NET, "--fix", code=1)
     facts = {"sound", "problems", "ran", "method", "obstacle", "refused", "trained", "frozen"}
-    assert found.keys() == facts | {"model", "fixed", "cells", "null_rows", "sheets"}
+    assert found.keys() == facts | {"model", "fixed", "cells", "null_rows", "sheets", "usable"}
     assert found["fixed"].keys() == facts | {"import", "place", "line", "replaced"}
     assert found["problems"][0] == {
         "layer": "features.1",
@@ -220,10 +220,30 @@ def test_a_reader_that_lets_one_cell_change_other_records_is_found_with_the_colu
 
 def test_the_owner_is_told_which_cells_cannot_be_read(tables, tmp_path):
     (tmp_path / "people.csv").write_text("age,ill\n" + "".join(f'"{40 + n},5",{n % 2}\n' for n in range(30)))
-    (sheet,) = report(tables, "tables.py:Careful", code=0)["sheets"]
+    (sheet,) = report(tables, "tables.py:Careful", code=1)["sheets"]
     assert (sheet["rows"], sheet["readable"]) == (30, 0) and sheet["unreadable"][0]["remedy"] == 'decimal=","'
-    printed, _ = tables("tables.py:Careful", code=0)
+    printed, _ = tables("tables.py:Careful", code=1)
     assert "for you alone" in printed and "30 cells, a number with a decimal comma, like '99,9'" in printed
+
+
+@pytest.mark.parametrize(("wrong", "sound"), [(0, True), (3, True), (4, False)])
+def test_records_that_count_for_nothing_are_counted_and_most_are_a_problem_unless_the_task_allows_it(
+    tables, tmp_path, wrong, sound
+):
+    cells = f'"{"5" * wrong}{"1" * (7 - wrong)}"'  # of two classes, 5 is none
+    (tmp_path / "own.py").write_text(f"""{TABLES}
+class Own(Words):
+    def shard(self, source):
+        return fp.Shard(torch.ones(7, 2).long(), torch.tensor([int(n) for n in {cells}]), null=False)
+class Allowed(Own):
+    allow_null = True
+""")
+    found = report(tables, "own.py:Own", code=0 if sound else 1)
+    assert (found["sound"], found["usable"]) == (sound, {"records": 7, "null": 0, "tried": 7, "failing": wrong})
+    printed, _ = tables("own.py:Own", code=0 if sound else 1)
+    assert (f"{wrong} of 7 records that were tried have no gradient" in printed) is (wrong > 0)
+    assert ("set allow_null = True in the task" in printed) is not sound
+    assert report(tables, "own.py:Allowed", code=0)["sound"]
 
 
 def test_whole_numbers_must_say_which_rows_are_null(tables):

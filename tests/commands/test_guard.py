@@ -4,15 +4,20 @@ import json
 import math
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy.accounting import AdaptiveFilter, pld
+from fedprivacy.commands.app import app
 from fedprivacy.guard import Guard
+from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.ledger.certificate import certify
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.event_codec import from_fields
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
 from tests.commands.running import fedprivacy
+from tests.terminal import CliRunner
 
 EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
 OTHER = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
@@ -115,3 +120,90 @@ def test_a_budget_without_a_bound_and_an_epsilon_without_one_are_null_in_json(tm
     assert (shown["epsilon"], shown["budget"]["epsilon"]) == (None, None)
     assert shown["notes"] == "no finite epsilon is known"
     assert "No budget was set." in typed("show", tmp_path / "x.log")
+
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+SIGNER = KEY.public_key().public_bytes_raw().hex()
+
+
+def comparing(*arguments):
+    return CliRunner().invoke(app, ["guard", "compare", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def compared(file, tmp_path):
+    """Compare the guard with a certificate of a ledger that was told so many steps of each event."""
+
+    def compare(told, *arguments):
+        ledger = Ledger(f"sqlite:///{tmp_path / str(len(list(tmp_path.iterdir())))}.db")
+        ledger.open_budgets({"a": Allowance(BUDGET, "adaptive")})
+        ledger.reconcile("a", {("run", event): steps for event, steps in told.items()})
+        certificate = tmp_path / "a.json"
+        (stated,) = certify(ledger, ["a"], SIGNER)
+        certificate.write_text(stated.signed_with(KEY))
+        return comparing(certificate, file, *arguments)
+
+    return compare
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "more", "words"),
+    [
+        (HISTORY, 0, 0, "Your guard and this certificate hold the same, epsilon 1.10"),
+        ({EVENT: 3, OTHER: 4}, 1, 6, "Your guard holds 6 steps more"),
+        ({EVENT: 9}, 1, 4, "Your guard holds 4 steps more"),
+        ({EVENT: 9, OTHER: 7}, 0, 0, "This certificate holds 3 steps more"),
+        ({EVENT: 8, OTHER: 30}, 1, 1, "and 26 fewer of other mechanisms."),
+        ({}, 1, 13, "than this certificate (0.00)"),
+    ],
+)
+def test_a_certificate_is_compared_with_the_guard(file, compared, told, code, more, words):
+    before = file.read_bytes()
+    done = compared(told)
+    assert (done.exit_code, done.stderr) == (code, "")
+    said = " ".join(done.stdout.split())
+    assert words in said
+    assert ("type" in said and "ledger reconcile" in said) is bool(code)
+    as_json = json.loads(compared(told, "--json").stdout)
+    assert as_json["guard"] == {"epsilon": pld.epsilon(HISTORY, BUDGET.delta), "unit": "record"}
+    assert (as_json["more"], as_json["since"]) == (more, 0)
+    assert as_json["certificate"]["epsilon"] == pld.epsilon(told, BUDGET.delta)
+    assert {from_fields(row["event"]): row["certificate"] for row in as_json["events"] if row["certificate"]} == told
+    assert {from_fields(row["event"]): row["guard"] for row in as_json["events"]} == dict.fromkeys(told, 0) | HISTORY
+    assert file.read_bytes() == before
+
+
+def test_steps_that_came_after_a_certificate_are_told_from_steps_that_it_lacks(file, compared, monkeypatch):
+    monkeypatch.setattr("fedprivacy.guard.guard.now", lambda: "2099-01-01T00:00:00+00:00")
+    Guard(file, BUDGET).charge(Attempt("later", 1), OTHER, 2)
+    done = compared(HISTORY)
+    assert done.exit_code == 1
+    assert "2 steps of them came after it was issued: ask for a newer one." in " ".join(done.stdout.split())
+    assert "reconcile" not in done.stdout
+    assert "reconcile" in compared({EVENT: 9}).stdout
+
+
+def test_a_certificate_for_another_unit_of_privacy_is_not_the_same(tmp_path):
+    ledger, own = Ledger(f"sqlite:///{tmp_path}/ledger.db"), tmp_path / "guard.log"
+    ledger.open_run("run", "a", "own folders")
+    ledger.open_budgets({"a": Allowance(BUDGET, "adaptive")})
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 2}, lambda *_: 2)
+    Guard(own, BUDGET, unit=Unit("patient", 8)).charge(Attempt("run", 1), EVENT, 2)
+    (tmp_path / "a.json").write_text(certify(ledger, ["a"], SIGNER)[0].signed_with(KEY))
+    done = comparing(tmp_path / "a.json", own)
+    assert done.exit_code == 1
+    assert "Its unit of privacy is record, and your guard's is patient (at most 8 rows)" in " ".join(
+        done.stdout.split()
+    )
+
+
+def test_no_guard_is_compared_with_a_certificate_that_is_not_genuine_or_of_another_signer(compared, tmp_path):
+    assert compared(HISTORY, "--signer", SIGNER).exit_code == 0
+    done = compared(HISTORY, "--signer", "00" * 32)
+    assert done.exit_code == 1 and "which is none of those named" in done.stderr and not done.stdout
+    text = (tmp_path / "a.json").read_text()
+    (tmp_path / "changed.json").write_text(text.replace('"steps": 9', '"steps": 13'))
+    done = comparing(tmp_path / "changed.json", tmp_path / "guard.log")
+    assert done.exit_code == 1 and "it was changed" in done.stderr
+    done = comparing(tmp_path / "none.json", tmp_path / "guard.log")
+    assert done.exit_code == 2 and "there is no file" in done.stderr

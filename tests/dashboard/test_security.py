@@ -1,10 +1,12 @@
 """The door of a dashboard, and what browsers may do with its pages."""
 
 import pytest
+from starlette.responses import Response
 
 from fedprivacy.dashboard.security import (
     COOKIE,
     SHORTEST_TOKEN,
+    Door,
     TokenError,
     checked_token,
     is_loopback,
@@ -89,6 +91,14 @@ def test_a_page_runs_its_own_scripts_alone_and_stands_in_no_other_s_frame(ask, l
         assert headers["Referrer-Policy"] == "no-referrer"
         assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"
         assert headers["Permissions-Policy"] == "camera=(), geolocation=(), microphone=()"
+        assert headers["Cache-Control"] == ("no-cache" if path.startswith("/static/") else "no-store")
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_where_there_is_tls_the_cookie_is_sent_over_nothing_else(secure):
+    Door(TOKEN, secure=secure).remember(answer := Response())
+    said = [part.strip().lower() for part in answer.headers["set-cookie"].split(";")]
+    assert {"httponly", "samesite=strict"} <= set(said) and ("secure" in said) == secure
 
 
 def test_no_file_beside_the_page_is_served(ask):

@@ -4,6 +4,7 @@
 what was said. Every fault is followed by a run that must complete, and by a look into all three books.
 """
 
+import itertools
 import os
 import shutil
 import sqlite3
@@ -24,11 +25,11 @@ from fedprivacy.deploy.backup import write_backup
 from fedprivacy.deploy.federation import program, write_toml
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.deploy.processes import Supervisor
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.folder import ROUNDS, read_history
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
 from tests.commands.stopping import fill
 from tests.conftest import lacking
@@ -88,6 +89,15 @@ class Drill:
         out = self.start_run(rounds=2)
         self.completed()
         return read_history(out)
+
+    def steps(self, name):
+        """Steps that a hospital's guard holds."""
+        return sum(Guard(self.client(name) / "guard" / "guard.log", BUDGET).history().values())
+
+    def forget_witnesses(self):
+        """Rename the witnesses, as the page says for a ledger that is lost for good."""
+        for witness in self.server.glob(f"runs/*/{WITNESS}"):
+            witness.rename(witness.with_suffix(".lost"))
 
     def lost(self, url=None):
         """Steps on a hospital's own book that the ledger does not hold, of both hospitals; the journal is whole."""
@@ -231,12 +241,50 @@ def test_older_guard_put_back(drill, tells):
 
 
 def test_older_ledger_put_back(drill, tells, tmp_path):
+    """No run starts on it beside what was signed since; where the newer one is lost, the page's way goes on."""
     copy(drill.ledger, tmp_path / "old.db")
     drill.whole_run()
     copy(tmp_path / "old.db", drill.ledger)
     assert drill.lost() > 0
+    assert "does not hold entry" in check(drill, "server", "ledger")
+    drill.start_run(rounds=1)
+    assert drill.ended() == 1
+    tells(next(line for line in drill.run.output().splitlines() if "does not hold entry" in line)[:300])
+    drill.forget_witnesses()
     assert drill.whole_run().last.participants == HOSPITALS
-    tells("the hospitals' guards raised it")
+    tells("The hospitals' guards raised it.")
+
+
+RESTORED = "guard", "guard and sealed", "ledger"
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(RESTORED, RESTORED)))
+def test_one_restore_after_another(drill, tells, tmp_path, first, second):
+    """Both copies are from before the same run; a whole run follows each restore."""
+    guard = drill.client("hospital-1") / "guard"
+    shutil.copytree(guard, tmp_path / "guard")
+    copy(drill.ledger, tmp_path / "old.db")
+    most = drill.steps("hospital-1")
+    drill.whole_run()
+    of_a_run = drill.steps("hospital-1") - most
+    most += of_a_run
+    for book in (first, second):
+        if book == "ledger":
+            copy(tmp_path / "old.db", drill.ledger)
+            drill.forget_witnesses()
+        elif book == "guard":
+            newest = (guard / "guard.log").read_bytes()
+            (guard / "guard.log").write_bytes((tmp_path / "guard" / "guard.log").read_bytes())
+            assert "is damaged" in check(drill, "hospital-1", "guard")
+            (guard / "guard.log").write_bytes(newest)
+        else:
+            for each in guard.iterdir():
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+            shutil.copytree(tmp_path / "guard", guard, dirs_exist_ok=True)
+        assert drill.whole_run().last.participants == HOSPITALS
+        most += of_a_run
+        assert drill.lost() == 0 and drill.steps("hospital-1") == most
+    tells(f"both books hold {most} steps")
 
 
 def test_tampered_row(drill, tells, tmp_path):
@@ -344,7 +392,8 @@ def expired(certificate, authority_key, ends=None):
 
 
 def check(drill, name, line):
-    """The failed line of a hospital's `deploy check`."""
-    command = [program("fedprivacy"), "deploy", "check", drill.client(name)]
+    """The failed line of a host's `deploy check`."""
+    folder = drill.server if name == "server" else drill.client(name)
+    command = [program("fedprivacy"), "deploy", "check", folder]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "COLUMNS": "300"})
     return next(found for found in done.stdout.splitlines() if found.startswith(f"failed   {line}")).strip()

@@ -14,10 +14,10 @@ import fedprivacy as fp
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.backup import EXPORT, write_backup
 from fedprivacy.deploy.federation import write_toml
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.export import verify_export
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.runs.records.witnesses import WITNESS
 from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")
@@ -112,9 +112,12 @@ def test_a_client_s_backup_holds_its_key_and_its_guard_and_no_record(hosts, tmp_
     text = (client / "node-config.toml").read_text()
     (client / "node-config.toml").write_text(text.replace('guard/guard.log"', 'data/own.log"'))
     (client / "data" / "own.log").write_bytes(b"log")
+    (client / "data" / "own.log.abc.sealed").mkdir()
+    (client / "data" / "own.log.abc.sealed" / "one.update").write_bytes(b"sealed")
     write_backup(client, tmp_path / "second.tar")
     with tarfile.open(tmp_path / "second.tar") as archive:
-        assert [name for name in archive.getnames() if name.startswith("data")] == ["data/own.log"]
+        kept = [name for name in archive.getnames() if name.startswith("data")]
+        assert kept == ["data/own.log.abc.sealed/one.update", "data/own.log"]
 
 
 @pytest.mark.parametrize("wrong", ["exists", "lies in"])

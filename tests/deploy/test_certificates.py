@@ -132,6 +132,17 @@ def test_a_switch_that_came_too_early_is_taken_back(hosts):
     assert connected() == (True, True)
 
 
+def test_a_new_authority_that_nobody_has_switched_to_is_dropped_again(hosts):
+    take, connected = hosts
+    new, old = re.search(r"trusts (\S+), (\S+); server.crt is from \2", renew("--authority add")).groups()
+    take("hospital-0")
+    assert f"ca.crt trusts {old}; server.crt is from {old}." in renew("--authority drop")
+    for party in ("server", "hospital-0", "hospital-1"):
+        assert connected() == (True, True)
+        take(party)
+    assert connected() == (True, True) and new != old
+
+
 def test_a_lost_key_of_an_authority_is_overcome_in_the_same_steps(hosts, deployment):
     take, connected = hosts
     shutil.rmtree(deployment / "ca")

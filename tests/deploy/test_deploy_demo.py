@@ -20,11 +20,11 @@ from fedprivacy.deploy.federation import (
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.deploy.processes import ProcessError, Supervisor
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.folder import REPORT, read_history
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import processes_of
 from tests.terminal import CliRunner

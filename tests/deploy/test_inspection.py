@@ -4,12 +4,17 @@ import json
 import os
 import re
 import shutil
+import socket
 import ssl
 import sys
 import threading
+import time
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
+from itertools import product
 from platform import python_version
 from types import SimpleNamespace
 
@@ -19,10 +24,16 @@ import pytest
 from fedprivacy._support.signing import server_key
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import client_inspection, inspection, server_inspection
-from fedprivacy.deploy.inspection import CheckResult, Finding
+from fedprivacy.deploy.inspection import CheckResult, Finding, authorities, findings, lasts
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
+from fedprivacy.guard import Guard
+from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.deploy.written_hosts import deployment
+from tests.runs.witnessed import Host
 from tests.terminal import CliRunner
 
 NOBODY_ANSWERS = {"server": "failed"}
@@ -85,7 +96,9 @@ def test_a_client_s_folder_is_in_order_as_it_was_written(client, monkeypatch):
     assert ["ok", "records"] in shown and ["failed", "server"] in shown
 
 
-def test_nothing_of_the_records_is_said_or_kept(client, tmp_path):
+def test_nothing_of_the_records_is_said_or_kept(client, tmp_path, monkeypatch):
+    for name in ("attainable_bytes", "free_bytes"):  # other programs come and go meanwhile
+        monkeypatch.setattr(inspection, name, lambda *_: 10**12)
     before = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
     one = check(client).stdout
     assert sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts) == before  # no guard either
@@ -145,6 +158,20 @@ def test_the_owner_is_told_of_records_that_no_table_holds(client):
     assert "failed cells no record can be read" in shown and ": 80 records, 0 can be read" in shown
 
 
+@pytest.mark.parametrize(("wrong", "verdict"), [(40, "warning"), (41, "failed")])
+def test_the_owner_alone_is_told_of_records_without_a_gradient(client, wrong, verdict):
+    edit(client / "mine.py", "(inputs.sum(1) > 0).long()", f"torch.where(torch.arange(len(inputs)) < {wrong}, 9, 1)")
+    edit(client / "node-config.toml", "@sha256:", '"  # ')
+    own_shard.cache_clear()
+    done = check(client)
+    assert "cells" not in {line["check"] for line in json.loads(done.stdout)["checks"]}
+    assert "of 80" not in done.output
+    own_shard.cache_clear()
+    shown = " ".join(CliRunner().invoke(deploy_app, ["check", str(client)], env={"COLUMNS": "400"}).output.split())
+    assert f"{verdict} cells" in shown and f"{wrong} of 80 records that were tried have no gradient" in shown
+    assert ("more than half of the records count for nothing" in shown) is (verdict == "failed")
+
+
 def changed(file, old, new):
     """The faults of a host, one of whose files says something else."""
     return lambda host: edit(host / file, old, new)
@@ -166,6 +193,15 @@ def guard_gone(client):
     (client / "guard" / "guard.log.sealed" / f"{'0' * 64}.update").touch()
 
 
+def guard_beyond_the_ledger(client):
+    guard = Guard(client / "guard" / "guard.log", PrivacyBudget(3.0, 1e-3))
+    event = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
+    guard.charge(Attempt("spring", 1), event, 6, elsewhere={event: 6})
+    verdicts, words = objections(client)
+    assert verdicts == NOBODY_ANSWERS, words
+    guard.charge(Attempt("autumn", 1), event, 1, elsewhere={event: 1})  # that ledger was put back from an older copy
+
+
 def two_guards(client):
     shutil.copy(client / "party.toml", client.parents[2] / "records" / "guard.log")
 
@@ -185,6 +221,11 @@ OF_A_CLIENT = {
     ),
     "a reader": (read_by_pandas, {"records": "failed"}, "one record decides what the task reads of others"),
     "no guard": (guard_gone, {"guard": "failed"}, "it is gone"),
+    "a guard beyond the ledger": (
+        guard_beyond_the_ledger,
+        {"guard": "warning"},
+        "held 6 steps more than the server's ledger when it was charged last, for run autumn",
+    ),
     "two guards": (two_guards, {"guard": "failed"}, "each would allow the whole budget"),
     "another server": (changed(PARTY, 'server-key = "', 'server-key = "0'), {"node-config": "failed"}, "by telephone"),
     "a typo": (changed(NODE, "\nepsilon =", "\nepsilom = 1.0\nepsilon ="), {"node-config": "failed"}, "epsilom"),
@@ -247,6 +288,20 @@ def another_signing_key(server):
     server_key(server / "signing.key")
 
 
+def signed_by_a_run(server):
+    """A run left its folder with what it has signed; then the ledger was lost."""
+    host = Host(server)
+    host.run("stays-1", "ledger/ledger")
+    verdicts, _ = objections(server)
+    assert verdicts == NOT_STARTED
+    (server / "ledger" / "ledger.db").unlink()
+
+
+def on_a_database_that_is_down(server):
+    edit(server / RUN, f"sqlite:///{server}/ledger/ledger.db", "postgresql+psycopg://nobody@127.0.0.1:1/none")
+    edit(server / RUN, "clients = 1", "clients = 1\nnoise-multiplier = 3.0")
+
+
 NOT_STARTED = {"connection": "warning", "superlink": "failed", "superexec": "failed", "server": "failed"}
 NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "books", "room", "memory", "clients"), "failed")
 OF_THE_SERVER = {
@@ -268,13 +323,19 @@ OF_THE_SERVER = {
         {"run": "failed"},
         "the clients allow mine.py:Sides",
     ),
-    "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 1"), {"run": "failed"}, "every client refuses"),
+    "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 0"), {"run": "failed"}, "every client refuses"),
     "no limit": (
         changed(RUN, "epsilon = 3.0", "epsilon = inf\nnoise-multiplier = 1.0"),
         NOT_PLANNED,
         "epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one.",
     ),
     "no ledger": (lambda server: (server / "ledger" / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
+    "a ledger that is gone": (signed_by_a_run, {"ledger": "failed", "books": "warning"}, "does not hold entry 3"),
+    "a ledger that does not answer": (
+        on_a_database_that_is_down,
+        {"ledger": "failed", "books": "warning"},
+        "not looked at, because the ledger cannot be relied on",
+    ),
     "a key not sent": (
         lambda server: (server / "clients" / "hospital-1.pub").unlink(),
         {"clients": "warning"},
@@ -340,6 +401,17 @@ def test_memory_that_a_model_does_not_fit_into_is_named_before_a_run_is_charged(
         assert ("agree on a smaller model" in told) == bool(verdict)
 
 
+@pytest.mark.parametrize(
+    ("begins", "ends", "verdict"),
+    [(-1, 400, "ok"), (-1, 32, "ok"), (-1, 28, "warning"), (-1, 1, "warning"), (-9, -1, "failed"), (1, 400, "failed")],
+)
+def test_a_certificate_lasts_from_its_beginning_to_its_end(begins, ends, verdict):
+    now = datetime.now(UTC)
+    given = {"not_valid_before_utc": now + timedelta(days=begins), "not_valid_after_utc": now + timedelta(days=ends)}
+    (found,) = findings([("certificate", lambda: lasts(SimpleNamespace(**given), "it"))])
+    assert found.verdict == verdict
+
+
 def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):
     monkeypatch.setattr(inspection, "RENEWAL", 400)
     verdicts, words = objections(server)
@@ -378,8 +450,8 @@ def answering(client, keys, *, forbidden=404, fleet=401, date=None):
     ("answers", "found", "words"),
     [
         ({}, {}, ""),
-        ({"fleet": 502}, {"server": "failed"}, "the SuperLink is running"),
-        ({"date": "Sun, 22 Nov 2020 18:00:00 GMT"}, {"clock": "failed"}, "from the server's"),
+        *(({"fleet": status}, {"server": "failed"}, "the SuperLink is running") for status in (404, 502, 504)),
+        *(({"fleet": status}, {}, "") for status in (200, 415)),
         ({"date": "whenever"}, {"clock": "warning"}, "does not tell its time"),
     ],
 )
@@ -388,6 +460,84 @@ def test_the_server_is_looked_at_from_outside(client, answers, found, words):
         verdicts, told = objections(client)
     assert verdicts == found
     assert words in told
+
+
+@pytest.mark.parametrize("ahead", [-6, -4, 4, 6])
+def test_clocks_that_are_more_than_five_minutes_apart_are_named_whichever_is_ahead(client, ahead):
+    date = format_datetime(datetime.now(UTC) + timedelta(minutes=ahead), usegmt=True)
+    with answering(client, client.parents[1] / "server", date=date):
+        verdicts, told = objections(client)
+    assert verdicts == ({"clock": "failed"} if abs(ahead) > 5 else {})
+    assert ("from the server's" in told) == bool(verdicts)
+
+
+def test_a_time_without_a_zone_is_that_of_greenwich_wherever_the_host_is(client, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        date = format_datetime(datetime.now(UTC).replace(tzinfo=None))
+        assert date.endswith("-0000")
+        with answering(client, client.parents[1] / "server", date=date):
+            assert objections(client) == ({}, "")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_the_superlink_s_own_port_is_for_no_other_host(client, monkeypatch):
+    """Here every host is this one: its address is taken for another's."""
+    monkeypatch.setattr(inspection.ipaddress, "ip_address", lambda _: SimpleNamespace(is_loopback=False))
+    with socket.socket() as superlink:
+        superlink.bind(("127.0.0.1", 0))
+        (own,) = re.findall(r"superlink-port = \d+", (client / "party.toml").read_text())
+        edit(client / "party.toml", own, f"superlink-port = {superlink.getsockname()[1]}")
+        with answering(client, client.parents[1] / "server"):
+            assert objections(client)[0] == {}
+            superlink.listen()
+            verdicts, told = objections(client)
+    assert verdicts == {"interfaces": "failed"} and "can be reached from outside" in told
+
+
+@pytest.mark.parametrize(("name", "release"), [("fedprivacy", "0.1.9"), ("flwr", "1.40.9"), ("flwr", "9.9.9")])
+@pytest.mark.parametrize("side", ["own", "deployment"])
+def test_a_release_that_may_not_be_deployed_is_named_whoever_has_it(client, name, release, side, monkeypatch):
+    if side == "own":
+        monkeypatch.setattr(inspection, "version", lambda asked: release if asked == name else version(asked))
+    else:
+        edit(client / "party.toml", f'{name} = "{version(name)}"', f'{name} = "{release}"')
+    verdicts, told = objections(client)
+    why = "whose guarantee can be broken" if name == "fedprivacy" else "works with >="
+    assert verdicts["versions"] == "failed" and f"{name} {release}" in told and why in told
+
+
+@pytest.mark.parametrize("ends", list(product([-1, 1, 40], repeat=2)), ids=str)
+def test_a_host_trusts_as_long_as_one_of_its_authorities_lasts(ends, monkeypatch, tmp_path):
+    now = datetime.now(UTC)
+    made = [
+        SimpleNamespace(
+            not_valid_before_utc=now - timedelta(days=9),
+            not_valid_after_utc=now + timedelta(days=end),
+            fingerprint=lambda _: bytes(32),
+        )
+        for end in ends
+    ]
+    monkeypatch.setattr(inspection, "certificates_in", lambda _: made)
+    (found,) = findings([("authority", lambda: authorities(tmp_path / "ca.crt"))])
+    assert found.verdict == {-1: "failed", 1: "warning", 40: "ok"}[max(ends)]
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(6, "warning"), (8, "ok")])
+def test_a_guard_that_raised_the_ledger_is_named_for_a_week(server, days, verdict, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fedprivacy.ledger.journal.now", lambda: datetime.now(UTC) - timedelta(days=days))
+        with Ledger(f"sqlite:///{server}/ledger/ledger.db") as ledger:
+            ledger.open_budgets({"sides/hospital-1": Allowance(PrivacyBudget(3.0, 1e-4), "adaptive")})
+            ledger.reconcile(
+                "sides/hospital-1", {("run", PoissonSampledGaussian(0.1, 50.0, NeighbouringRelation.ZERO_OUT)): 7}
+            )
+    verdicts, told = objections(server)
+    assert verdicts.get("books", "ok") == verdict, told
+    assert ("sides/hospital-1 by 7 steps" in told) == (verdict == "warning")
 
 
 @pytest.mark.parametrize("status", [200, 401, 405, 500])

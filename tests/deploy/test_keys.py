@@ -9,15 +9,24 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import NameOID
 
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.keys import AUTHORITY_DAYS, KeyFileError, write_client_key, write_keys
+from fedprivacy.deploy.keys import AUTHORITY_DAYS, KeyFileError, new_authority, write_client_key, write_keys
 from tests.terminal import CliRunner
 
 
@@ -106,6 +115,31 @@ def test_a_client_accepts_the_server_by_its_names_and_refuses_another_name_and_a
         handshake(keys, strict_trust(other.ca_certificate), "127.0.0.1")
 
 
+def issued(name, key, issuer, issuer_key, *extensions):
+    """A certificate of a key, signed by whoever holds the issuer's."""
+    now, common_name = datetime.now(UTC), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateBuilder(issuer or common_name, common_name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=True)
+    return builder.sign(issuer_key, hashes.SHA256())
+
+
+def test_a_client_believes_no_server_of_a_further_authority_that_the_authority_has_signed(tmp_path):
+    """Catches: an authority that may sign authorities. Whoever got one such certificate could be any server."""
+    ours, between, key = new_authority(), *(ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    further = x509.BasicConstraints(ca=True, path_length=None)
+    other = issued("other", between, ours.certificate.subject, ours.key, further)
+    names = x509.SubjectAlternativeName([x509.DNSName("fl.example.org")])
+    server = issued("server", key, other.subject, between, names)
+    keys = SimpleNamespace(server_certificate=tmp_path / "server.crt", server_key=tmp_path / "server.key")
+    keys.server_certificate.write_bytes(b"".join(each.public_bytes(Encoding.PEM) for each in (server, other)))
+    keys.server_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (tmp_path / "ca.crt").write_bytes(ours.certificate_pem)
+    with pytest.raises(ssl.SSLCertVerificationError, match="path length constraint exceeded"):
+        handshake(keys, ssl.create_default_context(cafile=tmp_path / "ca.crt"), "fl.example.org")
+
+
 @pytest.mark.parametrize("name", ["", "../ca", "a/b", ".hidden", "-x", "a b", "x" * 65, "a\n"])
 def test_a_name_that_is_not_a_plain_file_name_is_refused(tmp_path, name):
     with pytest.raises(KeyFileError, match="client is"):
@@ -155,6 +189,15 @@ def test_the_commands_make_keys_once(tmp_path):
     assert (tmp_path / "new" / "hospital-3.pub").read_text().endswith(" hospital-3\n")
     public = load_ssh_public_key((tmp_path / "new" / "hospital-3.pub").read_bytes())
     assert load_ssh_private_key(content, None).public_key().public_numbers() == public.public_numbers()
+
+
+def test_a_key_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    key = write_client_key(tmp_path, "a").private_key
+    before = key.read_bytes()
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # nobody had it when that was looked at
+    with pytest.raises(KeyFileError, match=r"a\.key' cannot be written"):
+        write_client_key(tmp_path, "a")
+    assert key.read_bytes() == before
 
 
 def test_the_command_makes_the_signing_key_once_and_shows_its_public_half(tmp_path):

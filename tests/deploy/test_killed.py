@@ -12,11 +12,11 @@ from fedprivacy.deploy.demo import DemoDigits
 from fedprivacy.deploy.federation import LoopbackFederation
 from fedprivacy.deploy.processes import ProcessError, Supervisor
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger
 from fedprivacy.runs.records.folder import ROUNDS, read_history
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import kill
 

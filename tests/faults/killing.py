@@ -14,10 +14,10 @@ import torch
 
 from fedprivacy._support import failpoints
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.runs.records.witnesses import WITNESS
 from tests.faults import life
 from tests.processes import in_child
 

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg, FedAvgM, FedMedian
 
 import fedprivacy as fp
+from fedprivacy.accounting import FILTERS
 from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.outcome import outcome_text
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
@@ -196,14 +197,32 @@ def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, setti
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.exhaustive
 def test_without_a_seed_what_was_lost_is_trained_and_charged_anew_and_what_is_kept_is_not(tmp_path):
-    with stopped_in("average", 5):
-        begin(tmp_path / "stopped", seed=None)
-    resumed = go_on(tmp_path / "stopped", seed=None)
-    replayed = verify_ledger(Ledger(resumed.plan.config.ledger)).replay.charges
-    attempts = Counter((key.round, key.attempt) for key in replayed)
-    assert attempts[5, 1] == attempts[5, 2] > 0 and all(again == 1 for number, again in attempts if number != 5)
+    """Twice: who was asked anew in round 3 still trains when the run is stopped again, and answers in round 5."""
+    (tmp_path / "speeds.csv").write_text("client,seconds\n0,1.0\n1,1.7\n")
+    two = {"clients": 2, "concurrency": 2, "buffer_size": 1, "rounds": 6, "speeds": str(tmp_path / "speeds.csv")}
+    with stopped_in("average", 3):
+        begin(tmp_path / "stopped", seed=None, **two)
+    with stopped_in("average", 4):
+        go_on(tmp_path / "stopped", seed=None, **two)
+    resumed = go_on(tmp_path / "stopped", seed=None, **two)
+    charged = verify_ledger(Ledger(resumed.plan.config.ledger)).replay.charges
+    states = {(key.round, key.attempt, key.dataset_id[-1]): charge.state for key, charge in charged.items()}
+    anew = {(3, 2, "1"): "committed", (4, 2, "0"): "committed"}
+    assert {key: state for key, state in states.items() if key[1] > 1} == anew
+    assert states[3, 1, "1"] == "reserved" and states[2, 1, "0"] == "committed"
+
+
+def test_a_client_with_less_left_than_a_round_takes_the_time_of_what_is_left(tmp_path):
+    (tmp_path / "speeds.csv").write_text("client,seconds\n0,10.0\n1,10.0\n")
+    settings = plan(clients=2, concurrency=2, buffer_size=1, rounds=1, speeds=str(tmp_path / "speeds.csv"))
+    event, names = settings.event(), [f"blobs/client-{n}" for n in range(2)]
+    run_together(settings, run_id="first")
+    left = FILTERS[settings.config.allowance().filter](settings.config.budget).quota({}, event)
+    Ledger(settings.config.ledger).reserve(Attempt("first", 9), event, {names[1]: left - 3}, lambda *_: left)
+    (record,) = run_together(settings).records
+    assert record.participants == ("client-1",) and record.spent["client-1"].steps_left == 0
+    assert record.seconds == 10.0
 
 
 def test_a_client_that_fails_has_an_empty_place_in_the_buffer_and_stays_charged(monkeypatch):

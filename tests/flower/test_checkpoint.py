@@ -7,6 +7,7 @@ import json
 import random
 from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.checkpoint import (
     CHECKPOINT,
     Checkpoint,
+    forgotten,
     load_checkpoint,
     read_state,
     save_checkpoint,
@@ -208,3 +210,19 @@ def test_a_torn_checkpoint_another_file_and_another_version_are_named_with_the_r
     monkeypatch.undo()
     with pytest.raises(RunFolderError, match="its version is 99, and this is version 1"):
         load_checkpoint(tmp_path)
+
+
+def test_what_no_checkpoint_keeps_of_a_strategy_is_named():
+    class Speaking(SimpleNamespace):
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    kept = {"number": 1, "words": "x", "nothing": None, "array": np.zeros(2), "arrays": [np.zeros(2)], "call": len}
+    lost = {"names": {"a"}, "lists": [[1]], "objects": np.array([None]), "mixed": {"a": 1.0}}
+    assert forgotten(SimpleNamespace(**kept)) == []
+    assert forgotten(SimpleNamespace(**kept, **lost)) == sorted(lost)
+    assert forgotten(Speaking(**lost)) == []
+    assert read_state(SimpleNamespace(**kept, **lost)).keys() == kept.keys() - {"call"}

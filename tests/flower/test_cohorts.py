@@ -3,21 +3,24 @@
 Its runs are those of messages: tests/flower/test_every_way.py.
 """
 
+import math
 import random
 from itertools import combinations
 
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.wrapped import averages
 from fedprivacy.flower.simulated.populations import CohortUpdate, Population
+from fedprivacy.flower.wire.checked_arrays import LARGEST, ArraysError, Form, checked_arrays
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.training import cohort
+from fedprivacy.training.cohort import Portion
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, Chain, Convolved, plan_of
@@ -104,6 +107,21 @@ def test_an_update_that_is_not_finite_is_dropped_and_a_strategy_that_looks_at_ea
     assert not averages(FedMedian(**SAMPLING)) and not averages(Mine(**SAMPLING))
     with pytest.raises(AssertionError, match="sends no messages"):
         run_together(plan_of(BLOBS, clients=3), Mine(**SAMPLING))
+
+
+@pytest.mark.parametrize("value", [0.0, LARGEST, 2 * LARGEST, math.inf, math.nan])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_an_update_that_a_message_is_refused_for_counts_in_no_cohort_and_any_other_does(value, sign):
+    rows, update = torch.ones(3, 2, dtype=torch.float64), CohortUpdate()
+    rows[1, 1] = sign * value
+    update.add(range(3), [order_of(part) for part in range(3)], Portion([0, 1, 2], rows, [1.0] * 3))
+    try:
+        checked_arrays(ArrayRecord({"update": Array(rows[1].numpy())}), {"update": Form((2,), rows.numpy().dtype)})
+    except ArraysError:
+        assert update.failures == {"client-1": "not-finite"} and update.mean().tolist() == [1.0, 1.0]
+    else:
+        assert not update.failures and update.mean()[1] == pytest.approx((2 + sign * value) / 3)
+    assert (not update.failures) == (value <= LARGEST)
 
 
 def test_another_attempt_draws_other_noise():

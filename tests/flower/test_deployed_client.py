@@ -9,12 +9,22 @@ import torch
 
 from fedprivacy._support import signing
 from fedprivacy._support.signing import server_public_key, signed_by_client
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import MechanismChanged, pld
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import digest
 from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, MessageError, Receipt, RefusalCode
-from fedprivacy.guard import AlreadyChargedError, Guard
+from fedprivacy.guard import (
+    AlreadyChargedError,
+    BudgetExhaustedError,
+    ForeignGrantError,
+    Guard,
+    InvalidGrantError,
+    LogError,
+    NoRoomError,
+    QuestionsExhaustedError,
+)
+from fedprivacy.guard.errors import GuardError
 from fedprivacy.tasks import Shard
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.budget import PrivacyBudget
@@ -55,6 +65,39 @@ def test_a_grant_whose_update_was_lost_in_a_crash_is_not_trained_again(node, mon
     assert spent(node) == 2
     assert RECEIPT in train(node, attempt=2).content
     assert spent(node) == 4
+
+
+MEANS = {
+    BudgetExhaustedError: RefusalCode.BUDGET_EXHAUSTED,
+    QuestionsExhaustedError: RefusalCode.QUESTIONS_EXHAUSTED,
+    AlreadyChargedError: RefusalCode.ALREADY_CHARGED,
+    ForeignGrantError: RefusalCode.GRANT_INVALID,
+    InvalidGrantError: RefusalCode.GRANT_INVALID,
+    MechanismChanged: RefusalCode.GRANT_INVALID,
+    MessageError: RefusalCode.GRANT_INVALID,
+    NoRoomError: RefusalCode.NO_ROOM,
+    LogError: RefusalCode.GUARD_UNUSABLE,
+    Exception: RefusalCode.CLIENT_FAILED,
+}
+
+
+def kinds_of(error):
+    return {error}.union(*map(kinds_of, error.__subclasses__()))
+
+
+@pytest.mark.parametrize(
+    "kind", sorted(kinds_of(GuardError) | MEANS.keys() | {ValueError, MemoryError}, key=lambda kind: kind.__name__)
+)
+def test_every_error_is_told_by_its_code_and_no_word_more(node, kind, monkeypatch):
+    """Whoever reads a code gives the charge back or not, and asks the client again or not."""
+    monkeypatch.setattr(Guard, "charge", lambda *_, **__: (_ for _ in ()).throw(kind.__new__(kind, "a secret")))
+    assert code(train(node)) is next(MEANS[base] for base in kind.__mro__ if base in MEANS)
+
+
+@pytest.mark.parametrize("own", RefusalCode)
+def test_a_client_that_refuses_says_why_by_the_code_that_it_means(node, own, monkeypatch):
+    monkeypatch.setattr(Guard, "charge", lambda *_, **__: (_ for _ in ()).throw(Refused(own, "a secret")))
+    assert code(train(node)) is own
 
 
 def test_a_receipt_is_signed_with_the_client_s_key_together_with_its_update(node, keys):

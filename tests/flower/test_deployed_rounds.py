@@ -17,9 +17,9 @@ from fedprivacy._support.software import software
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import RoundFailedError
-from fedprivacy.flower.server.accounts import WITNESS
+from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
@@ -27,9 +27,10 @@ from fedprivacy.ledger.certificate import certify
 from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, chained, read_entries
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.flower.deployment import DeployedGrid, charged, deployed_plan, start
+from tests.flower.deployment import DeployedGrid, charged, deployed_plan, pem, start
 from tests.flower.runs import answering
 
 
@@ -187,24 +188,35 @@ def test_a_client_whose_key_changes_is_left_out_alone(plan, tmp_path, monkeypatc
     assert records[2].participants == ("hospital-0", "hospital-2")
 
 
+def test_who_comes_with_another_key_than_at_first_is_left_out_and_nobody_else(plan, tmp_path):
+    grid = DeployedGrid(plan, tmp_path)
+    clients = [EnrolledClient(name, 30, 0, pem(grid.keys[name]), {}) for name in grid.names.values()]
+    accounts = RunAccounts(plan, "run", clients)
+    assert accounts.admit(clients) == [] and not accounts.left_out
+    (problem,) = accounts.admit([replace(clients[0], public_key=clients[1].public_key), *clients[1:]])
+    assert "another key than at its first round" in str(problem) and accounts.left_out == {"hospital-0"}
+    accounts.close()
+
+
+class Slow(DeployedGrid):
+    """One client's first answer comes when the next round has begun."""
+
+    slow, rounds = None, 0
+
+    def push_messages(self, messages):
+        self.rounds += any("fedprivacy.grant" in message.content for message in messages)
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        replies = list(super().pull_messages(set(message_ids) - {self.slow} if self.rounds == 1 else message_ids))
+        for reply in replies:
+            if self.slow is None and reply.metadata.src_node_id == 1001 and RECEIPT in reply.content:
+                self.slow = reply.metadata.reply_to_message_id
+                self._replies[self.slow] = reply
+        return [r for r in replies if self.rounds > 1 or r.metadata.reply_to_message_id != self.slow]
+
+
 def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan, tmp_path, caplog):
-    class Slow(DeployedGrid):
-        """One client's first answer comes when the next round has begun."""
-
-        slow, rounds = None, 0
-
-        def push_messages(self, messages):
-            self.rounds += any("fedprivacy.grant" in message.content for message in messages)
-            return super().push_messages(messages)
-
-        def pull_messages(self, message_ids):
-            replies = list(super().pull_messages(set(message_ids) - {self.slow} if self.rounds == 1 else message_ids))
-            for reply in replies:
-                if self.slow is None and reply.metadata.src_node_id == 1001 and RECEIPT in reply.content:
-                    self.slow = reply.metadata.reply_to_message_id
-                    self._replies[self.slow] = reply
-            return [r for r in replies if self.rounds > 1 or r.metadata.reply_to_message_id != self.slow]
-
     plan = replace(plan, config=replace(plan.config, round_timeout=0.3))
     grid = Slow(plan, tmp_path)
     with caplog.at_level(logging.WARNING, "fedprivacy.server"):
@@ -213,6 +225,22 @@ def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan,
     assert [record.unreconciled for record in records] == [("hospital-1",), (), ()]
     assert "hospital-1 answered round 1 too late; its charge is confirmed" in caplog.text
     assert states_of(plan, "hospital-1") == [ChargeState.COMMITTED] * 3
+
+
+@pytest.mark.parametrize("forgery", FORGERIES[:-1:2], ids=range(5))
+def test_a_late_receipt_that_is_forged_confirms_nothing(plan, tmp_path, forgery, caplog):
+    forge, reason = forgery
+
+    def first(message, reply, context):
+        return forge(grid, reply) if message.content[GRANT]["round"] == 1 else reply
+
+    plan = replace(plan, config=replace(plan.config, round_timeout=0.3, rounds=2))
+    grid = Slow(plan, tmp_path, changed_replies(plan, first))
+    with caplog.at_level(logging.WARNING, "fedprivacy.server"):
+        records = start(plan, grid).records
+    assert [record.unreconciled for record in records] == [("hospital-1",)] * 2
+    assert f"Client hospital-1 answered round 1 too late: {reason}." in caplog.text
+    assert states_of(plan, "hospital-1") == [ChargeState.RESERVED, ChargeState.COMMITTED]
 
 
 class Flaky(DeployedGrid):
@@ -310,8 +338,11 @@ def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
     for left in Path(file).parent.glob("ledger.db*"):
         left.unlink()
     older.replace(file)
+    ledger = Ledger(plan.config.ledger)
+    before = verify_ledger(ledger).head
     with pytest.raises(LedgerError, match=r"does not hold entry \d+ as it was signed"):
         start(plan, DeployedGrid(plan, tmp_path), resume=load_checkpoint(tmp_path), checkpoints=tmp_path)
+    assert verify_ledger(ledger).head == before  # nothing was charged on it, and nobody was asked
 
 
 @pytest.mark.exhaustive

@@ -13,14 +13,17 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import LEAST_NOISE_MULTIPLIER
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, RECEIPT, Receipt, RefusalCode
 from fedprivacy.guard import Guard
+from fedprivacy.questions.counts import Count
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.unit import Unit
 from tests.flower.asked import (
+    ANSWERS_ALL,
     READ,
     STRANGER,
     a_grant,
     a_request,
     arrays_of,
+    ask,
     code,
     context_of,
     enrol,
@@ -70,7 +73,14 @@ WRONG = [
     {"device": "cuda:4711"},
     {"autocast": "float16"},
     {"task": "nonsense"},
+    {"question-epsilon": 3.0 + 1e-9},
+    {"question-epsilon": 0.0},
+    {"question-epsilon": float("nan")},
+    {"smallest-cohort": -1e-9},
+    {"smallest-cohort": float("inf")},
+    {"questions": "count,nothing"},
 ]
+RIGHT = [{"question-epsilon": 3.0}, {"question-epsilon": 3}, {"smallest-cohort": 0}, {"most-steps": 1}, {"epsilon": 3}]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +93,11 @@ def test_a_configuration_that_lacks_or_misspells_something_is_refused_in_both_co
     if "key" in node:
         assert code(enrol(node)) is RefusalCode[refusal]
     assert code(train(node)) is RefusalCode[refusal]
+
+
+@pytest.mark.parametrize("changed", RIGHT, ids=str)
+def test_a_value_at_the_edge_of_what_is_right_is_taken(node, changed):
+    assert ENROLMENT in enrol(node | changed).content
 
 
 @pytest.mark.parametrize(
@@ -115,6 +130,8 @@ def test_a_request_for_one_client_is_of_no_use_at_another(node, tmp_path, unread
 def test_a_grant_is_held_against_the_configuration_before_anything_is_read(node, unread):
     for signed in ({"signer": STRANGER}, {"steps": 100_001}, {"noise_multiplier": 0.299}):
         assert code(train(node, **signed)) is RefusalCode.GRANT_INVALID
+    for signed in ({"signer": STRANGER}, {"noise_multiplier": 0.299}):
+        assert code(ask(node | ANSWERS_ALL, Count(), **signed)) is RefusalCode.GRANT_INVALID
 
 
 def test_steps_without_noise_are_refused_though_the_budget_would_allow_them(node):

@@ -116,4 +116,4 @@ def test_the_audit_s_gates_pass_and_a_person_s_bound_lies_below_the_claim(used):
     own = next(bound for bound in found.lower_bounds if "own-record" in bound.name)
     assert 1.0 < own.epsilon <= found.epsilon_upper
     assert found.summary()["unit"] == "patient (at most 4 rows)"
-    assert "is stated, unit patient (at most 4 rows)" in str(found)
+    assert "is stated for all steps of these settings, unit patient (at most 4 rows)" in str(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,14 @@ from fedprivacy._support.signing import server_key
 from fedprivacy.accounting import pld
 from fedprivacy.flower import BudgetSpentError
 from fedprivacy.flower.server.ask_clients import ask_clients
-from fedprivacy.ledger import Ledger
+from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plans.question_plan import question_plan
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs
 from tests.flower.deployment import DeployedGrid, charged
+from tests.runs.witnessed import Host
 
 CLIENTS = 3
 ALL = {"questions": "count,spread,categories,quantiles,mean", "question-columns": "*", "smallest-cohort": 0.0}
@@ -58,6 +61,36 @@ def test_both_books_hold_the_charge_that_the_answer_cost(plan, tmp_path):
         assert charged(plan, grid, name) == {event: 1}
         assert asked.spent[name].epsilon == pytest.approx(pld.epsilon({event: 1}, 1e-3))
         assert asked.spent[name].epsilon <= 0.5
+
+
+def test_nobody_is_asked_on_a_ledger_that_lacks_what_a_run_beside_it_signed(plan, tmp_path):
+    plan = replace(plan, config=replace(plan.config, out=str(tmp_path / "runs" / "asked")))
+    grid = DeployedGrid(plan, tmp_path, **ALL)
+    host = Host(tmp_path)
+    host.run("before", "ledger")
+    host.copy("ledger", "old")
+    host.run("signed", "ledger")
+    host.copy("old", "ledger")
+    with pytest.raises(LedgerError, match="Nothing is granted on it"):
+        ask(plan, grid, AGE)
+    assert not any(grid.guard(plan, name).history() for name in grid.names.values())
+    (host.runs / "signed" / WITNESS).unlink()
+    assert len(ask(plan, grid, AGE).told) == CLIENTS
+
+
+def test_an_answer_that_a_guard_knows_from_a_lost_ledger_alone_stays_paid(plan, tmp_path):
+    """First the guard is lost, and raised by the ledger; then the ledger is lost, too."""
+    grid, name = DeployedGrid(plan, tmp_path, **ALL), "hospital-0"
+    first = ask(plan, grid, AGE)
+    shutil.rmtree(tmp_path / name)
+    (tmp_path / name).mkdir()
+    ask(plan, grid, fp.ask.count(), anew=True)
+    assert sum(grid.guard(plan, name).history().values()) == 2
+    other = replace(plan, config=replace(plan.config, ledger=f"sqlite:///{tmp_path / 'other.db'}"))
+    third = ask(other, grid, fp.ask.count())
+    histories = [charged(other, grid, each) for each in grid.names.values()]
+    assert histories[0] == histories[1] and sum(histories[0].values()) == 3
+    assert third.spent[name].epsilon > first.spent[name].epsilon
 
 
 @pytest.mark.exhaustive

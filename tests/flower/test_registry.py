@@ -105,6 +105,18 @@ def test_a_silent_node_is_asked_again_before_a_run_and_once_during_it(key):
     assert len(registry.online(grid)) == 1
 
 
+def test_a_node_that_refused_is_not_asked_again_when_others_come(key):
+    app = ClientApp()
+    app.query("enrol")(lambda message, _: release.refusal(message, RefusalCode.NO_GUARD))
+    grid, registry = Mute(app, 3, {}), ClientRegistry(0.15, key)
+    grid.answers, infos = True, list(grid.get_nodes())
+    for seen in (1, 2, 3):
+        grid.get_nodes = lambda seen=seen: infos[:seen]
+        grid.get_node_ids = lambda seen=seen: [info.node_id for info in infos[:seen]]
+        registry.enrol_new(grid)
+        assert grid.pushed == seen
+
+
 class Lost(InProcessGrid):
     """A node that is back, and that Flower takes for lost twice more, such as behind a proxy that was started again."""
 
@@ -160,6 +172,20 @@ def test_who_is_online_who_arrived_and_who_may_be_asked_follow_the_nodes(key):
     registry.learn({"client-00004": 12.0})
     assert registry.online(grid)[4].answered == 12.0
     assert [client.client_id for client in registry.arrived(grid)] == ["client-00004"]
+
+
+@pytest.mark.parametrize("nodes", [[("hospital-0", PEM)] * 2, [("", b"")] * 2], ids=["deployed", "simulated"])
+@pytest.mark.parametrize("again", [[0, 1], [1, 0]], ids=["old first", "new first"])
+def test_a_client_that_came_back_as_another_node_is_asked_there_though_its_old_node_is_seen_again(key, nodes, again):
+    """Catches: the node that is silent by now, whichever of the two Flower lists first."""
+    grid, registry = grid_of(*nodes), ClientRegistry(0.1, key)
+    infos = grid.get_nodes()
+    for seen in ([0], [1], again):
+        connected = [infos[place] for place in seen]
+        grid.get_nodes = lambda connected=connected: connected
+        grid.get_node_ids = lambda connected=connected: [info.node_id for info in connected]
+        registry.enrol_new(grid)
+    assert list(registry.online(grid)) == [infos[1].node_id]
 
 
 def test_clients_that_stay_are_not_looked_at_in_every_round(key):

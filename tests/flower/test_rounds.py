@@ -2,9 +2,11 @@
 
 import logging
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,10 +24,13 @@ from fedprivacy.flower import (
     TooFewClientsError,
     private_client,
 )
+from fedprivacy.flower.client import release
 from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.wrapped import EligibleGrid
-from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt, RefusalCode
 from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, Blobs, PrivateSizes, plan_of
 from tests.flower.runs import SAMPLING, Noting, answering, history_of, run, tampered
@@ -193,6 +198,95 @@ def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(ledger_url):
     assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon > 0.0
 
 
+GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {
+    RefusalCode.ALREADY_CHARGED: False,  # it trained, and what it released may be on its way
+    RefusalCode.CLIENT_FAILED: False,  # nobody knows how far it came
+}
+"""Whether a refusal says that nothing was spent, for each code."""
+
+
+def test_a_first_refusal_gives_a_charge_back_where_no_record_was_touched_and_is_named_whatever_its_code(ledger_url):
+    """And who has no budget of its own left is not asked in the next round, whatever the server's ledger says."""
+    codes, asked = dict(enumerate(GIVEN_BACK)), Counter()
+    plan = plan_of(BLOBS, clients=len(codes) + 1, rounds=2, ledger=ledger_url)
+
+    def refusing(message, context, reply):
+        refused = codes.get(context.node_config["partition-id"])
+        asked[refused] += 1
+        return release.refusal(message, refused) if refused else reply
+
+    first, last = run(plan, client=answering(plan, refusing)).records
+    names = {code: next(c for c, failure in first.failures.items() if failure == code) for code in codes.values()}
+    assert len(first.participants) == 1 and len(set(names.values())) == len(codes)
+    assert asked == dict.fromkeys(GIVEN_BACK, 2) | {None: 2, RefusalCode.BUDGET_EXHAUSTED: 1}
+    charged = verify_ledger(Ledger(ledger_url)).replay.charges
+    for code, name in names.items():
+        states = {charge.state for key, charge in charged.items() if key.dataset_id == f"blobs/{name}"}
+        assert states == {"void" if GIVEN_BACK[code] else "reserved"}, code
+    assert set(last.unreconciled) == {names[code] for code, back in GIVEN_BACK.items() if not back}
+
+
+@pytest.mark.parametrize("refused", [RefusalCode.NO_ROOM, RefusalCode.BUDGET_EXHAUSTED], ids=str)
+def test_a_refusal_of_a_grant_that_was_handed_out_before_gives_nothing_back(ledger_url, tmp_path, refused):
+    """The client may have trained for it before the run was stopped."""
+    plan = plan_of(BLOBS, rounds=2, ledger=ledger_url)
+
+    def stop(message, context, reply):
+        if message.content[GRANT]["round"] == 2:
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, client=answering(plan, stop), checkpoints=tmp_path)
+    again = tampered(plan, lambda message, _: release.refusal(message, refused))
+    (record,) = run(plan, client=again, resume=load_checkpoint(tmp_path)).records
+    assert record.failures == {"client-1": refused} and record.unreconciled == ("client-1",)
+    assert record.spent["client-1"].steps == record.spent["client-0"].steps
+
+
+def test_a_client_that_has_no_budget_of_its_own_left_is_asked_no_more_when_the_run_goes_on(ledger_url, tmp_path):
+    plan, asked = plan_of(BLOBS, rounds=4, ledger=ledger_url), []
+
+    def spent(message, context, reply):
+        asked.append((message.content[GRANT]["round"], context.node_config["partition-id"]))
+        return release.refusal(message, RefusalCode.BUDGET_EXHAUSTED) if asked[-1][1] == 1 else reply
+
+    def stop(record):
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, client=answering(plan, spent), observers=[stop], checkpoints=tmp_path)
+    run(plan, client=answering(plan, spent), resume=load_checkpoint(tmp_path))
+    assert [number for number, client in asked if client == 1] == [1]
+    assert {number for number, _ in asked} == {1, 2, 3, 4}
+
+
+def test_a_run_begins_as_long_as_anybody_has_a_step_left(ledger_url):
+    plan = plan_of(BLOBS, clients=2, epsilon=3.0, noise_multiplier=2.0, rounds=1, ledger=ledger_url)
+    run(plan, run_id="earlier")
+    for client, charged in ((0, 1), (1, 2)):
+        whole = whole_quota(plan)
+        everything = {f"blobs/client-{client}": whole - 2 * charged}
+        Ledger(ledger_url).reserve(Attempt("earlier", 9 + client), plan.event(), everything, lambda *_: 10**6)
+        if client == 0:
+            (record,) = run(plan).records
+            assert record.participants == ("client-1",) and record.exhausted == ("client-0",)
+    with pytest.raises(BudgetSpentError, match=r"client-0 has spent .* fits, nor for 1 other client"):
+        run(plan)
+
+
+def test_a_round_of_which_everybody_says_that_it_was_charged_is_tried_once_more_and_not_again(ledger_url):
+    plan = plan_of(BLOBS, rounds=1, noise_multiplier=2.0, epsilon=50.0, ledger=ledger_url)
+    everybody = [f"client-{i}" for i in range(4)]
+    lost = tampered(plan, lambda message, _: release.refusal(message, RefusalCode.ALREADY_CHARGED), everybody)
+    with pytest.raises(RoundFailedError, match="already-charged"):
+        run(plan, client=lost)
+    charged = verify_ledger(Ledger(ledger_url)).replay.charges
+    assert Counter(key.attempt for key in charged) == {1: 4, 2: 4}
+    assert {charge.state for charge in charged.values()} == {"reserved"}
+
+
 def test_what_a_strategy_must_not_do_and_a_round_without_an_update_stop_the_run_with_the_model_before(ledger_url):
     class Twice(FedAvg):
         def configure_train(self, *args):
@@ -257,6 +351,20 @@ def test_an_answer_that_comes_twice_or_for_another_round_counts_once(ledger_url)
 
     run(plan, noting, grid=Echo)
     assert [len(weights) for weights in noting.weights] == [4, 4, 4]
+
+
+def test_an_answer_that_comes_late_is_told_of_once():
+    silent = InProcessGrid(ClientApp(), 1, {})
+    (node,), answers = silent.get_node_ids(), []
+    silent.push_messages = lambda messages: ["asked"] * len(list(messages))
+    silent.pull_messages = lambda message_ids: answers
+    correspondence = Correspondence(silent)
+    asked = Message(RecordDict({"config": ConfigRecord({"round": 1})}), node, "train")
+    assert not correspondence.ask([asked], 0.01).first and correspondence.late() == []
+    answers.append(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="asked")))
+    ((about, reply),) = correspondence.late()
+    assert about.content["config"] == {"round": 1} and reply is answers[0]
+    assert correspondence.late() == []
 
 
 def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):

@@ -26,6 +26,7 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.training.algorithms import text_of
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import Blobs, Convolved, plan_of
 from tests.flower.runs import SAMPLING, model_of, order_of, run_together
@@ -84,13 +85,13 @@ def test_what_each_part_of_a_cohort_keeps_is_kept():
 
 @pytest.fixture(scope="module")
 def secret():
-    """A plan without a seed, on a task that no other process could import."""
+    """A plan without a seed, on a task that no other process could import, whose clients keep models of their own."""
 
     class Unheard(Blobs):
         def model(self):
             return nn.Sequential(super().model(), nn.Tanh())
 
-    return plan_of(Unheard(), clients=8, seed=None, rounds=2)
+    return plan_of(Unheard(), clients=8, seed=None, rounds=2, algorithm="ditto")
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +103,12 @@ def two(secret):
 @pytest.mark.exhaustive
 def test_workers_have_the_bits_of_one_process(secret, two, monkeypatch):
     monkeypatch.setattr(Keystream, "secret", lambda: KEY)
-    alone = run(secret, Population(secret.task, secret.config), "alone", fraction_train=0.6)
+    one = Population(secret.task, secret.config)
+    alone = run(secret, one, "alone", fraction_train=0.6)
     assert torch.equal(model_of(run(secret, two, "two", fraction_train=0.6)), model_of(alone))
+    both = set.intersection(*(set(record.participants) for record in alone.records))
+    own, others = (population.kept.of(text_of(secret.config.algorithm_in(2))) for population in (one, two))
+    assert both and own.keys() == others.keys() and all(torch.equal(kept, others[name]) for name, kept in own.items())
 
 
 @pytest.mark.exhaustive

@@ -46,13 +46,13 @@ def layers_of(gradients):
     """The gradients [n, d] of each layer: of the parameters whose names agree up to the last dot."""
     layers = {}
     for name, rows in gradients.items():
-        layers.setdefault(name.rpartition(".")[0], []).append(rows.flatten(1))
+        layers.setdefault(name.rpartition(".")[0], []).append(rows.unsqueeze(1).flatten(1))
     return {name: torch.cat(parts, 1) for name, parts in layers.items()}
 
 
 def norms_of(gradients):
     """Euclidean norms [n] of the records' whole gradients."""
-    return torch.cat([rows.flatten(1) for rows in gradients.values()], 1).norm(dim=1)
+    return torch.cat([rows.unsqueeze(1).flatten(1) for rows in gradients.values()], 1).norm(dim=1)
 
 
 def some_clipping_norm(gradients, clipping):
@@ -80,7 +80,7 @@ def expected_sum(gradients, clipping, clipping_norm):
             scales = clipping_norm / (norms + 0.01)
         else:
             scales = (clipping_norm / norms).clamp(max=1.0)
-        total.append((scales @ rows.flatten(1)).flatten())
+        total.append((scales @ rows.unsqueeze(1).flatten(1)).flatten())
     return torch.cat(total)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedprivacy.gradients import FlatClipping, GradientEngine, check_on_blank
-from fedprivacy.gradients.products import full_precision
+from fedprivacy.gradients.surroundings import undisturbed
 from tests.gradients.oracle import cross_entropy, expected_sum, no_program, records_gradients
 
 
@@ -240,8 +240,8 @@ def test_a_process_that_multiplies_in_low_precision_gets_full_sums_and_its_preci
     check(GradientEngine(model, loss), inputs, targets, 0.1)
     assert seen == {"highest"}
     assert torch.get_float32_matmul_precision() == "medium"
-    with full_precision, ThreadPoolExecutor(1) as pool:
-        pool.submit(full_precision.__enter__).result()
-        pool.submit(full_precision.__exit__, None, None, None).result()
+    with undisturbed, ThreadPoolExecutor(1) as pool:
+        pool.submit(undisturbed.__enter__).result()
+        pool.submit(undisturbed.__exit__, None, None, None).result()
         assert torch.get_float32_matmul_precision() == "highest", "another thread is still inside"
     assert torch.get_float32_matmul_precision() == "medium"

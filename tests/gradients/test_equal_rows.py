@@ -15,6 +15,7 @@ from fedprivacy.gradients.methods.traced import Program
 from fedprivacy.gradients.products import one_row_at_a_time
 from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.stack_check import admitted_stack
+from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.watch import Watch
 from tests.gradients.oracle import cross_entropy, error_of, expected_sum, records_gradients, some_clipping_norm
 
@@ -188,5 +189,5 @@ def test_a_stack_whose_products_treat_a_slot_or_a_row_apart_is_not_used(loss, pl
     torch.manual_seed(0)
     model = nn.Linear(6, 3)
     assert admitted_stack(model, loss, FlatClipping(), *kinds) is not None
-    with InAnotherOrder(place, axis):
+    with undisturbed, InAnotherOrder(place, axis):
         assert admitted_stack(model, loss, FlatClipping(), *kinds) is None

@@ -17,6 +17,7 @@ from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods.admission import admitted
 from fedprivacy.gradients.pieces import TableRows
 from fedprivacy.gradients.summation import Sums
+from fedprivacy.gradients.surroundings import Surroundings
 from tests.gradients.oracle import check_every_clipping, cross_entropy
 
 ON_A_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried ...")
@@ -246,11 +247,11 @@ def test_views_that_do_not_fit_are_made_in_smaller_parts():
         return 2 * ones
 
     rows = torch.randn(100, 3)
-    company = torch.zeros(3, 3), torch.zeros(3, 3)
-    results, known = RowByRow(double, torch.zeros(1, 3), (128, 64, 32), company)(rows, rows)
+    given = (torch.zeros(3, 3), torch.zeros(3, 3)), Surroundings(nn.Identity(), double)
+    results, known = RowByRow(double, torch.zeros(1, 3), (128, 64, 32), *given)(rows, rows)
     assert torch.equal(results, 2 * rows) and known.all()
     with pytest.raises(MemoryError, match="64 records at a time"):
-        RowByRow(double, torch.zeros(1, 3), (128, 64), company)(rows, rows)
+        RowByRow(double, torch.zeros(1, 3), (128, 64), *given)(rows, rows)
 
 
 def sized_by_value(targets):

@@ -1,6 +1,7 @@
 """Parameters in every role: tied, adapted, bare, of layers of one's own; each is clipped within its record's share."""
 
 import types
+from contextlib import nullcontext
 from unittest import mock
 
 import pytest
@@ -8,8 +9,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients import GradientEngine, InPlaceError, register_rule, rules
-from tests.gradients.oracle import check_every_clipping, cross_entropy, no_program
+from fedprivacy.gradients import FlatClipping, GradientEngine, InPlaceError, register_rule, rules
+from fedprivacy.gradients.layout import Layout
+from fedprivacy.gradients.methods import admission
+from tests.gradients.oracle import (
+    check_every_clipping,
+    cross_entropy,
+    error_of,
+    expected_sum,
+    no_program,
+    records_gradients,
+)
 
 
 def batch_of(size, *record):
@@ -193,3 +203,85 @@ def test_autograd_would_not_notice_every_change_in_place():
     """A shift's gradient needs no input, but to compute the shift again does."""
     with no_program(), pytest.raises(InPlaceError, match="layer 'layer'"):
         GradientEngine(Residual(Shift(4), "input"), cross_entropy).prepare(*batch_of(5, 4))
+
+
+class Gate(nn.Module):
+    """A layer of one's own whose only parameter has no axis."""
+
+    def __init__(self, start=0.3):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(start))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+class Tempered(nn.Module):
+    """Scores over a learnt temperature."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores, self.temperature = nn.Linear(4, 3), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x):
+        return self.scores(x) * self.temperature.exp()
+
+
+class Gated(nn.Module):
+    """A residual block that begins as nothing (ReZero; Bachlechner et al. 2021)."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.gate, self.head = nn.Linear(4, 4), nn.Parameter(torch.tensor(0.0)), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(x + self.gate * self.inner(x).tanh())
+
+
+class Compared(nn.Module):
+    """Similarities to learnt directions, times a learnt temperature (CLIP; Radford et al. 2021)."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.classes = nn.Linear(4, 5), nn.Parameter(torch.randn(3, 5))
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return (
+            self.temperature.exp() * functional.normalize(self.embed(x), dim=1) @ functional.normalize(self.classes).t()
+        )
+
+
+@pytest.mark.parametrize("scalar", [Tempered, Gated, Compared])
+@pytest.mark.parametrize("method", ["vmap", "loop"])
+def test_a_parameter_without_an_axis(scalar, method):
+    with (
+        mock.patch.object(admission, "Vectorised", side_effect=NotImplementedError)
+        if method == "loop"
+        else nullcontext()
+    ):
+        check_every_clipping(built(scalar), *batch_of(7, 4), method=method)
+
+
+@pytest.mark.parametrize("ruled", [False, True])
+def test_a_parameter_without_an_axis_of_a_layer_of_ones_own(ruled):
+    def gradients(layer, inputs, output_gradients):
+        return {"scale": (inputs * output_gradients).sum(1)}
+
+    model = scaled(Gate())
+    with mock.patch.dict(rules._RULES):
+        if ruled:
+            register_rule(Gate, gradients)
+        check_every_clipping(model, *batch_of(7, 4))
+    assert GradientEngine(model, cross_entropy).stack(*batch_of(7, 4)) is None
+
+
+@pytest.mark.parametrize("build", [Tempered, lambda: scaled(Gate())], ids=["vmap", "book-keeping"])
+def test_views_and_a_parameter_without_an_axis(build):
+    model, (views, targets) = built(build), batch_of(20, 4)
+    by_view, targets = records_gradients(model, cross_entropy, views, targets[::4].repeat_interleave(4)), targets[::4]
+    expected = expected_sum(
+        {name: rows.unflatten(0, (5, 4)).mean(1) for name, rows in by_view.items()}, FlatClipping(), 0.5
+    )
+    engine = GradientEngine(model, cross_entropy, layout=Layout(views=4))
+    assert error_of(engine.clipped_sum(views.unflatten(0, (5, 4)), targets, 0.5), expected, 0.5) < 1e-5

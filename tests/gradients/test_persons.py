@@ -11,6 +11,7 @@ from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from fedprivacy.tasks import Shard
+from fedprivacy.values.unit import missing_target
 from tests.device.models import Rescaled
 from tests.gradients.oracle import cross_entropy, error_of, expected_sum, records_gradients, some_clipping_norm
 
@@ -190,3 +191,16 @@ def test_a_large_model_s_rows_are_averaged_within_its_memory():
     assert torch.allclose(*sums, rtol=1e-4, atol=1e-6)
     gradients = means(model, cross_entropy, inputs, targets)
     assert error_of(sums[1], expected_sum(gradients, FlatClipping(), 0.5), 0.5) < 1e-5
+
+
+@pytest.mark.parametrize(("computed", "per_step"), [(2, 2), (3, 3), (8, None), (8, 11)])
+def test_a_summed_gradient_is_over_the_most_rows_that_a_step_computes(computed, per_step):
+    """With all of them there the weights add up to 1, and to k / most for k rows; as a mean they add up to 1."""
+    targets = torch.zeros(computed, computed, dtype=torch.int64)
+    for rows in range(1, computed + 1):
+        targets[rows - 1, rows:] = missing_target(targets)
+    for summed in (True, False):
+        layout = Layout(rows=8, per_step=per_step, summed=summed)
+        weights = layout.weighted(torch.rand(computed, computed, 3), targets)[2].view(computed, computed)
+        expected = torch.arange(1, computed + 1) / computed if summed else torch.ones(computed)
+        torch.testing.assert_close(weights.sum(1), expected)

@@ -14,6 +14,7 @@ from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.gradients.methods.single_rows import SingleRows
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.gradients.selfcheck import PlaceError
+from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.watch import Watch
 from tests.gradients.oracle import cross_entropy
 
@@ -134,7 +135,7 @@ def test_scores_are_computed_in_company_too(monkeypatch):
     scores = RecordScores(model, cross_entropy, [cross_entropy], (inputs[:0], targets[:0]))
     assert scores.rows > 1
     expected = cross_entropy(model(inputs), targets).detach().double().unsqueeze(1)
-    with Products() as seen:
+    with undisturbed, Products() as seen:
         torch.testing.assert_close(scores(inputs, targets), expected, rtol=1e-5, atol=1e-5)
     assert seen.rows == {1}
     assert torch.equal(scores(inputs[7:8], targets[7:8]), scores(inputs, targets)[7:8])

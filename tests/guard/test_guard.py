@@ -37,7 +37,7 @@ from fedprivacy.guard.log import EntryLog, identity_of
 from fedprivacy.guard.tally import RelationEntry, decoded, encoded
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
 from tests.guard.account import BUDGET, EVENT, key, kinds, payloads, sealed_folder
 from tests.processes import KILLED, at_once, in_child
@@ -110,7 +110,7 @@ def test_what_the_server_counts_beyond_the_client_counts_from_then_on(file, guar
     assert (correction["client_steps"], correction["server_steps"]) == (2, 12)
     assert (correction["run_id"], correction["round"]) == ("run", 2)
     assert Guard(file, BUDGET).history() == {EVENT: 15}
-    assert guard.by_run() == {"run": {EVENT: 5}}
+    assert guard.by_run() == {"run": {EVENT: 5}, UNNAMED: {EVENT: 10}}  # it states all that it knows
     guard.charge(key(3), EVENT, 1, elsewhere={EVENT: 16})
     assert kinds(file)[3:] == ["charge"]
 
@@ -120,6 +120,34 @@ def test_what_the_client_counts_beyond_the_server_stands(guard):
     guard.charge(key(2), EVENT, 1, elsewhere={EVENT: 1})
     guard.charge(key(3), EVENT, 1)
     assert guard.history() == {EVENT: 11}
+
+
+def test_what_the_server_counts_beyond_the_client_counts_in_the_decision_about_this_charge(file, guard):
+    """Not from the next charge on: the steps are spent already."""
+    guard.charge(key(1), EVENT, 1, elsewhere={EVENT: 1})
+    with pytest.raises(BudgetExhaustedError, match="allows 0 more steps"):
+        guard.charge(key(2), EVENT, QUOTA - 1, elsewhere={EVENT: QUOTA + 5 + QUOTA - 1})
+    assert guard.history() == {EVENT: QUOTA + 5}  # the correction stands
+    with pytest.raises(BudgetExhaustedError):
+        guard.charge(key(3), EVENT, 1, elsewhere={EVENT: QUOTA + 6})
+
+
+@pytest.mark.parametrize(("more", "left"), [(5, QUOTA - 6), (QUOTA - 2, 1)])
+def test_no_step_is_allowed_for_what_the_server_counts_more(guard, more, left):
+    guard.charge(key(1), EVENT, 1, elsewhere={EVENT: 1})
+    with pytest.raises(BudgetExhaustedError, match=f"allows {left} more steps"):
+        guard.charge(key(2), EVENT, left + 1, elsewhere={EVENT: 1 + more + left + 1})
+    guard.charge(key(3), EVENT, left, elsewhere={EVENT: 1 + more + left})
+    assert guard.history() == {EVENT: QUOTA}
+
+
+def test_what_the_server_s_ledger_lacks_is_noted_with_the_charge(file):
+    guard = Guard(file, BUDGET, "adaptive")
+    stated = [({EVENT: 2}, 0), ({EVENT: 2}, 2), ({EVENT: 6}, 0), ({OTHER: 2}, 6), ({}, 0), ({EVENT: 7, OTHER: 4}, 1)]
+    for round, (elsewhere, _) in enumerate(stated):
+        guard.charge(key(round), OTHER if OTHER in elsewhere else EVENT, 2, elsewhere=elsewhere)
+    for each in (guard, Guard(file, BUDGET)):
+        assert [charge.beyond for charge in each.charges()] == [beyond for _, beyond in stated]
 
 
 def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(file):
@@ -168,11 +196,15 @@ def test_the_largest_grant_fits_an_entry_whatever_its_words(file):
 
 
 def test_a_sealed_update_is_for_the_server_that_opened_the_run(file, guard):
-    guard.charge(key(1), EVENT, 1, run_key="its own")
+    own = "ab" * 32
+    guard.charge(key(1), EVENT, 1, run_key=own)
     guard.seal(key(1), b"update")
-    assert guard.sealed(key(1), run_key="its own") == b"update"
-    with pytest.raises(ForeignGrantError, match="opened under the key"):
-        guard.sealed(key(1), run_key="another")
+    assert guard.sealed(key(1), run_key=own) == b"update"
+    for other in ("another", "", own[:-1], own + "0", own[:-1] + "c", "c" + own[1:], own.upper()):
+        with pytest.raises(ForeignGrantError, match="opened under the key"):
+            guard.sealed(key(1), run_key=other)
+        with pytest.raises(ForeignGrantError, match="opened under the key"):
+            guard.charge(key(2), EVENT, 1, run_key=other)
 
 
 def test_the_budget_in_force_is_recorded_with_each_charge_and_may_be_changed_by_its_owner(file, guard):
@@ -322,10 +354,10 @@ def test_only_the_newest_updates_are_kept(file, guard):
     for name in names:
         guard.charge(name, EVENT, 1)
         guard.seal(name, str(name).encode())
-    kept = names[-KEPT_UPDATES:]
+    kept = names[-4:]
     assert [name for name in names if guard.sealed(name) is not None] == kept
     assert all(guard.sealed(name) == str(name).encode() for name in kept)
-    assert len(updates(file)) == KEPT_UPDATES
+    assert len(updates(file)) == 4
     guard.seal(names[0], str(names[0]).encode())  # no effect: it was sealed, and is no longer wanted
     assert guard.sealed(names[0]) is None
 
@@ -336,7 +368,7 @@ def test_a_sealed_update_that_is_torn_or_damaged_is_not_sent(file, guard, damage
     guard.seal(key(1), b"update")
     (path,) = sealed_folder(file).iterdir()
     path.write_bytes(damage(b"update"))
-    assert guard.sealed(key(1)) is None
+    assert guard.sealed(key(1)) is None and guard.adopted(key(1)) is None
     path.unlink()
     assert guard.sealed(key(1)) is None
     assert guard.history() == {EVENT: 2}

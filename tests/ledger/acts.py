@@ -57,13 +57,13 @@ def at_most(quota):
 
 def receipt(run_id, round, steps, **more):
     """The receipt that hospital-0 signs for steps of EVENT; the same bytes every time."""
-    said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0", **more}
+    said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0"}
     event = {
         "sampling_rate": EVENT.sampling_rate,
         "noise_multiplier": EVENT.noise_multiplier,
         "relation": EVENT.relation,
     }
-    text = json.dumps(said | event)
+    text = json.dumps(said | event | more)
     signed = CLIENT_KEY.sign(f"fedprivacy receipt\n{text}".encode(), ec.ECDSA(SHA384(), deterministic_signing=True))
     return Evidence(text, signed.hex(), CLIENT_PEM.decode())
 

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,22 +18,24 @@ from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.printing import find_browser, print_page
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
+from fedprivacy.ledger.budget_changes import budget_changes
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
 from fedprivacy.ledger.journal import canonical
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, PoissonSampledGaussian
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import Unit
-from fedprivacy.values.wording import epsilon_text
+from fedprivacy.values.wording import TAMPERED_CODE, TRUSTED, epsilon_text
 from tests.conftest import lacking
 from tests.house import ROOT
 from tests.ledger.acts import (
     ALLOWANCE,
     COUNT,
     EVENT,
+    EXPIRES,
     KEY,
     LATER,
     MEAN,
@@ -47,6 +50,7 @@ from tests.ledger.acts import (
     unlimited,
 )
 from tests.runs.store.made_up import facts
+from tests.runs.witnessed import Host
 from tests.terminal import CliRunner
 
 PUBLIC = server_public_key(KEY)
@@ -91,6 +95,52 @@ def test_a_certificate_tells_its_own_rounds_from_what_only_the_client_s_book_cou
     assert (certificate.claimed_runs, certificate.claimed_steps) == (3, 29)
     page = " ".join(certificate_html(certificate, "a.json").split())
     assert "<p>9 steps in 3 rounds of 2 runs. 29 steps in 3 runs that the client's own book counted" in page
+    filled.reconcile("a", {(UNNAMED, EVENT): 40})  # the ledger holds 35 of this event
+    certificate, _ = certify(filled, (), PUBLIC)
+    assert (certificate.claimed_runs, certificate.claimed_steps, certificate.steps) == (3, 34, 43)
+
+
+def test_nothing_is_certified_of_a_ledger_that_lacks_what_a_run_beside_it_signed(filled, typed, tmp_path):
+    """It was put back from an older copy: it verifies, and says less than the client's guard."""
+    host = Host(tmp_path)
+    filled.close()
+    host.copy("ledger", "old")
+    host.run("signed", "ledger")
+    server_key(tmp_path / "signing.key")
+    command = ("certify", "--ledger", tmp_path / "ledger.db", "--key", tmp_path / "signing.key", "--out")
+    assert typed(*command, tmp_path / "before")[0] == 0
+    host.copy("old", "ledger")
+    code, _, err = typed(*command, tmp_path / "after")
+    assert code == 1 and "does not hold entry 14" in err and "an older copy was put back" in err
+    code, out, err = typed("verify", "--ledger", tmp_path / "ledger.db")
+    assert code == 1 and not out and "does not hold entry 14" in err
+    assert not (tmp_path / "after").exists()
+
+
+def test_a_client_s_claims_before_the_first_run_hide_no_unit_of_privacy(url):
+    ledger = Ledger(url)
+    ledger.open_budgets({"a": ALLOWANCE})
+    ledger.reconcile("a", {(UNNAMED, EVENT): 2, ("elsewhere", EVENT): 1})
+    (before,) = certify(ledger, (), PUBLIC)
+    assert before.unit == "record"  # nobody said another
+    page = " ".join(certificate_html(before, "a.json").split())
+    assert "3 steps in 1 run that the client's own book counted and this ledger did not" in page
+    ledger.open_run("run", "a", "2 parts", Unit("patient", 8))
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 1}, unlimited)
+    (certificate,) = certify(ledger, (), PUBLIC)
+    assert certificate.unit == "patient (at most 8 rows)" and certificate.steps == 4
+
+
+def test_a_certificate_of_a_budget_that_has_expired_leaves_no_run_and_states_every_budget_until_then(filled):
+    filled.set_budget("b", PrivacyBudget(50.0, 1e-5), EXPIRES, "so much more")
+    assert certify(filled, ["b"], PUBLIC)[0].runs_left > 0
+    filled.set_budget("b", PrivacyBudget(50.0, 1e-5), datetime.now(UTC) - timedelta(seconds=1), "it ends now")
+    (ended,) = certify(filled, ["b"], PUBLIC)
+    assert (ended.runs_left, ended.shortage) == (0, "The budget has expired: nothing is granted any more.")
+    reasons = [None, "consent was renewed", "so much more", "it ends now"]
+    assert [given["reason"] for given in ended.budgets] == reasons
+    for last, told in ((2, 0), (3, 1), (8, 1), (9, 2), (12, 2), (13, 3), (14, 4), (None, 4)):
+        assert [change.reason for change in budget_changes(filled, ["b"], last)["b"]] == reasons[:told]
 
 
 def test_a_certificate_and_the_ledger_say_alike_why_no_run_is_left(filled, typed, url):
@@ -185,6 +235,9 @@ def test_a_certificate_says_what_each_of_its_numbers_means(filled):
     assert {"by_rows", "risks", "audits"} < first.meanings.keys()
     assert "with a record as without it" in first.meanings["epsilon"]
     assert "the fixed-mechanism filter grants nothing beyond it" in second.meanings["budget"]
+    assert first.meanings["budget"].startswith("It was promised beforehand")
+    assert second.meanings["budget"].startswith("It was changed, as is listed")  # by hand, after charges
+    assert all(said in page for said in (TRUSTED, TAMPERED_CODE))
 
 
 def test_a_certificate_states_what_audits_of_its_runs_proved_and_when(filled, typed, url, tmp_path):
@@ -203,11 +256,12 @@ def test_a_certificate_states_what_audits_of_its_runs_proved_and_when(filled, ty
         ("two", "2023-11-14T22:13:20+00:00", 0.417),
         ("two", "2023-11-14T22:13:20+00:00", 0.2),
     ]
-    said = "2 attacks on its runs, the last on 2023-11-14, proved at least ε 0.41, where at most 3.00 is stated: "
+    said = "2 attacks on its runs, the last on 2023-11-14, showed a loss of at least ε 0.41 by a training with their "
+    said += "settings, for which at most 3.00 is stated: "
     assert f"{said}consistent with what is stated" in machine.with_suffix(".html").read_text()
     broken = replace(sound, lower=3.5)
     (violated,) = certify(filled, ["a"], PUBLIC, audits={"two": [sound, broken]})
-    assert "at least ε 3.50, where at most 3.00 is stated: more than is stated" in certificate_html(violated, "x.json")
+    assert "for which at most 3.00 is stated: more than is stated" in certificate_html(violated, "x.json")
 
 
 def test_a_person_with_several_records_is_told_what_it_has_lost_unless_persons_are_records(filled, url):

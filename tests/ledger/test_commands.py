@@ -226,7 +226,7 @@ def guard(run, tmp_path):
     return file
 
 
-def test_the_larger_of_both_counts_is_charged_once(ledger, filled, guard):
+def test_the_larger_of_both_counts_is_charged_once(ledger, run, filled, guard):
     code, page, err = ledger("reconcile", "a", guard)
     assert code == 0
     assert re.search(r"\bone\b.*\b0\.1\b.*\b14\b.*\b9\b.*\b5\b", page)
@@ -235,6 +235,14 @@ def test_the_larger_of_both_counts_is_charged_once(ledger, filled, guard):
     assert filled.accounts(["a"])["a"].history == {EVENT: 15, OTHER: 3}
     assert "0 steps were charged to a." in ledger("reconcile", "a", guard)[2]
     assert filled.accounts(["a"])["a"].history == {EVENT: 15, OTHER: 3}
+    client = Guard(guard.with_name("guard.log"), PrivacyBudget(30.0, 1e-5))
+    client.charge(Attempt("new", 1, 1), OTHER, 1, elsewhere={EVENT: 21, OTHER: 4})  # this ledger has lost six since
+    guard.write_text(succeeded(run("export", guard.with_name("guard.log"), command=guard_app)))
+    code, page, err = ledger("reconcile", "a", guard)
+    assert re.search(r"\bnot named\b.*\b0\.1\b.*\b7\b.*\b1\b.*\b6\b", page)
+    assert "7 steps were charged to a." in err
+    assert filled.accounts(["a"])["a"].history == {EVENT: 21, OTHER: 4}
+    assert "0 steps were charged to a." in ledger("reconcile", "a", guard)[2]
     code, _, err = ledger("reconcile", "nobody", guard)
     assert code == 2 and "knows no dataset 'nobody'" in err
     verify_ledger(filled)

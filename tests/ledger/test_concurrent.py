@@ -7,6 +7,7 @@ from contextlib import suppress
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.events import UNNAMED
 from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, at_most
 from tests.processes import at_once
 
@@ -30,6 +31,23 @@ def charge(url, run, datasets, rounds, told):
         for dataset in granted.keys() - refused:
             counted[dataset] += granted[dataset]
     told.write_text(json.dumps(counted))
+    ledger.close()
+
+
+def test_what_a_client_claims_to_two_servers_at_once_is_charged_once(transactional_url):
+    ledger = Ledger(transactional_url)
+    ledger.open_budgets({"a": ALLOWANCE})
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 2}, at_most(QUOTA))
+    ledger.close()
+    claims = {("run", EVENT): 4, (UNNAMED, EVENT): 5, (UNNAMED, OTHER): 1}
+
+    def serve():
+        with Ledger(transactional_url) as opened:
+            opened.reconcile("a", claims)
+
+    assert at_once(serve, serve, serve) == [0, 0, 0]
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 9, OTHER: 1}
+    verify_ledger(ledger)
     ledger.close()
 
 

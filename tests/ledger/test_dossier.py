@@ -18,7 +18,7 @@ from fedprivacy.commands.printing import find_browser
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.runs import AuditResult
-from fedprivacy.values.wording import at_most_text
+from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED, at_most_text
 from tests.conftest import lacking
 from tests.flower.visits import PATIENTS, M, Visits
 from tests.ledger.acts import tamper
@@ -100,6 +100,10 @@ def test_one_folder_holds_all_that_two_runs_of_two_clients_must_answer_for(typed
     shown = html.unescape(page)
     assert THREATS in shown and WORDS["legal_basis"] in shown and "<b> & co" not in page and "<each" not in page
     assert "Not complete yet" not in page
+    assert all(said in shown for said in (TRUSTED, OUT_OF_SCOPE, TAMPERED_CODE))
+    assert all(
+        f"- {TRUSTED} {TAMPERED_CODE}" in files[f"models/{model['run']}/README.md"] for model in fields["models"]
+    )
 
 
 def test_the_page_shows_the_certificates_by_the_certificate_s_own_code_and_the_risk_as_its_command_does(typed):
@@ -129,6 +133,7 @@ def test_the_registry_s_entry_has_the_registry_s_fields_and_says_what_only_the_o
     }
     assert deployment["privacy_loss"]["privacy_parameters"] == {"epsilon": 3.0, "delta": 1e-4}
     assert deployment["privacy_loss"]["privacy_unit"] == "record"
+    assert all(said in deployment["deployment_model"]["actors"] for said in (TRUSTED, OUT_OF_SCOPE))
     assert (
         deployment["basic"]["intended_use"].startswith("TO BE GIVEN")
         and "data_product_sector" not in deployment["basic"]

@@ -5,12 +5,13 @@ import math
 import random
 import re
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
 import fedprivacy as fp
-from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
@@ -18,7 +19,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
 from tests.ledger.acts import ALLOWANCE, CLIENT_PEM, EVENT, journal_of, query, receipt, unlimited
 
@@ -62,6 +63,7 @@ def test_a_budget_belongs_to_the_dataset_over_all_runs(url, ledger):
         Allowance(PrivacyBudget(5.0, 1e-5), "fixed-mechanism"),
         Allowance(PrivacyBudget(math.inf, 1e-5), "fixed-mechanism"),
         Allowance(PrivacyBudget(3.0, 1e-5), "adaptive"),
+        Allowance(PrivacyBudget(3.0, 1e-6), "fixed-mechanism"),
     ):
         with pytest.raises(LedgerError, match=r"dataset a a budget of epsilon 3.*another ledger"):
             Ledger(url).open_budgets({"a": other})
@@ -202,6 +204,46 @@ def test_a_resumed_attempt_is_not_handed_out_for_another_event(ledger):
     assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
 
 
+VOID, COMMITTED, RESERVED = ChargeState.VOID, ChargeState.COMMITTED, ChargeState.RESERVED
+AFTER = {
+    (RESERVED, VOID): VOID,
+    (RESERVED, COMMITTED): COMMITTED,
+    (VOID, VOID): VOID,
+    (VOID, COMMITTED): COMMITTED,  # its receipt came after all
+    (COMMITTED, VOID): COMMITTED,  # what was released was released
+    (COMMITTED, COMMITTED): COMMITTED,
+}
+
+
+@pytest.mark.parametrize(("before", "told"), AFTER)
+def test_a_charge_counts_unless_it_was_given_back_for_good(ledger, before, told):
+    """Every reader of the ledger sees the same: accounts, attempts, units, what is open, what a client may claim."""
+    attempt, count = Attempt("run", 3, 2), AFTER[before, told] is not VOID
+    ledger.open_run("run", "digits", "ten", PATIENT)
+    ledger.reserve(Attempt("run", 2, 7), EVENT, {"b": 1}, unlimited)
+    ledger.reserve(Attempt("other", 3, 9), EVENT, {"b": 1, "c": 2}, unlimited)
+    ledger.reserve(attempt, EVENT, {"a": 5}, unlimited)
+    for state in (before, told):
+        if state is not RESERVED:
+            ledger.settle(attempt, ["a"], state)
+    assert verify_ledger(ledger).replay.charges["a", *attempt].state is AFTER[before, told]
+    assert (
+        ledger.accounts(["a"])
+        == ledger.accounts_in_run("run", ["a"])
+        == ({"a": Account({EVENT: 5}, 1)} if count else {})
+    )
+    assert ledger.accounts_in_run("other", ["a", "b"]) == {"b": Account({EVENT: 1}, 1)}
+    assert ledger.charged(attempt) == ({"a"} if count else set())
+    assert ledger.units(["a"]) == ({"a": str(PATIENT)} if count else {})
+    assert ledger.reserved("run") == {Attempt("run", 2, 7): {"b"}}
+    assert (ledger.last_attempt("run", 3), ledger.last_attempt("run", 1)) == (attempt, None)
+    assert ledger.reserve(attempt, EVENT, {"a": 5}, unlimited, resumed=True) == ({"a": 5} if count else {})
+    assert ledger.reconcile("a", {("run", EVENT): 6, ("older", EVENT): 3}) == (4 if count else 9)
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 9}
+    moments = [datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (-1, 1)]
+    assert list(map(ledger.raised, moments)) == [{"a": 4 if count else 9}, {}]
+
+
 def test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other(url):
     accountant = CentralAccountant(Ledger(url), EVENT.relation, ALLOWANCE.budget, ALLOWANCE.filter)
     accountant.enrol({"one": "a", "two": "b"}, {"one": EVENT, "two": EVENT})
@@ -215,7 +257,8 @@ def test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_an
 def test_claims_of_another_relation_or_beyond_any_account_are_refused_whole(ledger):
     ledger.reserve(Attempt("run", 1), EVENT, {"a": 5}, unlimited)
     other = PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)
-    for claims in ({("x", other): 3}, {("x", EVENT): 2**30, ("y", EVENT): 2**30}):
+    most = {("x", EVENT): 1, (UNNAMED, EVENT): 2**31 - 1}
+    for claims in ({("x", other): 3}, {(UNNAMED, other): 9}, {("x", EVENT): 2**30, ("y", EVENT): 2**30}, most):
         with pytest.raises(AccountError, match="claims steps that do not go with"):
             ledger.reconcile("a", claims)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
@@ -231,6 +274,40 @@ def test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run(ledg
     assert ledger.reconcile("a", {run: 2}) == 0
     assert ledger.accounts(["a"])["a"].history == {EVENT: 11}
     assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
+    verify_ledger(ledger)
+
+
+def test_steps_of_no_named_run_are_charged_where_the_ledger_does_not_hold_them_already(ledger):
+    """A guard was raised by 7 steps of a run that it forgot. The ledger knows the run, or forgot it, too."""
+    ledger.reserve(Attempt("forgotten", 1), EVENT, {"a": 7}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 1, "b": 1}, unlimited)
+    claims = {("run", EVENT): 1, (UNNAMED, EVENT): 7}
+    assert ledger.reconcile("a", claims) == 0
+    assert [ledger.reconcile("b", claims) for _ in range(3)] == [7, 0, 0]
+    assert ledger.accounts(["a", "b"])["a"].history == ledger.accounts(["a", "b"])["b"].history == {EVENT: 8}
+    ledger.reserve(Attempt("run", 2), EVENT, {"b": 2}, unlimited)  # the guard charges it as well
+    assert ledger.reconcile("b", {("run", EVENT): 3, (UNNAMED, EVENT): 7}) == 0
+    assert ledger.reconcile("b", {("run", EVENT): 3, (UNNAMED, EVENT): 9}) == 2
+    assert ledger.reconcile("b", {(UNNAMED, OTHER): 2}) == 2  # steps of one event stand for no other's
+    assert ledger.accounts(["b"])["b"].history == {EVENT: 12, OTHER: 2}
+    verify_ledger(ledger)
+
+
+def test_after_any_claims_the_ledger_holds_each_run_and_each_event_and_grows_by_no_more(ledger):
+    draw, names, events = random.Random(5), ["run", "spring", UNNAMED], [EVENT, OTHER]
+    for round in range(1, 16):
+        ledger.reserve(Attempt("run", round), draw.choice(events), {"a": draw.randint(1, 3)}, unlimited)
+        before = Counter(ledger.accounts(["a"])["a"].history)
+        in_run = {name: Counter(ledger.accounts_in_run(name, ["a"]).get("a", NOTHING_SPENT).history) for name in names}
+        claims = {(draw.choice(names), draw.choice(events)): draw.randint(0, 3 * round) for _ in range(4)}
+        named = {claim: steps for claim, steps in claims.items() if claim[0] != UNNAMED}
+        added = ledger.reconcile("a", claims)
+        held = Counter(ledger.accounts(["a"])["a"].history)
+        for event in events:
+            raised = before[event] + sum(max(0, n - in_run[run][e]) for (run, e), n in named.items() if e == event)
+            assert held[event] == max(raised, sum(n for (_, e), n in claims.items() if e == event))
+        assert sum(held.values()) - sum(before.values()) == added
+        assert ledger.reconcile("a", claims) == 0
     verify_ledger(ledger)
 
 

@@ -196,22 +196,36 @@ def test_a_ledger_that_was_written_anew_contradicts_the_receipt_that_a_client_si
     found(url, "entry 5: the receipt for a is for something else than what was charged")
 
 
-@pytest.mark.parametrize(("run", "round"), [("one", 1), ("two", 2)], ids=["round", "run"])
-def test_a_receipt_of_another_round_or_run_proves_no_charge(url, run, round):
-    """The client signed each, for as many steps of the same mechanism; every hash is that of its text."""
+OF_ANOTHER = {
+    **dict.fromkeys(("round", "run", "attempt"), "another round"),
+    **dict.fromkeys(("fewer steps", "rate", "noise", "relation"), "something else than what was charged"),
+}
+SAYS = {
+    "round": {"round": 1},
+    "run": {"run_id": "two"},
+    "attempt": {"attempt": 2},
+    "fewer steps": {"steps": 4},
+    "rate": {"sampling_rate": 0.05},
+    "noise": {"noise_multiplier": 2.0},
+    "relation": {"relation": "zero-out"},
+}
+
+
+@pytest.mark.parametrize("other", OF_ANOTHER)
+def test_a_receipt_of_another_charge_proves_none(url, other):
+    """The client signed it, for a round, an attempt or a mechanism of its own; every hash is that of its text."""
     ledger = Ledger(url)
-    for name in ("one", "two"):
-        ledger.open_run(name, "digits", "2 parts")
+    ledger.open_run("one", "digits", "2 parts")
     ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
     ledger.open_budgets({"a": ALLOWANCE})
-    for attempt in (Attempt("one", 1), Attempt("one", 2), Attempt("two", 2)):
-        ledger.reserve(attempt, EVENT, {"a": 5}, unlimited)
-        own = receipt(attempt.run_id, attempt.round, 5)
-        ledger.settle(attempt, {"a": own}, ChargeState.COMMITTED)
-    assert verify_ledger(ledger).head.number == 10
+    for number in (1, 2):
+        ledger.reserve(Attempt("one", number), EVENT, {"a": 5}, unlimited)
+        ledger.settle(Attempt("one", number), {"a": receipt("one", number, 5)}, ChargeState.COMMITTED)
+    assert verify_ledger(ledger).head.number == 7
     ledger.close()
-    rewrite(url, 8, canonical(receipt("one", 2, 5)), canonical(receipt(run, round, 5)))
-    found(url, "entry 8: the receipt for a is for another round")
+    said = {"run_id": "one", "round": 2, "steps": 5} | SAYS[other]
+    rewrite(url, 7, canonical(receipt("one", 2, 5)), canonical(receipt(**said)))
+    found(url, f"entry 7: the receipt for a is for {OF_ANOTHER[other]}")
 
 
 def test_a_run_whose_unit_was_written_anew_contradicts_its_receipts(url):
@@ -247,8 +261,22 @@ def test_a_ledger_that_was_written_anew_without_its_signed_heads_contradicts_a_w
     tamper(url, "DELETE FROM checkpoints")
     ledger = Ledger(url)
     assert verify_ledger(ledger).signed == 0  # all else is consistent: the witness alone tells
+    sound = sign_head(ledger.database, KEY)
     ledger.close()
-    found(url, "entry 12 or one before it was rewritten", witnesses=[rewritten])
+    for witnesses in ([rewritten], [rewritten, sound], [sound, rewritten]):
+        found(url, "entry 12 or one before it was rewritten", witnesses=witnesses)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_ledger_without_a_signed_head_does_not_pass_for_one_that_a_named_key_signed(url, request, anew):
+    """Neither the true one nor one that was written anew: without its heads both are consistent."""
+    request.getfixturevalue("rewritten" if anew else "filled")
+    tamper(url, "DELETE FROM checkpoints")
+    found(url, f"no signed head bears the signature of {server_public_key(KEY)}", signers=[server_public_key(KEY)])
+    ledger = Ledger(url)
+    sign_head(ledger.database, KEY)
+    assert verify_ledger(ledger, signers=[server_public_key(KEY), server_public_key(STRANGER)]).signed == 12
+    ledger.close()
 
 
 def test_a_ledger_that_was_written_anew_and_signed_by_another_key_has_a_foreign_signer(url, rewritten):
@@ -294,6 +322,24 @@ def test_a_signed_head_is_signed_once_by_each_key_and_covers_what_is_there(url):
     last = sign_head(ledger.database, KEY)
     assert (first.number, other.number, last.number) == (1, 1, 2)
     assert set(verify_ledger(ledger).heads) == {first, other, last}
+    ledger.close()
+
+
+@pytest.mark.parametrize("known", ["its own last head", "a head that it is given", "both"])
+def test_nobody_signs_a_ledger_that_contradicts_what_was_signed_before(url, known):
+    """Whoever wrote it anew would have the newest entries vouch for it."""
+    ledger = Ledger(url)
+    ledger.open_run("one", "digits", "2 parts")
+    signed = sign_head(ledger.database, KEY)
+    ledger.open_run("two", "digits", "2 parts")
+    assert sign_head(ledger.database, KEY, signed).number == 2
+    ledger.close()
+    rewrite(url, 1, "2 parts", "3 parts")
+    if known == "a head that it is given":
+        tamper(url, "DELETE FROM checkpoints")
+    ledger = Ledger(url)
+    with pytest.raises(LedgerError, match=r"does not hold entry \d as it was signed"):
+        sign_head(ledger.database, KEY, None if known == "its own last head" else signed)
     ledger.close()
 
 

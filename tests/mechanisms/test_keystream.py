@@ -68,6 +68,22 @@ def test_blocks_are_the_words_at_their_places():
     assert not np.array_equal(KEY.reader(Purpose.NOISE, HERE).blocks(last), readers.blocks(np.array([0]), last))
 
 
+def test_seed_runs_and_attempt_are_not_run_together():
+    numbers = [(seed, runs, attempt) for seed in (1, 11, 111) for runs in (0, 1, 11, 111) for attempt in (1, 11, 111)]
+    assert len({Keystream.from_seed(seed, "client", runs, attempt).key for seed, runs, attempt in numbers}) == 36
+
+
+def test_no_two_of_many_shards_share_a_stream_and_all_its_bits_tell_streams_apart():
+    streams = {KEY.of(f"client-{number}").stream for number in range(100_000)}
+    assert len(streams) == 100_000 and max(streams) > 2**63 and min(streams) < 2**50
+    words = [
+        Keystream(KEY.key, stream).bits(Purpose.NOISE, HERE, 4) for stream in (0, *(1 << bit for bit in range(64)))
+    ]
+    assert len(np.unique(words)) == 65 * 4
+    keystreams = [Keystream(KEY.key, stream) for stream in (5, 5 + 2**32, 5 + 2**63)]
+    assert len(np.unique(Readers(keystreams, Purpose.NOISE, HERE).words(slice(3), 4))) == 3 * 4
+
+
 def test_secret_keystreams_differ_and_hide_their_key_and_no_key_is_short_or_mixed_with_another():
     one, two = Keystream.secret(), Keystream.secret()
     assert one != two

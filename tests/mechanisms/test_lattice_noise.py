@@ -178,6 +178,22 @@ def test_many_rows_receive_the_noise_of_each_alone(dimension, dtype):
         assert torch.equal(row, alone)
 
 
+@pytest.mark.parametrize("fine", [0, 1])
+@pytest.mark.parametrize("sum", [2.0**52, -(2.0**52)])
+def test_a_row_with_a_fine_lattice_saturates_beside_one_with_a_coarse_lattice(fine, sum):
+    """In its own steps: in the other's, its sum is small."""
+    steps, totals = np.array([2.0**-10, 2.0**-10]), torch.ones(2, 3, dtype=torch.float64)
+    steps[fine], totals[fine] = 2.0**-30, sum * 2.0**-30
+    keystreams = [KEY.of("one"), KEY.of("other")]
+    released = lattice_noise.add_lattice_noise_by_row(
+        totals, 100.0 * steps, steps, Readers(keystreams, Purpose.NOISE, HERE)
+    )
+    limited = totals.clone()
+    limited[fine] = math.copysign(2.0**50, sum) * 2.0**-30
+    for row, total, step, keystream in zip(released, limited, steps, keystreams, strict=True):
+        assert torch.equal(row, add_lattice_noise(total, 100.0 * step, step, reader(key=keystream), torch.float32))
+
+
 # The lattice
 
 

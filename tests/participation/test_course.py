@@ -94,6 +94,7 @@ def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):
         40.0: (["client-0"], 90.0),
         95.0: ([], math.inf),  # nobody comes again
     }
+    assert participation.availability.next("client-1", 25.0) == (15.0, 40.0)  # and who works across 30 is not gone
 
 
 def test_a_day_has_each_client_there_for_its_share_at_an_hour_of_its_own():

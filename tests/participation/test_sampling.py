@@ -4,6 +4,7 @@ from collections import Counter
 from itertools import combinations
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from fedprivacy.participation import COHORTS, Draws, Participation
@@ -45,8 +46,17 @@ def test_poisson_asks_each_client_by_itself():
     assert frozenset() in counted
 
 
-def test_of_fewer_clients_than_the_size_all_are_asked():
-    assert set(cohorts("fixed", 6, CLIENTS[:4])) == {frozenset(CLIENTS[:4])}
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_of_no_more_clients_than_the_size_all_are_asked(number):
+    assert set(cohorts("fixed", 4, CLIENTS[:number])) == {frozenset(CLIENTS[:number])}
+
+
+def test_who_drops_out_has_nothing_to_do_with_who_is_asked():
+    """Catches: one draw for both. Whoever is asked has a small number, and would drop out more often, or never."""
+    participation = Participation(Draws.of("seed 0"), COHORTS["poisson"](3, len(CLIENTS)), drop_out=0.3)
+    asked = {number: participation.turnout(number, CLIENTS, 0.0).client_ids for number in ROUNDS}
+    begun = sum(len(participation.begins(number, dict.fromkeys(ids, 1), 0.0)) for number, ids in asked.items())
+    assert stats.binomtest(begun, sum(map(len, asked.values())), 0.7).pvalue > FALSE_ALARM
 
 
 def test_a_client_that_is_away_changes_no_other_s_draw():

@@ -67,6 +67,11 @@ def test_one_estimate_is_found_by_its_name():
         ANSWERS.figures(0, "west")
 
 
+def test_the_records_of_an_answer_are_those_of_every_group_that_is_told():
+    assert ANSWERS.records(0, "north") == 37.0 and ANSWERS.records(0, "south") == 20.0
+    assert ANSWERS.records(1, "north") == 300.0
+
+
 def test_who_does_not_tell_of_a_group_is_named():
     assert ANSWERS.silent() == {"b": ["south"], "c": ["north", "south"]}
     assert ANSWERS.silent(1) == {}

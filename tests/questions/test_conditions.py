@@ -1,5 +1,6 @@
 """Conditions and groups: who meets them, and what is no level."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_a_level_stays_a_text_or_a_number():
 
 def test_a_condition_and_a_group_compare_the_exact_text():
     table = fp.Table({"site": ["1", "01", "1_0", "1e2", "10", "100", 1, 1.0]})
-    for levels, counts in ((("1", "01", "10", "1e2", "100"), [2, 1, 1, 1, 1]), ((1, 10, 100), [4, 1, 2])):
+    for levels, counts in ((("1", "01", "10", "1e2", "100"), [3, 1, 1, 1, 1]), ((1, 10, 100), [4, 1, 2])):
         assert [len(rows) for rows in groups_of(table, [], OneOf("site", levels))] == counts
 
 
@@ -109,3 +110,14 @@ def test_what_is_no_level_is_refused(levels, words):
 def test_a_condition_lies_between_two_numbers(least, below):
     with pytest.raises(QuestionError):
         Within("a", least, below)
+
+
+def test_a_condition_is_told_with_every_digit_of_its_numbers():
+    for least, below, words in [(40, 60, "from 40 to below 60"), (0.1, 1234567.25, "from 0.1 to below 1234567.25")]:
+        assert words in Questions.count(where={"x": (least, below)}).sentence
+
+
+def test_a_condition_that_is_named_twice_is_one():
+    """Else the same question would be paid for again."""
+    one = Questions.count(where={"ward": ["a", "b"]})
+    assert dataclasses.replace(one, where=(*one.where, *Questions.count(where={"ward": ["b", "a"]}).where)) == one

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import Noisy
+from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.lattice import STEPS
 
 TABLE = fp.Table({"sex": ["f", "m", " f", "x", "", None, "3.0"], "age": [0, 9, 10, 99, -1, None, "?"]})
@@ -57,6 +59,13 @@ def test_heavy_hitters_are_the_largest_counts_that_stand_out_of_the_noise():
     assert [f.name for f in figures(question, [-9, 0, 0, 0, 6.0, 0], 1.0)] == ["e"]
 
 
+def test_the_interval_of_a_level_knows_that_it_is_told_before_the_next_one():
+    question = Questions.heavy_hitters("icd", ["a", "b", "c", "d", "e"], 1)
+    (found,) = figures(question, [290, 400, 3, 300, 200, 9999], 50.0)
+    farther = (400.0 - found.low) / 50.0
+    assert norm.sf(farther) / norm.sf(farther - 2.0) == pytest.approx(0.025)  # 300 is two errors below
+
+
 def test_what_the_noise_alone_makes_is_hardly_ever_a_heavy_hitter():
     """Once in a thousand answers at most."""
     question = Questions.heavy_hitters("icd", list(range(1000)), 10)
@@ -71,3 +80,46 @@ def test_how_many_is_a_whole_number_in_its_range():
     for intervals in (0, 4097, 2.0, 10**5000):
         with pytest.raises(QuestionError):
             Questions.histogram("a", 0, 1, intervals)
+
+
+BOUNDS = [
+    *((0, 100, 10), (50, 250, 20), (0, 30, 30), (-3, 4, 7), (0, 12345670, 10), (1e6, 1e6 + 1, 30)),
+    *((0, 1, 10), (0, 0.3, 3), (-0.7, 0.7, 14), (0.1, 0.7, 6), (0, 1, 3), (0, 365, 512), (-1e100, 1e100, 50)),
+]
+
+
+@pytest.mark.parametrize(("low", "high", "count"), BOUNDS)
+def test_a_number_on_an_edge_counts_in_the_interval_that_begins_with_the_edge_shown(low, high, count):
+    """As `count where x=edge:edge`, typed from the figures' names, says too."""
+    question = Questions.histogram("x", low, high, count)
+    edges = [name.split(" to ")[0] for name in question.bins]
+    width = high / count - low / count
+    assert np.allclose(np.diff([low, *map(float, edges[1:]), high]), width, rtol=2.1e-3)
+    between = np.nextafter([float(edge) for edge in edges[1:]], -np.inf)
+    table = fp.Table({"x": [low, *map(float, edges[1:]), *between, high]})
+    assert counted(question, table) == [2] * count
+    places = range(1, count - 1)
+    if count > 2:
+        typed_edges = [(edges[place], edges[place + 1]) for place in places]
+        for first, after in typed_edges[:40]:
+            (where,) = typed(f"count where x={first}:{after}")
+            assert counted(where, table) == [2]
+
+
+def test_whole_numbers_are_counted_where_whole_edges_say():
+    random = np.random.default_rng(1)
+    for _ in range(300):
+        low, width, count = random.integers((-1000, 1, 1), (1000, 50, 60)).tolist()
+        numbers = np.arange(low - 3, low + width * count + 3)
+        places = np.clip((numbers - low) // width, 0, count - 1)
+        found = counted(Questions.histogram("x", low, low + width * count, count), fp.Table({"x": numbers}))
+        assert found == np.bincount(places, minlength=count).tolist()
+
+
+@pytest.mark.parametrize("low", [1.0, -1.0, 1.0 - 2**-53, 1.999, 3e99, 0.0])
+def test_between_the_narrowest_bounds_every_interval_has_edges_of_its_own(low):
+    high = max(low + 1.01e-12 * abs(low), low + 1.01e-100)
+    question = Questions.histogram("x", low, high, 4096)
+    edges = [float(name.split(" to ")[0]) for name in question.bins]
+    assert (np.diff(edges) > 0.0).all()
+    assert counted(question, fp.Table({"x": edges})) == [1] * 4096

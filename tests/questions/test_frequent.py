@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
 
 import fedprivacy as fp
 from fedprivacy.questions.answers import Answers, Told
@@ -184,6 +185,27 @@ def test_of_more_beginnings_than_a_question_holds_the_largest_are_followed():
     assert set(texts(found)) == {f"{first}{alphabet[0]}" for first in alphabet[:room]}
     assert {row["beginning"] for row in found.beginnings} == set(alphabet[room:60])
     assert 200 - room - 1 < found.surely < 200 - room + 1
+
+
+def test_a_beginning_for_which_the_next_question_has_no_room_is_not_surely_found():
+    """Longer texts take more room, so that fewer beginnings are followed than the same question would hold now."""
+    alphabet = "".join(map(chr, range(0x1F600, 0x1F600 + 150)))
+    looking = search(alphabet, 2, most=999)
+    room, before = looking.room(2), looking.room(1)
+    assert room + 2 < before < 150
+    parts = [[f"{first}{alphabet[0]}" for rank, first in enumerate(alphabet[: room + 2]) for _ in range(300 - rank)]]
+    found = frequent(looking, Asking(parts, sigma=0.05))
+    assert len(found.beginnings) == 2
+    assert found.surely == pytest.approx(300 - room, abs=0.5)  # the first beginning left out
+
+
+@pytest.mark.parametrize("length", [1, 2, 6])
+def test_a_text_may_be_missed_at_every_depth_so_that_more_depths_need_more_records(length):
+    """99 % by the union bound: threshold of the 21 counts, and what the noise takes away at one depth of all."""
+    found = frequent(search(length=length), Asking([["123456"[:length]] * 5000], sigma=10.0))
+    assert len(found.depths) == length
+    threshold = 10.0 * math.sqrt(2.0 * math.log(1000.0 * 21))
+    assert found.surely == pytest.approx(threshold + 10.0 * ndtri(1.0 - 0.01 / length), rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,11 @@ def test_characters_count_as_they_are_written():
     }
 
 
-def test_numbers_are_texts_as_python_writes_them():
+def test_numbers_are_texts_whole_ones_without_decimals():
     question = Questions.prefixes("icd", ["1"], ["2", "True"])
     assert counted(question, np.array([10, 1, 2])) == {"1...": 2, "2": 1}
-    assert counted(question, np.array([10.5, 2.0])) == {"1...": 1, "other": 1}
+    assert counted(question, np.array([10.5, 2.0])) == {"1...": 1, "2": 1}
+    assert counted(Questions.prefixes("icd", ["1"], ["2.0"]), np.array([10, 2])) == {"1...": 1, "2.0": 1}
     assert counted(question, np.array([True, False])) == {"True": 1, "other": 1}
 
 

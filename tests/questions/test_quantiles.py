@@ -48,9 +48,10 @@ def test_the_deviation_of_the_noise_is_that_of_the_matrices(probability):
     _, r = factors(count)
     running = np.vstack([np.zeros(count), r])
     excess = running - probability * running[-1]
-    halves = np.empty((2 * count + 1, count))
-    halves[::2], halves[1::2] = excess, (excess[:-1] + excess[1:]) / 2.0
-    assert np.allclose(spread(count, probability), np.linalg.norm(halves, axis=1), rtol=1e-10)
+    deviations, correlations = spread(count, probability)
+    assert np.allclose(deviations, np.linalg.norm(excess, axis=1), rtol=1e-10)
+    last = np.linalg.norm(running[-1])
+    assert np.allclose(correlations, excess @ running[-1] / (deviations * last), atol=1e-10)
     question = Questions.median("x", 0, 1, count)
     assert question.per_count == pytest.approx(np.linalg.norm(running[-1]))
 
@@ -79,9 +80,24 @@ def test_without_noise_a_quantile_is_within_an_interval_of_the_records_one(numbe
     assert found["count"] == pytest.approx(len(numbers), abs=1e-3)
 
 
+@pytest.mark.parametrize("count", [10, 11, 15])
+def test_without_noise_every_definition_of_a_quantile_between_two_records_is_in_the_interval(count):
+    """Those of Hyndman and Fan (1996); records are farther apart than intervals are wide."""
+    numbers = np.linspace(5, 95, count) ** 1.02
+    question = Questions.quantiles("x", 0, 110, (0.1, 0.25, 0.5, 0.85))
+    totals = question.totals(fp.Table({"x": numbers}))[0].astype(np.float64)
+    for probability, figure in zip(question.at, question.figures(Noisy(totals, 1e-3))[1:], strict=True):
+        for method in ("linear", "inverted_cdf", "weibull", "hazen", "median_unbiased", "interpolated_inverted_cdf"):
+            assert figure.low <= np.quantile(numbers, probability, method=method) <= figure.high, (probability, method)
+        assert figure.high - figure.low < 3.5 * 110.0 / count
+
+
 def test_figures_are_named_and_in_order_and_never_cross():
     question = Questions.quantiles("x", 0, 100, (0.9, 0.5, 0.25, 0.5))
-    assert question.at == (0.25, 0.5, 0.9) and question.words == "quantile 0.25, median, quantile 0.9 of x"
+    assert (
+        question.at == (0.25, 0.5, 0.9)
+        and question.words == "quantile 0.25, median, quantile 0.9 of x, to within 0.195"
+    )
     found = exact(question, np.linspace(0, 100, 1001))
     assert list(found) == ["count", "quantile 0.25 of x", "median of x", "quantile 0.9 of x"]
     assert list(found.values())[1:] == [
@@ -100,12 +116,12 @@ def test_where_noisy_running_counts_fall_they_are_pooled():
     for _ in range(50):
         noisy = Noisy(exact + random.normal(0.0, 3.0 * UNIT, 64), 3.0 * UNIT)
         running = np.concatenate([[0.0], np.convolve(noisy.totals, decoder(64))[:64]])
-        halves = np.interp(np.arange(0.0, 64.5, 0.5), np.arange(65.0), running) - 0.5 * running[-1]
-        falling += (np.diff(np.sign(halves)) < 0).any()
-        rising = isotonic_regression(halves).x
+        excess = running - 0.5 * running[-1]
+        falling += (np.diff(np.sign(excess)) < 0).any()
+        rising = isotonic_regression(excess).x
         place = int(np.searchsorted(rising, 0.0))
         share = -rising[place - 1] / (rising[place] - rising[place - 1])
-        assert question.figures(noisy)[1].value == pytest.approx((place - 1 + share) / 2.0)
+        assert question.figures(noisy)[1].value == pytest.approx(place - 1 + share)
     assert falling > 10
 
 

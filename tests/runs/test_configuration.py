@@ -11,6 +11,7 @@ from torch import nn
 
 from fedprivacy._support.settings import fields_of, kind_of
 from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, ConfigError, RunConfig, resolve
+from fedprivacy.training.algorithms import ALGORITHMS
 from tests.flower.blobs import Blobs, PrivateSizes
 
 
@@ -142,9 +143,16 @@ REFUSED = [
     # algorithms
     ({"pull": 0.1}, "which algorithm 'fedavg' does not take; leave it open, or choose mr-mtl or ditto."),
     ({"personal_steps": 3}, "which algorithm 'fedavg' does not take; leave it open, or choose ditto or fedrep."),
-    ({"algorithm": "ditto"}, "divides a round's local steps, and local-steps is 1; give at least 2."),
+    *(
+        ({"algorithm": name, "local_steps": kind.fewest_steps - 1}, f"give at least {kind.fewest_steps}.")
+        for name, kind in ALGORITHMS.items()
+        if kind.fewest_steps > 1
+    ),
     ({**PERSONAL, "personal_steps": 4}, "the global model needs at least one of them; give fewer personal-steps"),
-    ({**CONTROLLED, "momentum": 0.9}, "whose controls are told by plain gradient steps; choose optimizer sgd"),
+    *(
+        ({**CONTROLLED, **other}, "whose controls are told by plain gradient steps; choose optimizer sgd")
+        for other in ({"momentum": 0.9}, {"weight_decay": 0.1}, {"optimizer": "adam", "learning_rate": 0.1})
+    ),
     ({**CONTROLLED, "strategy": "krum"}, "whose controls are told by the average, and strategy is 'krum'"),
     ({"fine_tuning_rounds": 5, "rounds": 5}, "so that no global model is trained; give fewer, or"),
     ({**LOCAL, "fine_tuning_rounds": 3}, "trains each client's own model already; leave it open, or choose fedavg"),
@@ -186,6 +194,28 @@ def test_what_there_is_none_of_or_what_does_not_go_together_is_one_problem(setti
     (problem,) = problems(**settings)
     assert words in problem
     assert problem.endswith(".")
+
+
+JUST_RIGHT = [
+    {"spend": 3.0},
+    {"local_evaluation": 5, "rounds": 5},
+    *({"algorithm": name, "local_steps": kind.fewest_steps} for name, kind in ALGORITHMS.items() if name != "fedbn"),
+    {**PERSONAL, "personal_steps": 3},
+    {"fine_tuning_rounds": 4, "rounds": 5},
+    {"strategy": "krum", "clients": 5},
+    {"strategy": "krum", "cohort_size": 5},
+    {"strategy": "fedtrimmedavg", "fraction_train": 0.5},
+    {"strategy": "fedprox", "local_steps": 2},
+    {"cohort_size": 10},
+    {"concurrency": 10, "buffer_size": 10},
+]
+"""The other side of the edges of what is refused."""
+
+
+@pytest.mark.parametrize("settings", JUST_RIGHT, ids=str)
+def test_what_is_just_right_is_taken(settings):
+    config = resolve({key.replace("_", "-"): value for key, value in settings.items()})
+    assert {key: getattr(config, key) for key in settings} == settings
 
 
 def test_a_ledger_is_no_folder(tmp_path):

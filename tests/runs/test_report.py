@@ -5,6 +5,7 @@ import hashlib
 import math
 import re
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -15,7 +16,7 @@ from fedprivacy.flower.server.replies import NO_REPLY
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.runs.records.report import report_html, write_report
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.wording import at_most_text, epsilon_text
+from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED, at_most_text, epsilon_text
 from tests.runs.histories import alike, run_history, unlike
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "rect", "path", "line"}
@@ -283,6 +284,7 @@ def test_hostile_names_are_texts(drawn):
 )
 def test_the_page_loads_nothing_runs_nothing_and_keeps_its_own_policy(history, drawn):
     html = report_html(history)
+    assert all(limit in unescape(html) for limit in (TRUSTED, OUT_OF_SCOPE, TAMPERED_CODE))
     shown = Page(html)
     assert not shown.tags & {"script", "link", "img", "iframe", "object", "base", "form", "a", "image", "use"}
     names = {name for name, _ in shown.attributes}

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
@@ -12,7 +13,7 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.simulated import engine
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.folder import ERROR, read_history
 from fedprivacy.runs.records.store import ClientQuery, RunStore
 from fedprivacy.runs.records.store import writer as run_store_writing
 from fedprivacy.runs.settings.configuration import resolve
@@ -206,3 +207,30 @@ def test_a_round_is_put_into_few_numbers_once_and_not_by_the_training_unless_it_
     recorder.finish(Mock(arrays=None), RunStatus.FINISHED, drawn=False)
     assert len(by) == len(records) and (threading.main_thread() in by) is tracked
     assert [call.args for call in tracker.record.call_args_list] == [(one.point,) for one in records] * tracked
+
+
+@pytest.mark.parametrize(
+    ("why", "raised", "status", "draws"),
+    [
+        ("", None, RunStatus.FINISHED, True),
+        ("no client has budget left", None, RunStatus.STOPPED, True),
+        ("", KeyboardInterrupt, RunStatus.STOPPED, False),
+        ("", ZeroDivisionError, RunStatus.FAILED, True),
+    ],
+    ids=["finished", "stopped", "Ctrl-C", "failed"],
+)
+def test_a_run_s_end_is_told_as_it_was_and_an_earlier_error_is_gone(tmp_path, monkeypatch, why, raised, status, draws):
+    tracker, drawn = Mock(spec=Tracker), []
+    monkeypatch.setattr("fedprivacy.server.recorder.draw", lambda history, folder: drawn.append(folder))
+    plan = TrainingPlan.of(SMALL | {"out": str(tmp_path / "run")})
+    recorder = Recorder(tmp_path / "run", plan, "run-1", trackers={"mock": tracker})
+    for record in growing(["a", "b"], 2):
+        recorder(record)
+    (tmp_path / "run" / ERROR).write_text("of an earlier attempt")
+    with pytest.raises(raised) if raised else nullcontext(), recorder.recording(Mock(arrays=None, stopped_because=why)):
+        if raised:
+            raise raised
+    assert [call.args for call in tracker.end.call_args_list] == [(status,)]
+    assert drawn == [tmp_path / "run"] * draws
+    errors = [file.read_text() for file in (tmp_path / "run").glob(ERROR)]
+    assert len(errors) == (status is RunStatus.FAILED) and all("ZeroDivisionError" in error for error in errors)

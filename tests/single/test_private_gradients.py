@@ -11,11 +11,13 @@ from fedprivacy.gradients import GradientEngine, UnsupportedModelError
 from fedprivacy.guard import Guard, GuardError
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.noisy_mean import NoisyMean
 from tests.processes import in_child
 from tests.single.coins import BUDGET, LOSS, coins, flat, gradient, new_model, private
 
 NOTHING = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
+LITTLE = torch.ones(40, 200), torch.arange(40)  # their clipped sum is far below the noise
 
 
 class Watched:
@@ -47,9 +49,10 @@ def charged(file):
 # --- one release ---
 
 
-def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_parameters():
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_parameters(kept, tmp_path):
     model = new_model()
-    gradients = private(model, seed=1, clipping_norm=0.5)
+    gradients = private(model, seed=1, clipping_norm=0.5, account=tmp_path / "account.log" if kept else None)
     for step in (1, 2):
         gradients.backward()
         mean = NoisyMean(SampledGaussianSum(gradients.event, 0.5), 100.0)
@@ -58,6 +61,21 @@ def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_param
         assert torch.equal(gradient(model), mean.release(engine, *place)[0])
         with torch.no_grad():
             model.weight.fill_(3.0)  # by whatever optimiser
+
+
+def test_an_adapted_norm_is_that_of_the_next_step():
+    model, given = new_model(), {"clipping_norm": 0.05}
+    gradients = private(model, seed=1, clipping="adaptive", **given)
+    mean = NoisyMean(SampledGaussianSum(gradients.event, 0.05), 100.0, ADAPTIVE["adaptive"]())
+    engine, norm, norms = GradientEngine(copy.deepcopy(model), LOSS), 0.05, []
+    for step in range(1, 5):
+        gradients.backward()
+        expected, norm = mean.release(
+            engine, fp.Shard(*coins()), norm, Keystream.from_seed(1, "single"), Position(1, step)
+        )
+        assert torch.equal(gradient(model), expected) and gradients.clipping_norm == norm
+        norms.append(norm)
+    assert len({0.05, *norms}) == 5  # it moves in every step
 
 
 def test_one_record_moves_a_gradient_by_the_clipping_norm_at_most_whatever_the_parameters():
@@ -159,6 +177,18 @@ def test_another_process_and_a_step_within_a_step_are_refused():
             gradients.backward()
 
     assert in_child(elsewhere) == 0
+
+
+def test_a_method_that_is_not_proven_anew_costs_nothing(monkeypatch):
+    model = new_model()
+    gradients = private(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.nn.Linear, "forward", lambda layer, inputs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            gradients.backward()
+    assert gradients.epsilon == 0.0
+    gradients.backward()
+    assert gradients.epsilon > 0.0
 
 
 def test_other_parameters_are_refused_before_a_charge():
@@ -324,27 +354,55 @@ def test_without_a_seed_a_lost_step_is_given_again_and_not_drawn_again(tmp_path)
     assert not torch.equal(gradient(other), gradient(model)) and charged(file) == 2
 
 
-def test_a_step_whose_release_is_gone_is_charged_again_with_other_noise(tmp_path):
-    model, file = torch.nn.Linear(200, 50), tmp_path / "account.log"
-    gradients = private(model, NOTHING, account=file, noise_multiplier=4.0)
+def noise_of_two(one, other, sigma=4.0, batch_size=100):
+    return (one - other).std().item() == pytest.approx(2**0.5 * sigma / batch_size, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_step_whose_release_is_gone_is_charged_again_with_other_noise(tmp_path, seed):
+    given = {"account": tmp_path / "account.log", "noise_multiplier": 4.0, "seed": seed}
+    model = torch.nn.Linear(200, 50)
+    gradients = private(model, LITTLE, **given)
     state, found = gradients.state_dict(), steps_of(gradients, model)
-    private(model, NOTHING, account=file, resume=state).backward()  # of six, the account keeps four
-    assert charged(file) == 7
-    for earlier in found:
-        assert (gradient(model) - earlier).std().item() == pytest.approx(2**0.5 * 4.0 / 100, rel=0.05)
+    private(model, LITTLE, resume=state, **given).backward()  # of six, the account keeps four
+    assert charged(given["account"]) == 7
+    assert all(noise_of_two(gradient(model), earlier) for earlier in found)
 
 
-def test_a_seed_never_draws_the_noise_of_a_step_twice_for_other_parameters(tmp_path):
-    model, file = new_model(), tmp_path / "account.log"
-    gradients = private(model, account=file, seed=1, noise_multiplier=4.0)
-    state, (first, *_) = gradients.state_dict(), steps_of(gradients, model)
-    private(model, account=file, seed=1, resume=state).backward()
-    again = gradient(model)
-    with torch.no_grad():
-        model.weight.fill_(0.0)
-    private(model, seed=1, noise_multiplier=4.0).backward()  # an account of its own: the noise of attempt one
-    assert charged(file) == 7
-    assert not torch.equal(again, first) and not torch.equal(again, gradient(model))
+@pytest.mark.parametrize("order", ["ababab", "aabbab", "bbbaaa"])
+def test_seeded_trainings_that_are_open_on_one_account_never_share_noise(tmp_path, order):
+    """Two are opened before either takes a step. Then one goes on from its beginning, and another is new."""
+    given = {"account": tmp_path / "account.log", "noise_multiplier": 6.0, "seed": 7, "steps": 3}
+    models = {name: torch.nn.Linear(200, 50) for name in "ab"}
+    opened, found = {name: private(model, LITTLE, **given) for name, model in models.items()}, []
+    lost = opened["a"].state_dict()
+    for name in order:
+        opened[name].backward()
+        found.append(gradient(models[name]))
+    for resume in (lost, None):
+        model = torch.nn.Linear(200, 50)
+        late = private(model, LITTLE, resume=resume, **given)
+        late.backward()
+        if not any(torch.equal(gradient(model), earlier) for earlier in found):  # else it is given again, for free
+            found.append(gradient(model))
+    assert charged(given["account"]) == len(found) >= 7
+    assert all(noise_of_two(one, other, 6.0) for k, one in enumerate(found) for other in found[:k])
+
+
+def test_a_seeded_training_has_the_same_bits_beside_another_when_it_goes_on(tmp_path):
+    found = []
+    for file in (tmp_path / "one.log", tmp_path / "other.log"):
+        models, given = (new_model(), new_model()), {"account": file, "seed": 7, "noise_multiplier": 6.0, "steps": 3}
+        gradients, beside = (private(model, **given) for model in models)
+        for _ in range(2):
+            beside.backward()
+            gradients.backward()
+        if file.name == "other.log":  # its process dies, and another takes over
+            gradients = private(models[0], resume=gradients.state_dict(), **given)
+        beside.backward()
+        gradients.backward()
+        found.append(gradient(models[0]))
+    assert torch.equal(*found)
 
 
 def test_an_older_copy_of_the_account_draws_nothing_anew(tmp_path):

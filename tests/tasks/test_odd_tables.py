@@ -1,8 +1,10 @@
 """Tables as hospitals have them: the right shard, or a message that names column, kind of cell and remedy."""
 
+import _strptime
 import gzip
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,91 @@ def test_an_odd_table_is_read_right_or_said_to_be_odd(name, tmp_path):
         assert torch.equal(load(file, odd).inputs[0].nan_to_num(-99), shard.inputs[place].nan_to_num(-99))
 
 
+WRONG_DATES = {
+    "%d.%m": "does not name a date's day, month and year, each once",
+    "%Y": "does not name a date's day, month and year, each once",
+    "%d.%m.%Y %d": "does not name a date's day, month and year, each once",
+    "%d.%m.%Y %j": "does not name a date's day, month and year, each once",
+    "%H:%M": "does not name a date's day, month and year, each once",
+    "dd.mm.yyyy": "does not name a date's day, month and year, each once",
+    "": "does not name a date's day, month and year, each once",
+    "%d.%m.%y": "give the latest year that they can mean, for example pivot=2025",
+    "%q": "%q is not read alike on every host; use %Y %y",
+    "%x": "%x is not read alike on every host",
+    "%d.%m.%Y %Z": "%Z is not read alike on every host",
+    "%d.%m.%Y %": "% is not read alike on every host",
+    5: "form is 5; give a text, for example '%d.%m.%Y' for 31.12.2020",
+}
+
+
+@pytest.mark.parametrize(("form", "said"), WRONG_DATES.items())
+def test_a_form_that_names_no_whole_date_or_two_is_refused_with_what_to_write(form, said):
+    with pytest.raises(TableError, match=re.escape(said)):
+        fp.Date(since="1970-01-01", form=form)
+
+
+@pytest.mark.parametrize(
+    ("form", "pivot"), [("%d.%m.%y", 25), ("%d.%m.%y", True), ("%d.%m.%y", 2025.0), ("%d.%m.%Y", 2025), (None, 2025)]
+)
+def test_a_pivot_is_a_whole_year_of_a_form_with_two_digits(form, pivot):
+    with pytest.raises(TableError, match=f"pivot is {pivot}|form is {form!r}"):
+        fp.Date(since="1970-01-01", form=form, pivot=pivot)
+    with pytest.raises(TableError, match="since is '1970-W01'; give a day"):
+        fp.Date(since="1970-W01")
+
+
+def test_a_month_has_its_english_name_whatever_the_language_of_the_process(monkeypatch):
+    monkeypatch.setattr(
+        "calendar.month_abbr",
+        ["", *["jan", "fév", "mar", "avr", "mai", "juin", "juil", "aoû", "sep", "oct", "nov", "déc"]],
+    )
+    monkeypatch.setattr("_strptime._TimeRE_cache", _strptime.TimeRE())  # a process that speaks French
+    assert datetime.strptime("02 mai 2000", "%d %b %Y").month == 5  # noqa: DTZ007
+    assert fp.Date(since="2000-01-01", form="%d %b %Y").inputs("02 May 2000") == [122]
+
+
+FORMS = ["%d.%m.%Y", "%m/%d/%y", "%d%b%Y", "%B %d, %Y", "%Y-%j", "%G-W%V-%u", "%y%m%d %I%p", "%Y-%m-%dT%H:%M:%S%z"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_reads_what_python_writes(form):
+    pivot = 2025 if "%y" in form else None
+    reader = fp.Date(since="1970-01-01", form=form, pivot=pivot)
+    for day in range(-16070, 20454, 37):  # in 1926 to 2025, to which a pivot's years belong
+        written = datetime.fromtimestamp(day * 86400, UTC).strftime(form)
+        assert reader.inputs(written) == [day], written
+
+
+LISTS = {
+    "levels of a split in lists": (lambda: fp.ByColumn("site", [["1_UM"], ["2_IU"]]), "level ['1_UM'] is of type list"),
+    "a text as levels of a split": (lambda: fp.ByColumn("site", "ab"), "levels is 'ab'; give a list"),
+    "nothing as levels of a split": (lambda: fp.ByColumn("site", None), "levels is None; give a list"),
+    "a set, which has no order": (lambda: fp.ByColumn("site", {"a", "b"}), "give a list of texts or numbers"),
+    "a level that is none": (lambda: fp.Category(["a", None]), "level None stands for nothing"),
+    "bytes as a level": (lambda: fp.Category([b"a"]), "level b'a' is of type bytes"),
+    "a level twice": (lambda: fp.Category(["a", "a "]), "levels 'a' and 'a ' are the same"),
+    "a text as classes": (
+        lambda: fp.load_table("a.csv", target="ill", classes="01"),
+        "classes is '01'; give a list",
+    ),
+    "a text as features": (
+        lambda: fp.load_table("a.csv", target="ill", features="it"),
+        "features is 'it'; give a list",
+    ),
+    "a list as a level of codes": (lambda: fp.Table({"it": ["a"]}).codes("it", [["a"]]), "level ['a'] is of type list"),
+    "a text for nothing": (lambda: fp.Table({"it": ["a"]}, missing="NA"), "missing is 'NA'; give a list of texts"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_level_is_one_text_or_number_and_levels_are_a_list(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("it,ill\n70,1\n")
+    made, said = LISTS[name]
+    with pytest.raises(TableError, match=re.escape(said)):
+        made()
+
+
 def test_the_sheet_counts_rows_classes_and_cells_and_masks_its_examples(tmp_path):
     file = tmp_path / "people.csv"
     rows = [f"{n},Meier {n},{'yes' if n % 3 else 'no'}" for n in range(9)]
@@ -84,6 +171,18 @@ def test_a_record_is_a_person_with_at_most_so_many_rows(tmp_path):
         fp.load_table(file, person="who", **how)
     with pytest.raises(TableError, match="has no column 'patient'; it has who, it, ill"):
         fp.load_table(file, person="patient", rows_per_person=2, **how)
+
+
+def test_the_sheet_tells_of_rows_without_an_identifier_and_of_rounded_ones(tmp_path):
+    file = tmp_path / "visits.csv"
+    file.write_text("who,it,ill\n1.23457E+11,1,no\n1.23457E+11,2,yes\nNA,3,yes\n,4,no\n7a,5,no\n")
+    with collected() as sheets:
+        fp.load_table(file, target="ill", classes=["no", "yes"], features=["it"], person="who", rows_per_person=2)
+    assert sheets[0].persons == 4 and sheets[0].lines[2:] == [
+        "who: 2 cells, an identifier in powers of ten, like '9.99999X+99' → it may have lost digits, and be several "
+        "persons'; export texts",
+        "who: 2 cells, no identifier, like 'XX', '' → each such row is a person by itself, whoever's it is",
+    ]
 
 
 @pytest.mark.parametrize("split", [fp.Evenly(3), fp.ByDirichlet(0.8, 3)], ids=str)

@@ -1,9 +1,17 @@
 """A shard of persons: each person's first rows side by side, whoever else is there and in whatever order."""
 
+import math
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import fedprivacy as fp
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients.layout import Layout
+from fedprivacy.tasks.cells import TableError
 from fedprivacy.values.unit import missing
 
 INPUTS = torch.arange(14.0).view(7, 2)
@@ -25,9 +33,102 @@ def test_each_person_is_a_record_with_its_first_rows_in_the_order_given():
     assert shard.by_row().targets.tolist() == [0, 2, 4, 1, 5, 3]
 
 
-@pytest.mark.parametrize("persons", [torch.tensor([5, 2, 5, 9, 5, 2, 5]), [0.5, "b", 0.5, None, 0.5, "b", 0.5]])
+@pytest.mark.parametrize("persons", [torch.tensor([5, 2, 5, 9, 5, 2, 5]), [7, "b", "7", None, 7, "b", np.int64(7)]])
 def test_persons_are_told_apart_by_any_names(persons):
     assert torch.equal(made(persons=persons).targets, made().targets)
+
+
+# --- rows without an identifier ---
+
+NOTHING = [None, math.nan, np.nan, float("nan"), np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), "", " ", b""]
+WRITTEN = ["nan", "NaN", "NaT", "None", "<NA>", "NA", "NULL", "a\N{REPLACEMENT CHARACTER}"]  # by astype(str), R, SQL
+
+
+def people(persons, **how):
+    """The number of persons by Shard, and by Table, whose questions see them."""
+    rows = len(persons)
+    shard = fp.Shard(torch.rand(rows, 2), torch.arange(rows), persons=persons, most_rows=2)
+    table = fp.Table({"a": [1] * rows}, persons=persons, most_rows=2, **how)
+    assert int(fp.ask.count().totals(table)[0, 0]) >> 20 == int(table.person_of.max(initial=-1)) + 1
+    return len(shard), int(table.person_of.max(initial=-1)) + 1
+
+
+@pytest.mark.parametrize("nothing", [*NOTHING, *WRITTEN], ids=repr)
+def test_a_row_without_an_identifier_is_a_person_by_itself_whatever_it_is(nothing):
+    """Also where it is one object in all rows, as np.nan is."""
+    for others in ([1, 2], ["ann", "X2"], [np.int64(1), 2]):
+        assert people([others[0], nothing, others[1], nothing, others[0], nothing]) == (5, 5)
+    assert people([("site", nothing), ("site", nothing), ("site", 1)]) == (3, 3)
+
+
+@pytest.mark.parametrize("nothing", [*NOTHING[:6], *WRITTEN[:7]], ids=repr)
+def test_readers_say_the_same_of_rows_without_an_identifier(nothing, tmp_path):
+    names = [7, nothing, 8, nothing, 7]
+    frame = pd.DataFrame({"who": pd.array([7, None, 8, None, 7], "Int64"), "x": range(5), "ill": [0, 1, 0, 1, 0]})
+    if isinstance(nothing, str):
+        frame["who"] = list(map(str, names))
+    for name, write in (("t.csv", frame.to_csv), ("t.parquet", frame.to_parquet)):
+        write(tmp_path / name)
+        shard = fp.load_table(tmp_path / name, target="ill", features=["x"], person="who", rows_per_person=2)
+        table = fp.read_table(tmp_path / name, person="who", rows_per_person=2)
+        assert (len(shard), table.person_of.tolist()) == (4, [0, 1, 2, 3, 0])
+        assert people(table.persons) == people(names) == (4, 4)
+
+
+def test_a_mark_that_a_table_declares_is_no_identifier():
+    persons = ["ann", "k.a.", "k.a.", "ann"]
+    assert people(persons) == (2, 2)
+    assert people(persons, missing=("k.a.",)) == (2, 3)
+
+
+def test_a_person_has_one_identifier_in_every_type():
+    """Pandas reads a long file in parts: a column of numbers with one text becomes partly numbers, partly texts."""
+    for persons in ([1, "1"], [1, np.int64(1)], ["1", np.int32(1)], [1, Decimal("1.0")], [b"a", "a "], ["7.0", 7]):
+        assert people(persons) == (1, 1)
+    for persons in ([1, "01"], [True, 1], ["3.1", "3.10"], ["1e5", 100_000], [2**53, 2**53 + 1], [(1, 2), (2, 1)]):
+        assert people(persons) == (2, 2)
+
+
+FLOATS = [
+    [1.0, 2.0, math.nan],
+    [1, 2, np.float32(3)],
+    ["ann", 2.5, None],
+    np.array([1.0, 2.0, 3.0]),
+    np.array([math.nan] * 3),
+    pd.Series([1, 2, None]),
+    torch.tensor([16777216, 16777217, 16777218], dtype=torch.float32),
+    [("site", 1.0), ("site", 2), None],
+]
+
+
+@pytest.mark.parametrize("persons", FLOATS, ids=lambda persons: f"{type(persons).__name__} {list(persons)[:2]}")
+def test_floating_point_identifiers_are_refused_with_the_remedy(persons):
+    with pytest.raises(ValueError, match=r"persons are floating-point numbers.*astype\('Int64'\)"):
+        fp.Shard(torch.rand(3, 2), torch.arange(3), persons=persons, most_rows=2)
+    with pytest.raises(TableError, match="persons are floating-point numbers"):
+        fp.Table({"a": [1, 2, 3]}, persons=persons, most_rows=2)
+
+
+def test_what_can_be_no_identifier_is_refused_and_an_empty_array_of_floats_is_not():
+    with pytest.raises(ValueError, match="persons hold a list; give a text or a whole number for each row"):
+        fp.Shard(torch.rand(1, 2), torch.arange(1), persons=[[1]], most_rows=2)
+    for nobody in ([], np.array([]), torch.tensor([])):
+        assert people(nobody) == (0, 0)
+
+
+def test_a_person_without_an_identifier_moves_a_sum_by_the_clipping_norm():
+    inputs, targets = torch.tensor([[9.0, 0], [-40.0, 0], [9.0, 0]]), torch.tensor([1, 1, 1])
+    sums = []
+    for rows, persons in (([0, 1, 2], [None, None, "bob"]), ([0, 2], [None, "bob"])):
+        shard = fp.Shard(inputs[rows], targets[rows], persons=persons, most_rows=2)
+        torch.manual_seed(1)
+        loss = torch.nn.CrossEntropyLoss(reduction="none")
+        engine = GradientEngine(torch.nn.Linear(2, 2), loss, layout=Layout(shard.rows))
+        sums.append(engine.clipped_sum(shard.inputs, shard.targets, 1.0))
+    assert (sums[0] - sums[1]).norm() < 1.002
+
+
+# --- what a person's rows become ---
 
 
 def test_a_person_s_part_depends_on_that_person_s_rows_alone():

@@ -64,6 +64,15 @@ def test_the_norm_stays_in_range_whatever_the_noise():
         assert 1e-6 <= norm <= adaptive.sensitivity(norm) <= 1e6
 
 
+@pytest.mark.parametrize("quantile", [0.0, 0.5, 0.8])
+def test_the_norm_moves_by_the_noisy_share_within_and_never_further_than_if_all_were_on_one_side(quantile):
+    """Catches: a sign. Noise makes the count negative, or larger than the batch, as often as not."""
+    adaptive, norm, batch = QuantileClipping(quantile=quantile, learning_rate=0.2), 3.0, 100.0
+    for noisy, share in ((-1e9, 0.0), (-60.0, 0.0), (-50.0, 0.0), (-20.0, 0.3), (0.0, 0.5), (50.0, 1.0), (1e9, 1.0)):
+        moved = adaptive.next_norm(noisy * adaptive.weight(norm), norm, batch)
+        assert moved == pytest.approx(norm * math.exp(-0.2 * (share - quantile)))
+
+
 @pytest.mark.parametrize(
     "setting",
     [{"quantile": 1.1}, {"quantile": -0.1}, {"learning_rate": 0.0}, {"share": 1.0}, {"share": 0.0}, {"share": -0.5}],

@@ -143,7 +143,8 @@ def test_what_is_personal_is_not_sent_and_what_is_shared_is_not_kept(algorithm):
     assert algorithm.model(shared, update.kept, MASK)[2] == update.kept[2] != 4.0
 
 
-def test_the_head_of_fedrep_moves_first_and_alone():
+@pytest.mark.parametrize(("personal", "steps", "headed"), [(0, 4, 2), (1, 4, 1), (3, 4, 3), (1, 3, 1), (3, 2, 1)])
+def test_the_head_of_fedrep_moves_first_and_alone(personal, steps, headed):
     places = []
 
     def gradient(step, position):
@@ -151,8 +152,10 @@ def test_the_head_of_fedrep_moves_first_and_alone():
         return torch.ones(3)
 
     shared = torch.zeros(3)
-    FedRep(personal_steps=1).train(Descent(gradient, SGD(1.0), 0.0, 3).round(shared, shared, None, MASK))
-    assert [place.tolist() for place in places] == [[0, 0, 0], [0, 0, -1], [-1, -1, -1]]
+    algorithm = FedRep(personal_steps=personal)
+    algorithm.train(Descent(gradient, SGD(1.0), 0.0, steps).round(shared, shared, None, MASK))
+    moved = [(-max(0, n - headed), -min(n, headed)) for n in range(steps)]  # the body's, the head's
+    assert [place.tolist() for place in places] == [[body, body, head] for body, head in moved]
 
 
 def test_scaffold_s_controls_are_the_mean_noisy_gradients_and_their_server_knows_the_mean():

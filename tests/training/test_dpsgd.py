@@ -51,6 +51,15 @@ def blank(records):
     return Shard(torch.zeros(records, 20), torch.zeros(records))
 
 
+@pytest.mark.parametrize("null", [[3], [0, 7, 8, 19]], ids=str)
+def test_a_null_row_is_not_trained_on_whatever_its_values_are(null):
+    whole, present = shard(), torch.tensor([row not in null for row in range(20)])
+    marked = Shard(whole.inputs, whole.targets, null=~present)
+    others = Shard(whole.inputs[present], whole.targets[present])
+    one, other = (flat(sgd(q=1.0).train(engine(), data, steps=2, round=1, keystream=KEY)) for data in (marked, others))
+    assert torch.equal(one, other)
+
+
 def test_noise_is_added_once_for_each_local_step():
     model = linear()
     update = sgd().train(engine(model), blank(5), steps=400, round=1, keystream=KEY)

@@ -14,7 +14,7 @@ from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Score, Shard
-from fedprivacy.training.evaluation import LocalEvaluation, estimated, unit
+from fedprivacy.training.evaluation import LocalEvaluation, NoisySums, estimated, unit
 from fedprivacy.values.events import PoissonSampledGaussian
 
 SCORES = {
@@ -106,11 +106,44 @@ def test_the_deviation_is_how_far_the_noise_moves_the_estimate(rate):
     assert np.std([one.records for one in found]) == pytest.approx(number, rel=0.25)
 
 
+@pytest.mark.parametrize(("error", "right"), [(5.0, 0.0), (9.6, -0.9), (0.3, 0.97)])
+def test_the_deviation_holds_the_noise_of_the_count_and_of_the_sum(error, right):
+    """Against slopes of the estimate itself, of two clients with rates and noises of their own; near bounds most."""
+    weight, records, rates, sigmas = unit(2), 400.0, (1.0, 0.25), (2.0, 3.0)
+    sums = [weight * rate * records * np.array([1.0, error / 5.0 - 1.0, right]) for rate in rates]
+
+    def estimate(moved):
+        given = zip(rates, sigmas, moved, strict=True)
+        return estimated(SCORES, [NoisySums(PoissonSampledGaussian(r, s), tuple(m)) for r, s, m in given])
+
+    squared = dict.fromkeys(SCORES, 0.0)
+    for client, sigma in enumerate(sigmas):
+        for place in range(3):
+            up, down = (
+                estimate([each + sign * (number == client) * np.eye(3)[place] for number, each in enumerate(sums)])
+                for sign in (1e-3, -1e-3)
+            )
+            for name in squared:
+                squared[name] += (sigma * (up.means[name] - down.means[name]) / 2e-3) ** 2
+    found = estimate(sums)
+    assert found.means == pytest.approx({"error": error, "right": right})
+    expected = {name: math.sqrt(each) * (1.0 + ROUNDING_ALLOWANCE) for name, each in squared.items()}
+    assert found.deviations == pytest.approx(expected, rel=1e-4)
+
+
 def test_of_nobody_the_estimate_is_a_number_within_the_bounds():
     for key in range(20):
         found = estimated(SCORES, [released([], of=evaluation(sigma=5.0), key=key)])
         assert 0.0 <= found.means["error"] <= 10.0 and -1.0 <= found.means["right"] <= 1.0
         assert all(map(math.isfinite, found.deviations.values()))
+
+
+@pytest.mark.parametrize("count", [-40.0, 0.0, 0.3])
+def test_of_less_than_one_record_the_number_is_told_and_the_rest_is_that_of_one(count):
+    event = PoissonSampledGaussian(1.0, 2.0)
+    few, one = (estimated(SCORES, [NoisySums(event, (unit(2) * each, 0.1, -0.2))]) for each in (count, 1.0))
+    assert few.records == pytest.approx(count) and one.records == pytest.approx(1.0)
+    assert few.means == pytest.approx(one.means) and few.deviations == pytest.approx(one.deviations)
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.5e308), (0.0, 5e-324), (1e300, math.nextafter(1e300, math.inf))])

@@ -75,6 +75,8 @@ def test_they_agree_with_torch_in_single_precision_over_many_steps(optimizer):
 @given(decay=st.floats(0.0, 0.9999), values=st.lists(st.floats(-10, 10), min_size=1, max_size=200))
 def test_the_average_is_the_one_of_de_et_al(decay, values):
     average = MovingAverage(decay)
+    average.begin({"w": torch.tensor([3.0], dtype=torch.float64)})
+    average.add({"w": torch.tensor([5.0], dtype=torch.float64)})  # what was before a beginning is forgotten
     average.begin({"w": torch.tensor([values[0]], dtype=torch.float64)})
     expected = values[0]
     for t, value in enumerate(values[1:]):

@@ -63,6 +63,20 @@ def test_each_step_draws_so_many_rows_of_a_person_evenly_and_anew(per_step):
             assert sum(a == b for a, b in itertools.pairwise(own)) < 365, "another draw in each step"
 
 
+def test_the_rows_of_a_person_do_not_tell_who_joins():
+    """Each person's first row is drawn as often whether that person, or any other, joins the step or not."""
+    shard, layout, steps = visits((2,) * 8), Layout(M, per_step=1), 1500
+    joins, firsts = np.zeros((steps, 8)), np.zeros((steps, 8))
+    for step in range(steps):
+        joins[step, poisson_sample(0.3, 8, KEY, Position(step + 1, 1))] = 1
+        firsts[step] = [rows[0] % 2 == 0 for rows in drawn(shard, layout, Position(step + 1, 1))]
+    joined, first = (np.stack([1 - given, given]) for given in (joins.T, firsts.T))
+    tables = np.einsum("apn,bqn->pqab", joined, first)  # of each two persons, the four cases
+    for table in tables.reshape(-1, 2, 2):
+        expected = np.outer(table.sum(1), table.sum(0)) / steps
+        assert (np.square(table - expected) / expected).sum() < chi2.isf(1e-4 / 64, 1)
+
+
 def test_a_person_s_draw_depends_on_nobody_else():
     """Not on who joins, nor on how many rows others have: only the person's place in the shard decides."""
     layout, now = Layout(M, per_step=2), Position(3, 1)

@@ -5,9 +5,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise, lattice_step
+from fedprivacy.training import user_level
 from fedprivacy.training.user_level import (
     CLIENT_ALLOWANCE,
     MOST_OF_THE_COUNT,
@@ -167,6 +170,27 @@ def test_the_noise_is_split_as_andrew_et_al_split_it(noise_multiplier, count_noi
     tff = count_and_sum(1.2, 120.0)  # dp_aggregator(1.2, 120): sigma_b is 120 / 20, and z_delta 1.2 / sqrt(1 - .01)
     assert 1.2 * tff.sensitivity(1.0) == pytest.approx(1.2 / math.sqrt(0.99), rel=1e-12)
     assert 1.2 * tff.sensitivity(1.0) / tff.weight(1.0) == pytest.approx(6.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("allowance", [2.0**-13, 0.25])
+@pytest.mark.parametrize("adaptive", [None, count_and_sum(1.5, 50.0)], ids=["fixed", "adaptive"])
+def test_the_noise_covers_the_largest_part_of_a_client_with_its_rounding(adaptive, allowance, monkeypatch):
+    """With a larger allowance the noise is larger by as much: else a missing factor of 1.0001 would not show."""
+    monkeypatch.setattr(user_level, "CLIENT_ALLOWANCE", allowance)
+    made, dimension = mechanism(noise_multiplier=1.5, adaptive=adaptive), 100_000
+    noise = released([], 0.7, made, dimension).mean * made.expected_clients
+    longest = adaptive.sensitivity(0.7) if adaptive else 0.7
+    size, step = dimension + (adaptive is not None), lattice_step(longest, dimension + (adaptive is not None))
+    read = KEY.reader(Purpose.NOISE, HERE)
+    exact = add_lattice_noise(torch.zeros(size).double(), 1.5 * longest * (1.0 + allowance), step, read)
+    assert np.array_equal(noise, exact[:dimension].numpy())
+    assert noise.std() == pytest.approx(1.5 * longest * (1 + allowance), rel=0.01)
+
+
+def test_the_covering_allowance_is_that_of_rounding_each_coordinate_by_half_a_step():
+    for dimension, norm in ((1, 0.7), (7, 1e-6), (4096, 1e6)):
+        rounded = math.sqrt(dimension) * lattice_step(norm, dimension) / 2
+        assert norm * (1 + user_level.NORM_ALLOWANCE) + rounded <= norm * (1 + CLIENT_ALLOWANCE)
 
 
 def test_the_count_never_takes_much_of_the_privacy():

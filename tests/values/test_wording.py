@@ -3,11 +3,15 @@
 import json
 import math
 from decimal import Decimal
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.values.wording import (
+    OUT_OF_SCOPE,
+    TAMPERED_CODE,
+    TRUSTED,
     budget_text,
     delta_text,
     epsilon_text,
@@ -81,3 +85,12 @@ def test_any_question_is_said_and_none_fills_a_page(question):
 def test_what_is_charged_for_questions_is_told_from_runs_by_its_short_name():
     runs = ["0f8c2b7e11d34c06", "questions-0f8c2b7e11d34c06", "questions-spring", "one"]
     assert [run_text(run) for run in runs] == ["0f8c2b7e", "questions-0f8c2b7e", "questions-spring", "one"]
+
+
+def test_the_threat_model_states_the_limits_of_every_guarantee_as_reports_do():
+    """A report that promised more than the threat model would be believed."""
+    text = " ".join((Path(__file__).parents[2] / "docs" / "explanation" / "threat-model.md").read_text().split())
+    assert TRUSTED in text and TAMPERED_CODE in text
+    listed = text[text.index("## Out of scope") :].lower()
+    for limit in OUT_OF_SCOPE.removeprefix("Out of scope: ").removesuffix(".").lower().split(", "):
+        assert limit.removeprefix("and ") in listed

@@ -24,11 +24,11 @@ _COPIES = 12
 _TOGETHER = 0.9
 """Copies of a record whose sum is less than this share of so many are not clipped one by one."""
 
-_LATER = 2
-"""Records with which a second step is looked at."""
+_LATER = 3
+"""Kinds of records with which later steps are looked at."""
 
-_SECOND = "in a second step after a first that was the same"
-"""Words for a change that a record made to the sum of a second step."""
+_AFTER = "in step {} after others that were the same"
+"""Words for a change that a record made to the sum of a later step."""
 
 _DRAWS = 6
 """Number of draws of the noise, to measure its divisor."""
@@ -44,7 +44,7 @@ _LESS = 0.01
 
 
 def changes(audited: AuditedApp, alarms: Alarms) -> Iterator[Change]:
-    """Changes by each record alone, and among others; in a second step, if nothing is wrong with the first."""
+    """Changes by each record alone, and among others; in later steps, if nothing is wrong with the first."""
     companies = [(company, _without(audited, company)) for company in _companies(audited)]
     seen = []
     for about, record in variants(audited):
@@ -52,8 +52,7 @@ def changes(audited: AuditedApp, alarms: Alarms) -> Iterator[Change]:
         seen += [_among(audited, about, record, company, without) for company, without in companies]
     yield from seen
     if all(change.holds for change in seen) and audited.at_optimizer and audited.repeats:
-        for about, record in islice(variants(audited), _LATER):
-            yield _later(audited, about, record)
+        yield from _later(audited)
 
 
 def _sum(audited: AuditedApp, shard: Shard, **asked: Any) -> Gradient:
@@ -101,17 +100,18 @@ def _among(audited: AuditedApp, about: str, record: Shard, company: Shard, rest:
     return _change(audited, about, with_it, rest, 1.0 if _removes(audited) else 2.0)
 
 
-def _later(audited: AuditedApp, about: str, record: Shard) -> Change:
-    """Return a record's change of a second step, after a first step that moved both models in the same way."""
+def _later(audited: AuditedApp) -> Iterator[Change]:
+    """Yield changes of all later steps of a round by some records, after steps that moved both models alike."""
     company = rows_of(audited.shard, slice(0, len(audited.shard) - 1))
-    asked: dict[str, Any] = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": SILENT}
-    other = _other(audited, company)
-    sums = [step.gradients or () for step in audited.train(other, **asked).steps[:1]]
-    one, two = (
-        audited.sum_of(audited.train(shard, sums=sums, **asked), 1, **asked)
-        for shard in (beside(company, record), other)
-    )
-    return _change(audited, f"{about}, {_SECOND}", one, two, 1.0 if _removes(audited) else 2.0)
+    asked: dict[str, Any] = {"sampling_rate": 1.0, "noise_multiplier": SILENT}
+    without = audited.train(_other(audited, company), **asked)
+    sums = [step.gradients or () for step in without.steps]
+    for about, record in islice(dict(variants(audited)).items(), _LATER):
+        with_it = audited.train(beside(company, record), sums=sums, **asked)
+        for step in range(1, len(sums)):
+            one, two = (audited.sum_of(training, step, **asked) for training in (with_it, without))
+            named = f"{about}, {_AFTER.format(step + 1)}"
+            yield _change(audited, named, one, two, 1.0 if _removes(audited) else 2.0)
 
 
 def why(audited: AuditedApp, changes: Sequence[Change]) -> Iterator[str]:
@@ -134,8 +134,11 @@ def _why(audited: AuditedApp, worst: Change, longest: Change | None) -> str:
         longest: the largest sum of one record alone.
     """
     changed = f"{worst.about}, changed a sum by {worst.size:.3g} times what is allowed for one record"
-    if worst.about.endswith(_SECOND):
-        return f"Something is carried from step to step without noise, such as momentum of plain gradients: {changed}."
+    if worst.about.endswith(_AFTER.rpartition("{}")[2]):
+        return (
+            "Something is carried from step to step without noise, such as momentum of plain gradients, or later steps "
+            f"clip less than the first: {changed}."
+        )
     if longest is not None:
         for explained in _alike(audited, longest, changed):
             return explained

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,10 @@ _AGAIN = 4
 """Number of repeated trainings of an app before a difference is attributed to a record."""
 
 _SAME = 1e-5
-"""Relative difference of arrays that are the same but for rounding."""
+"""Relative difference of arrays that are the same but for rounding, where equal trainings differ by it."""
+
+_HALF, _HELD = 0.5, 2
+"""Sampling rate at which steps differ most in who joins, and number of rounds that are replayed at it."""
 
 
 def neighbours(audited: AuditedApp, alarms: Alarms) -> Iterator[Neighbours]:
@@ -148,42 +153,56 @@ def _short(value: object) -> str:
 
 
 def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
-    """Arrays that differ between neighbours although every noisy sum is the same: they come from the records.
+    """Explain what differs between neighbours although every noisy sum is the same: it comes from the records.
 
-    Where sums are not seen, arrays that noise does not move, and a record does.
+    Where sums are not seen, arrays are told of that noise does not move, and a record does.
     """
-    if audited.at_optimizer:
-        sums = [step.gradients or () for step in audited.train(audited.shard, **EVERY).steps]
-        one, again = (audited.train(audited.shard, sums=sums, **EVERY) for _ in range(2))
-        others = [(about, audited.train(shard, sums=sums, **EVERY)) for about, shard in _others(audited)]
-        told = "with every noisy sum held as it was, it is another"
-    else:
-        one, again = (audited.train(audited.shard, draw, **EVERY) for draw in (0, 1))
-        others = [(about, audited.train(shard, **EVERY)) for about, shard in _others(audited)]
-        told = "whatever noise is drawn it is the same, and it is another"
-    for about, other in others:
-        for mine, same, theirs in zip(one.fields, again.fields, other.fields, strict=False):
-            if mine.name not in audited.app.noised and not _moved(mine, same) and _moved(mine, theirs):
-                yield (
-                    f"The array '{mine.name}' left with something without noise: {told} {about} (as with what batch "
-                    "normalisation remembers, or a learning rate that is computed from the number of records)."
-                )
+    asked, told = ({"sampling_rate": _HALF} if audited.at_optimizer else EVERY), set[str]()
+    for draw in range(_HELD if audited.at_optimizer else 1):
+        steps = audited.train(audited.shard, draw, shift=0, **asked).steps
+        held = [step.gradients or () for step in steps] if audited.at_optimizer else None
+        same = "with every noisy sum held as it was, " if held else "whatever noise is drawn it is the same, and "
+        one, again, anew = (
+            audited.train(audited.shard, d, sums=held, shift=0, **asked) for d in (draw, draw, draw + 1)
+        )
+        still, random = (again, any(map(_apart, one.fields, anew.fields))) if held else (anew, False)
+        for about, other in _others(audited, draw):
+            theirs = audited.train(other, draw, sums=held, shift=0, **asked)
+            if theirs.error is None and theirs.taken != one.taken:
+                yield f"How many steps are taken is other {about}: {same}it is {theirs.taken} instead of {one.taken}."
+            if random and len(other) != len(audited.shard):  # whatever is drawn after the samples is another, too
+                continue
+            for mine, copy, changed in zip(one.fields, still.fields, theirs.fields, strict=False):
+                if mine.name in told or mine.name in audited.app.noised:
+                    continue
+                allowed = 0.0 if held and _apart(mine, copy) == 0.0 else _SAME
+                if _apart(mine, copy) <= allowed < _apart(mine, changed):
+                    told.add(mine.name)
+                    yield (
+                        f"The array '{mine.name}' left with something without noise: {same}it is another {about} (as "
+                        "with what batch normalisation remembers, or a learning rate that depends on the records or "
+                        "their number)."
+                    )
 
 
-def _others(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
-    """Neighbours of the whole shard, in words."""
-    changed = rows_of(audited.shard, torch.arange(len(audited.shard)))
-    changed.inputs[-1] = changed.inputs[-1] * 3 + 1 if changed.inputs.is_floating_point() else changed.inputs[0]
-    yield "with another record in the place of one", changed
+def _others(audited: AuditedApp, draw: int) -> Iterator[tuple[str, Shard]]:
+    """Neighbours of the whole shard, in words: in each place another record, by a kind that it has not yet had."""
+    shard = audited.shard
     if audited.count_is_private:
-        yield "with one record less", rows_of(audited.shard, slice(0, len(audited.shard) - 1))
+        yield "with one record less", rows_of(shard, slice(0, len(shard) - 1))
+    for number, (about, record) in enumerate(islice(variants(audited), draw, None, 2 * _HELD)):
+        changed = rows_of(shard, torch.arange(len(shard)))
+        place = number % len(shard)
+        changed.inputs[place], changed.targets[place] = record.inputs[0], record.targets[0]
+        yield f"with {about} in the place of one", changed
 
 
-def _moved(one: Field, other: Field) -> bool:
-    """Return whether an array is another, by more than rounding."""
+def _apart(one: Field, other: Field) -> float:
+    """Return the relative distance of two arrays; infinite if one is no number or has another form, 0 of no arrays."""
     if one.array is None or other.array is None or not one.array.size:
-        return False
+        return 0.0
     if one.form != other.form:
-        return True
+        return math.inf
     a, b = one.array.astype(np.float64), other.array.astype(np.float64)
-    return not float(np.abs(a - b).max()) <= _SAME * max(float(np.abs(a).max()), 1e-30)
+    apart = float(np.abs(a - b).max()) / max(float(np.abs(a).max()), 1e-30)
+    return apart if np.isfinite(apart) else math.inf

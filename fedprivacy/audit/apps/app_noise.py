@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.spatial.distance import pdist
 
 from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, rows_of
 from fedprivacy.audit.gates.alarms import Alarms, rms
@@ -20,16 +21,14 @@ Rows = NDArray[np.float64]
 _LEAST_DRAWS = 4000
 """Minimum number of draws of the noise, if the trainings give as many: enough to notice a tenth too little."""
 
-_ROUNDS, _STEPS = 6, 4
-"""Number of rounds of one app that is seeded once, and number of steps in one round."""
+_ROUNDS = 6
+"""Number of rounds of one app that is seeded once."""
 
-_STILL = 1e-6
-"""Factor on the learning rate with which steps do not move the model."""
+_FEWEST, _MOST_STEPS, _MOST_NUMBERS = 3, 240, 2**25
+"""Fewest trainings, and the most steps and numbers in sums that all of them have: of long rounds there are fewer."""
 
 _SAMPLED = 16
-"""Trainings with samples."""
-
-_MOST_SHAPED = 50_000
+"""Steps with samples."""
 
 _NEAR = 0.05
 """Relative distance from the claimed deviation within which noise counts as large enough to be looked at further."""
@@ -46,43 +45,62 @@ _SAME = 1e-6
 
 def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
     """Noise of trainings with every record, whose sums are the same; and with samples."""
-    drawn = _with_every_record(audited)
-    groups = [("trainings", drawn), ("rounds", _of_rounds(audited)), ("steps of a round", _of_steps(audited))]
-    if not all(np.isfinite(rows).all() for _, rows in groups):
+    drawn, of_rounds = _with_every_record(audited), _of_rounds(audited)
+    if not (np.isfinite(drawn).all() and np.isfinite(of_rounds).all()):
         alarms.must(False, "Sums are no numbers, and no noise can be found in them.")
         return
-    if _is_silent(audited, drawn[0]):
+    if _is_silent(audited, drawn[0, 0]):
         alarms.must(False, "Sums leave without noise, or next to none, whatever noise is asked for.")
         return
-    for about, rows in groups:
-        _test_repeated(alarms, rows, audited.unit, about)
+    _test_repeated(alarms, drawn[:, 0], audited.unit, "trainings")
+    _test_repeated(alarms, of_rounds, audited.unit, "rounds")
     if alarms.reasons:  # noise that is always the same would be taken for none
         return
     sizes = {f"parameter {n} of {len(audited.sizes)}": size for n, size in enumerate(audited.sizes, 1)}
     alone = _without_mean(drawn) / audited.unit
-    yield ObservedNoise(rows=alone, of="", layers=sizes, about=_named("training", alone), at_least=True)
-    if rms(alone) > 1.0 - _NEAR and audited.repeats and audited.size > 1:  # else it is too small whoever joins
+    about = _named(*alone.shape[:2])
+    for step in range(steps := alone.shape[1]):
+        named = about[step::steps]
+        yield ObservedNoise(
+            rows=alone[:, step],
+            of=f" of step {step + 1}" if steps > 1 else "",
+            layers=sizes,
+            about=named,
+            at_least=True,
+        )
+    if not alarms.reasons:  # steps without noise would be taken for ones with the same
+        _test_repeated(alarms, _of_steps(audited, drawn), audited.unit, "steps of a round")
+        if alarms.reasons:
+            return
+    every = alone.reshape(-1, audited.size)
+    if steps > 1:
+        yield ObservedNoise(rows=every, of="", layers=sizes, about=about, at_least=True)
+    if rms(every) > 1.0 - _NEAR and audited.repeats and audited.size > 1:  # else it is too small whoever joins
         rows = _sampled(audited) / audited.unit
         if np.isfinite(rows).all():
-            named = _named("step with a sample", rows)
-            yield ObservedNoise(rows=rows, of=" of steps with samples", about=named, at_least=True)
+            about = [f"step {number} with a sample" for number in range(1, len(rows) + 1)]
+            yield ObservedNoise(rows=rows, of=" of steps with samples", about=about, at_least=True)
 
 
-def _named(word: str, rows: Rows) -> list[str]:
-    return [f"{word} {number}" for number in range(1, len(rows) + 1)]
+def _named(trainings: int, steps: int) -> list[str]:
+    return [f"step {step + 1} of training {training + 1}" for training in range(trainings) for step in range(steps)]
 
 
 def _without_mean(rows: Rows) -> Rows:
     """Noise of releases with the same sum beneath, as so many less one that are independent, too (Helmert 1876)."""
-    numbers = np.arange(1.0, len(rows))[:, None]
+    numbers = np.arange(1.0, len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
     return np.asarray((np.cumsum(rows, axis=0)[:-1] - numbers * rows[1:]) / np.sqrt(numbers * (numbers + 1.0)))
 
 
 def _with_every_record(audited: AuditedApp) -> Rows:
-    """Noisy sums of the same records, of trainings that are seeded anew, [trainings, d]."""
-    most = 24 if audited.effort is Effort.QUICK else 200
-    count = min(max(math.ceil(_LEAST_DRAWS / audited.size), 12), most)
-    return np.array([audited.sum(audited.shard, 100 + draw) for draw in range(count)])
+    """Noisy sums of the same records, of trainings that are seeded anew, [trainings, steps, d]."""
+    most, steps = 24 if audited.effort is Effort.QUICK else 200, audited.app.settings.steps
+    trained = steps if audited.at_optimizer else steps * (steps + 1) // 2
+    enough = min(max(math.ceil(_LEAST_DRAWS / audited.size), 12), most)
+    allowed = min(most * _MOST_STEPS // 24 // trained, _MOST_NUMBERS // (steps * audited.size))
+    count = max(min(enough, allowed), _FEWEST)
+    sums = [audited.sums(audited.shard, 100 + draw) for draw in range(count)]
+    return np.array([each[: min(map(len, sums))] for each in sums])
 
 
 def _is_silent(audited: AuditedApp, sum: Rows) -> bool:
@@ -97,41 +115,27 @@ def _of_rounds(audited: AuditedApp) -> Rows:
     return np.array([audited.sum_of(training, **EVERY) for training in rounds])
 
 
-def _of_steps(audited: AuditedApp) -> Rows:
+def _of_steps(audited: AuditedApp, drawn: Rows) -> Rows:
     """The same of the steps of one round in which the model stands still; none where it does not."""
-    rate = audited.app.settings.learning_rate * _STILL
-    asked: dict[str, Any] = {"sampling_rate": 1.0, "steps": _STEPS, "learning_rate": rate}
-    silent = _steps(audited, **asked, noise_multiplier=SILENT)
+    silent = audited.sums(audited.shard, 2, noise_multiplier=SILENT) if audited.at_optimizer else []
     if len(silent) < 2 or np.linalg.norm(silent[-1] - silent[0]) > 0.05 * audited.unit:
         return np.zeros((0, audited.size))
-    return _steps(audited, **asked)
-
-
-def _steps(audited: AuditedApp, **asked: Any) -> Rows:
-    if not audited.at_optimizer:
-        return np.zeros((0, audited.size))
-    training = audited.train(audited.shard, 2, **asked)
-    return np.array([audited.sum_of(training, step, **asked) for step in range(len(training.steps))])
+    return np.asarray(drawn[0])
 
 
 def _test_repeated(alarms: Alarms, rows: Rows, unit: float, about: str) -> None:
     """Test whether any two sums of the same records are too near to each other: their noise is the same."""
     if len(rows) < 2:
         return
-    pairs = list(_pairs(len(rows)))
-    differences = np.array([np.square(rows[one] - rows[other]).sum() for one, other in pairs])
+    differences = pdist(rows, "sqeuclidean")
     expected = 2.0 * unit**2 * rows.shape[1]
     if differences.min() > max(_ALIKE * float(np.median(differences)), _SAME * expected):
         return  # less noise than is claimed makes sums near to each other, and not the same
     nearest = stats.chi2.cdf(differences.min() / (2.0 * unit**2), rows.shape[1])
     alarms.test(
-        min(1.0, len(pairs) * float(nearest)),
+        min(1.0, len(differences) * float(nearest)),
         f"Two {about} add the same noise: whoever subtracts one from the other sees the records without any.",
     )
-
-
-def _pairs(count: int) -> Iterator[tuple[int, int]]:
-    return ((one, other) for one in range(count) for other in range(one))
 
 
 def _sampled(audited: AuditedApp) -> Rows:
@@ -140,7 +144,10 @@ def _sampled(audited: AuditedApp) -> Rows:
     It is smaller where many join, for example, if sums are divided by the true size of a batch.
     """
     shard = rows_of(audited.shard, torch.zeros(len(audited.shard), dtype=torch.int64))
-    rows = np.array([audited.sum_of(audited.train(shard, 200 + draw, steps=1), steps=1) for draw in range(_SAMPLED)])
+    asked: dict[str, Any] = {"sampling_rate": audited.app.settings.sampling_rate}
+    asked |= {} if audited.at_optimizer else {"steps": 1}  # else the model moves, and with it where they point
+    trainings = max(_SAMPLED // audited.settings(**asked).steps, 2)
+    rows = np.concatenate([audited.sums(shard, 200 + draw, **asked) for draw in range(trainings)])
     one = audited.sum(shard, noise_multiplier=SILENT)
     mirror = one / max(float(np.linalg.norm(one)), 1e-300)
     mirror[0] += math.copysign(1.0, mirror[0])

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -117,20 +119,28 @@ class AuditedApp:
         return replace(settings, expected_batch_size=settings.sampling_rate * len(self.shard))
 
     def train(
-        self, shard: Shard, draw: int = 0, *, change: int = 0, sums: Sums | None = None, **changed: Any
+        self,
+        shard: Shard,
+        draw: int = 0,
+        *,
+        watched: Mapping[str, Any] = MappingProxyType({}),
+        sums: Sums | None = None,
+        shift: int | None = None,
+        **changed: Any,
     ) -> WatchedTraining:
         """One training by a new app.
 
         Args:
             shard: its records.
             draw: which of many random states.
-            change: of guessable seeds; see `trained`.
+            watched: seeds that are changed or replaced; see `trained`.
             sums: in place of its own; see `trained`.
+            shift: of clocks that repeat themselves; see `trained`.
             changed: settings other than those claimed.
         """
         app, model = self.make(), copy.deepcopy(self.model)  # before the seeds, which they may set
         asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
-        return trained(app, model, shard, asked, change=change, sums=sums)
+        return trained(app, model, shard, asked, sums=sums, shift=shift, **watched)
 
     def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[WatchedTraining]:
         """Several rounds of one new app, each from the first model; only the first is seeded. As `train`."""
@@ -174,6 +184,21 @@ class AuditedApp:
                 return np.zeros(self.size)
             return np.concatenate(training.steps[step].gradients or ()) * divisor
         return (_joined(training) - self._still) * (divisor / settings.learning_rate)
+
+    def sums(self, shard: Shard, draw: int = 0, **changed: Any) -> list[Gradient]:
+        """The noisy sums of all steps of one training, shape [d] each; every record joins unless `changed` says else.
+
+        An optimiser of torch is given zeros, so the model stands still. Otherwise the model moves, and the sum of a
+        step is what it adds to a training with one step less and the same randomness.
+        """
+        asked = {"sampling_rate": 1.0, **changed}
+        if self.at_optimizer:
+            still = [tuple(np.zeros(size) for size in self.sizes)] * self.settings(**asked).steps
+            training = self.train(shard, draw, sums=still, **asked)
+            return [self.sum_of(training, step, **asked) for step in range(len(training.steps))]
+        numbers = range(1, self.settings(**asked).steps + 1)
+        left = [self.sum_of(self.train(shard, draw, shift=0, **asked | {"steps": n}), **asked) for n in numbers]
+        return [left[0], *(after - before for before, after in pairwise(left))]
 
     @cached_property
     def _plain(self) -> WatchedTraining:

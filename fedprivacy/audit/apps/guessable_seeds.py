@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.apps.audited_app import EVERY, AuditedApp
+from fedprivacy.audit.apps.audited_app import AuditedApp
+from fedprivacy.audit.apps.frozen import SHIFT
 from fedprivacy.audit.apps.seeds import GUESSABLE, ON_CPU, bits
 from fedprivacy.audit.apps.watched_training import WatchedTraining
 from fedprivacy.audit.gates.gate import Judged, gate
@@ -19,6 +23,9 @@ _CHANGE = 0x2AB3
 _MATERIAL = 1e-2
 """Least movement that counts, by a changed seed relative to all other random numbers: rounding moves less."""
 
+_REPEATS = 10.0
+"""Least movement that counts, relative to that between trainings that are asked the same."""
+
 _ROUNDING = 1e-6
 """Relative rounding error of an array."""
 
@@ -26,41 +33,64 @@ _ROUNDING = 1e-6
 @gate(
     "randomness",
     proves="What leaves does not depend on random numbers that somebody can find by trying.",
-    assumes="Seeds that are set while a round runs, by torch, numpy or Python's random. The generators that a process "
-    "begins with are not judged: on a CPU, torch's has 32 bits, which somebody can find by trying; neither torch's nor "
-    "numpy's are made for secrets.",
+    assumes="Seeds that are set while a round runs, by torch, numpy or Python's random, and Python's clocks. The "
+    "generators that a process begins with are not judged: on a CPU, torch's has 32 bits, which somebody can find by "
+    "trying; neither torch's nor numpy's are made for secrets.",
 )
 def check(audited: AuditedApp) -> Judged:
-    """Check whether a seed that can be guessed moves what leaves, or who joins."""
+    """Check whether a seed that can be guessed, or the time, moves what leaves, or who joins."""
     reasons = []
-    plain = audited.train(audited.shard, 500, **EVERY)
-    seeds = plain.guessable
-    if seeds and _moves(
-        plain,
-        audited.train(audited.shard, 500, change=_CHANGE, **EVERY),
-        audited.train(audited.shard, 501, **EVERY),
-    ):
-        reasons.append(
-            f"Noise or a mask in what leaves comes from a seed of at most 40 bits ({_shown(seeds)}): whoever tries "
-            "them all, in minutes or hours, subtracts it and sees the records without it."
-        )
-    sampled = audited.train(audited.shard, 500)
-    if sampled.guessable and _others_join(sampled, audited.train(audited.shard, 500, change=_CHANGE)):
-        reasons.append(
-            f"Who joins a step comes from a seed of at most 40 bits ({_shown(sampled.guessable)}): whoever finds it "
-            "knows who joined, and the epsilon counts on nobody knowing."
-        )
+    plain, sampled = _Asked(audited, {"sampling_rate": 1.0}), _Asked(audited, {})
+    seeds = plain.usual.guessable or sampled.usual.guessable
+    suspected = {"the time of a clock": {"shift": SHIFT}}
+    if seeds:
+        suspected[f"a seed of at most {GUESSABLE} bits ({_shown(seeds)})"] = {"change": _CHANGE}
+    for source, change in suspected.items():
+        if plain.moves(change):
+            reasons.append(
+                f"Noise or a mask in what leaves comes from {source}: whoever tries them all, in hours or days, "
+                "subtracts it and sees the records without it."
+            )
+        if sampled.others_join(change):
+            reasons.append(
+                f"Who joins a step comes from {source}: whoever finds it knows who joined, and the epsilon counts on "
+                "nobody knowing."
+            )
     return Judged(float(len(seeds)), reasons)
 
 
-def _moves(plain: WatchedTraining, changed: WatchedTraining, other: WatchedTraining) -> bool:
-    """Return whether a changed seed moves an array that leaves by more than rounding; `other` is drawn quite anew."""
-    if any(training.error is not None for training in (plain, changed, other)):
-        return False
-    return any(
-        _distance(one, moved) > _MATERIAL * _distance(one, anew)
-        for one, moved, anew in zip(plain.arrays, changed.arrays, other.arrays, strict=False)
-    )
+@dataclass(frozen=True)
+class _Asked:
+    """A round that is asked for with nothing random in it but what is changed."""
+
+    audited: AuditedApp
+    asked: Mapping[str, Any]
+
+    @cached_property
+    def usual(self) -> WatchedTraining:
+        """The round without a change."""
+        return self.audited.train(self.audited.shard, 500, shift=0, **self.asked)
+
+    def again(self, draw: int = 500, shift: int = 0, change: int = 0) -> WatchedTraining:
+        """Return the round once more: clocks and secret numbers repeat themselves, and so do guessable seeds."""
+        watched = {"again": self.usual.guessable, "change": change}
+        return self.audited.train(self.audited.shard, draw, watched=watched, shift=shift, **self.asked)
+
+    def moves(self, change: Mapping[str, int]) -> bool:
+        """Return whether a change moves an array that leaves, by more than rounding and than it moves by itself."""
+        plain, changed = self.usual, self.again(**change)
+        if plain.error or changed.error or not any(map(_distance, plain.arrays, changed.arrays)):
+            return False
+        return any(
+            _distance(one, moved) > max(_MATERIAL * _distance(one, drawn), _REPEATS * _distance(one, same))
+            for one, moved, same, drawn in zip(
+                *(training.arrays for training in (plain, changed, self.again(), self.again(501))), strict=False
+            )
+        )
+
+    def others_join(self, change: Mapping[str, int]) -> bool:
+        """Return whether a change lets others join, who do not join by themselves."""
+        return _joined(self.again(**change)) != _joined(self.usual) == _joined(self.again())
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
@@ -72,11 +102,8 @@ def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
     return distance if distance > _ROUNDING * float(np.linalg.norm(a)) else 0.0
 
 
-def _others_join(one: WatchedTraining, other: WatchedTraining) -> bool:
-    return any(
-        sorted(mine.joined.tolist()) != sorted(theirs.joined.tolist())
-        for mine, theirs in zip(one.steps, other.steps, strict=False)
-    )
+def _joined(training: WatchedTraining) -> list[list[int]]:
+    return [sorted(step.joined.tolist()) for step in training.steps]
 
 
 def _shown(seeds: tuple[int, ...]) -> str:

@@ -7,17 +7,17 @@ finds a seed of 32 bits, in minutes. Torch's generator on a CPU takes only the l
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 
-GUESSABLE = 40
-"""Bits of a seed that somebody can find by trying."""
+from fedprivacy.audit.apps.frozen import Replaced, subclass
+
+GUESSABLE = 48
+"""Bits of a seed that somebody can find by trying, in days; an address in a process's memory has so many at most."""
 
 ON_CPU = 32
 """Bits that torch takes of a seed on a CPU, the last ones."""
@@ -34,12 +34,16 @@ class Seeds:
     Attributes:
         own: that the audit gave: to set them is no fault.
         change: by what to exclusive-or each guessable one; 0: leave them.
+        again: guessable ones of another training, which stand for those that are set.
+        secret: gives the seed where none is set; None: the operating system does.
         found: those that were set, as they came: numbers, bytes, lists; None: of the operating system.
         guessable: those of them that somebody can find by trying, and that the audit did not give.
     """
 
     own: frozenset[int] = frozenset()
     change: int = 0
+    again: Sequence[int] = ()
+    secret: Callable[[int], int] | None = None
     found: list[Any] = field(default_factory=list)
     guessable: list[int] = field(default_factory=list)
 
@@ -51,23 +55,20 @@ class Seeds:
             taken: how many of its bits the generator takes; None: all.
         """
         self.found.append(seed)
+        if seed is None and self.secret is not None:
+            return self.secret(128)
         if not isinstance(seed, int | np.integer) or int(seed) in self.own or bits(int(seed), taken) > GUESSABLE:
             return seed
         self.guessable.append(int(seed))
-        return int(seed) ^ self.change
+        place = len(self.guessable) - 1
+        return (self.again[place] if place < len(self.again) else int(seed)) ^ self.change
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Note every seed that is set by torch, numpy or Python's `random` while the block runs."""
-        with ExitStack() as patches:
-            for module, name in (*_FUNCTIONS, *_MAKERS):
-                patches.enter_context(mock.patch.object(module, name, self._watching(getattr(module, name))))
-            for module, name in _CLASSES:
-                patches.enter_context(mock.patch.object(module, name, self._watching_class(getattr(module, name))))
-            for module in (torch, torch.random):
-                patches.enter_context(mock.patch.object(module, "manual_seed", self._watching_torch()))
-            patches.enter_context(mock.patch.object(torch, "Generator", self._watching_generator()))
-            yield
+    def watched(self) -> Iterator[Replaced]:
+        """Ways to seed torch, numpy and Python's `random`, each replaced by one that notes the seed."""
+        yield from ((module, name, self._watching(getattr(module, name))) for module, name in (*_FUNCTIONS, *_MAKERS))
+        yield from ((module, name, self._watching_class(getattr(module, name))) for module, name in _CLASSES)
+        yield from ((module, "manual_seed", self._watching_torch()) for module in (torch, torch.random))
+        yield torch, "Generator", self._watching_generator()
 
     def _watching(self, seeding: Callable[..., Any]) -> Callable[..., Any]:
         def seeded(seed: Any = None, *more: Any, **named: Any) -> Any:
@@ -81,7 +82,7 @@ class Seeds:
         def made(new: Any, seed: Any = None, *more: Any) -> None:
             base.__init__(new, seeds.set(seed), *more)
 
-        return _subclass(base, {"__init__": made, "__new__": lambda kind, *_, **__: base.__new__(kind)})
+        return subclass(base, {"__init__": made, "__new__": lambda kind, *_, **__: base.__new__(kind)})
 
     def _watching_torch(self) -> Callable[[int], torch.Generator]:
         seeding = torch.manual_seed
@@ -100,17 +101,10 @@ class Seeds:
             base.manual_seed(generator, seeds.set(seed, ON_CPU if generator.device.type == "cpu" else None))
             return generator
 
-        return _subclass(base, {"manual_seed": seeded})
+        return subclass(base, {"manual_seed": seeded})
 
 
 def bits(seed: int, taken: int | None = None) -> int:
     """Return the number of bits of a seed that count, if a generator takes at most `taken`; None: it takes all."""
     length = seed.bit_length()
     return length if taken is None else min(length, taken)
-
-
-def _subclass(base: type, members: dict[str, Any]) -> type:
-    """Return a class that stands for its base: objects of the base count as its own in `isinstance`."""
-    kind: Any = type("Watching", (type(base),), {"__instancecheck__": lambda _, value: isinstance(value, base)})
-    made: type = kind(base.__name__, (base,), members)
-    return made

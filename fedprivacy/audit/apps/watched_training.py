@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fedprivacy.audit.apps.adapter import App, Settings
 from fedprivacy.audit.apps.fields import Field, fields_of
+from fedprivacy.audit.apps.frozen import frozen, replaced
 from fedprivacy.audit.apps.records import Records, Rows
 from fedprivacy.audit.apps.seeds import Seeds
 from fedprivacy.tasks import Shard
@@ -115,7 +116,9 @@ def trained(
     asked: Settings,
     *,
     change: int = 0,
+    again: Sequence[int] = (),
     sums: Sequence[tuple[Gradient, ...]] | None = None,
+    shift: int | None = None,
 ) -> WatchedTraining:
     """Let an app train on a shard, and note what it does. The global generators are as the caller seeded them.
 
@@ -125,17 +128,20 @@ def trained(
         shard: the records.
         asked: the settings.
         change: by what to exclusive-or each guessable seed that it sets.
+        again: guessable seeds that stand for those that it sets.
         sums: gradients that its optimiser is given in place of its own, step by step; None: its own.
+        shift: nanoseconds by which clocks are ahead that repeat themselves, as secret numbers then do; None: both are
+            the real ones.
     """
-    watch, seeds = (
-        _Watch(sums),
-        Seeds(own=frozenset({asked.seed, asked.seed % 2**32, asked.seed % 2**31}), change=change),
-    )
+    own = frozenset({asked.seed, asked.seed % 2**32, asked.seed % 2**31})
+    watch, repeated = _Watch(sums), random.Random(asked.seed)
+    seeds = Seeds(own, change, again, secret=None if shift is None else repeated.getrandbits)
+    things = [*seeds.watched(), *(() if shift is None else frozen(repeated.randbytes, shift))]
     hook = register_optimizer_step_pre_hook(watch.stepped)
     error: Exception | None = None
     left: Mapping[str, Any] = {}
     try:
-        with seeds.watched():
+        with replaced(things, type(app)):
             left = app.train(model, Records(shard, watch.fetched), asked)
     except Exception as raised:
         error = raised

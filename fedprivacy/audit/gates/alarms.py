@@ -47,10 +47,10 @@ class Alarms:
 
     @property
     def reasons(self) -> list[str]:
-        """Reasons of the tests that failed, the clearest first."""
+        """Reasons of the tests that failed, the clearest first; of those as clear, the shortest says most."""
         limit = FALSE_ALARM / max(len(self.found), 1)
-        failed = sorted((p, reason) for p, reason in self.found if not p > limit)
-        return [*self.exact, *(reason for _, reason in failed)]
+        failed = sorted((p, len(reason), reason) for p, reason in self.found if not p > limit)
+        return [*self.exact, *(reason for *_, reason in failed)]
 
 
 def rms(draws: ArrayLike) -> float:

@@ -57,8 +57,8 @@ ASSUMES = (
 _TINY = 1e-9
 """A sampling rate below every delta: the budget alone would allow steps of it without noise."""
 
-_LESS = 0.999
-"""Factor on the minimum noise multiplier that makes it too small."""
+_LESS, _CHEAP = 0.999, 5.0
+"""Factors on a noise multiplier: one makes the minimum too small, and one makes a whole budget last for many grants."""
 
 
 class DiedError(BaseException):
@@ -105,6 +105,11 @@ class _Asked:
         """One step that everybody joins, with the least noise that the configuration takes."""
         return replace(costliest(self.audited, self.host.node), learning_rate=1.0)
 
+    @cached_property
+    def cheap(self) -> Grant:
+        """The same with so much noise that the client could pay for it again and again, were it to charge again."""
+        return replace(self.grant, noise_multiplier=_CHEAP * self.grant.noise_multiplier)
+
     def reading(self, *, dies: bool = False) -> RecordsWatch:
         return RecordsWatch(self.host.node.shard, dies=dies)
 
@@ -140,7 +145,7 @@ def refused(reply: Message) -> RefusalCode | None:
 
 def _updates(asked: _Asked) -> bool:
     """A grant that the client must take: its update, receipt and charge, and the same grant again."""
-    client, grant = asked.host.client(), asked.grant
+    client, grant = asked.host.client(), asked.cheap
     reply = client.asked(grant, asked.parameters)
     if reply.has_error() or RECEIPT not in reply.content:
         asked.must(
@@ -167,7 +172,7 @@ def _updates(asked: _Asked) -> bool:
         )
     client.lose_sealed()
     lost = client.asked(grant, asked.parameters)
-    asked.must(refused(lost) is not None, "An update that was lost is trained again, and not charged again.")
+    asked.must(refused(lost) is not None, "An update that was lost is trained again, though it was granted once.")
     asked.must(len(client.charges()) == 1, "The client's book changed though nothing was granted.")
     return True
 

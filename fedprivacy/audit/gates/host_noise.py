@@ -12,15 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from fedprivacy.audit.deployed import Host, costliest
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_variance, rms
+from fedprivacy.audit.gates.alarms import Alarms, rms
 from fedprivacy.audit.gates.gate import Judged, verdict
+from fedprivacy.audit.gates.noise_added import judge
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.real_client import NoUpdateError
-from fedprivacy.audit.subject import Effort
+from fedprivacy.audit.subject import Effort, ObservedNoise
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
@@ -40,8 +40,6 @@ _LEAST_DRAWS, _PAIRS = 4000, (4, 16)
 _MOST_DRAWS = 2e7
 """Draws of a large model's noise that are worth the time."""
 
-_MOST_SHAPED = 200_000
-
 
 def check(audited: Audited, host: Host) -> Gate:
     """Check whether what the deployed client adds is Gaussian, as large as granted, and never the same.
@@ -56,15 +54,9 @@ def check(audited: Audited, host: Host) -> Gate:
     except NoUpdateError:
         reason = "The client refuses a grant that its own configuration allows."
         return verdict(NAME, PROVES, ASSUMES, Judged(math.inf, [reason]))
-    sizes = {f"'{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
-    bounds = np.cumsum(list(sizes.values()))[:-1]
-    for layer, part in zip(sizes, np.split(noise, bounds, axis=1), strict=True):
-        alarms.test(of_variance(part), f"The noise of layer {layer} is {rms(part):.3g} times what is granted.")
-    alarms.test(of_variance(noise), f"The noise is {rms(noise):.3g} times what is granted; it must be 1.")
-    p_value, _ = of_correlations(noise)
-    alarms.test(p_value, "The noise of two updates has something in common: a server could subtract it.")
-    shape = stats.kstest(noise.ravel()[:_MOST_SHAPED], stats.norm.cdf).pvalue
-    alarms.test(float(shape), "The noise is not Gaussian, which is what is accounted for.")
+    sizes = {f"layer '{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
+    about = [f"update pair {number}" for number in range(1, len(noise) + 1)]
+    judge(alarms, ObservedNoise(rows=noise, of=" of updates", layers=sizes, about=about))
     return verdict(NAME, PROVES, ASSUMES, Judged(rms(noise), alarms.reasons, alarms.p_value))
 
 

@@ -31,12 +31,12 @@ def check(subject: Subject) -> Judged:
     """Check whether every release carries the noise that is claimed for it."""
     alarms, sizes = Alarms(), list[float]()
     for noise in subject.noise(alarms):
-        _judge(alarms, noise)
+        judge(alarms, noise)
         sizes.append(rms(noise.rows))
-    return Judged(sizes[0] if sizes else 0.0, alarms.reasons, alarms.p_value)
+    return Judged(min(sizes, default=0.0), alarms.reasons, alarms.p_value)
 
 
-def _judge(alarms: Alarms, noise: ObservedNoise) -> None:
+def judge(alarms: Alarms, noise: ObservedNoise) -> None:
     """Test noise of one model, by layer and altogether."""
     rows, of, least = noise.rows, noise.of, noise.at_least
     must = f"it must be 1{' at least' if least else ''}"

@@ -32,7 +32,8 @@ from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plans.advice import about_budget, about_delta
 from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
 from fedprivacy.runs.plans.plan import RunPlan
-from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
+from fedprivacy.runs.records.witnesses import WITNESS, check_witnesses
+from fedprivacy.runs.settings.configuration import RUNS, ConfigError, RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.values.attempt import Attempt
@@ -41,10 +42,6 @@ from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, noise_text
 
 log = logging.getLogger("fedprivacy.server")
-
-WITNESS = "ledger-checkpoint.json"
-"""The file in the run's folder with the newest signed head of the ledger: a witness, because it is kept elsewhere."""
-
 
 Granted = TypeVar("Granted", Grant, QuestionGrant)
 
@@ -152,7 +149,8 @@ class Accounts(ABC, Generic[Granted]):
 
     Raises:
         ConfigError: the run is a deployment, and a budget has no limit.
-        LedgerError: the ledger contradicts this run, no longer holds what was signed of it, or cannot be used.
+        LedgerError: the ledger contradicts this run, no longer holds what this run or another one beside it has signed,
+            or cannot be used.
         MechanismChanged: every client, or a simulated one, was charged for another mechanism than its filter takes.
         SigningKeyError: the signing key cannot be used.
     """
@@ -179,7 +177,8 @@ class Accounts(ABC, Generic[Granted]):
         self._signing_key = signing.server_key(config.signing_key_file) if signs else None
         self.ledger_url = config.ledger_url(deployed=self._deployed)
         self._plan = plan.charged_to(self.ledger_url, run_id)
-        self._ledger = Ledger(self.ledger_url)
+        self._ledger, out = Ledger(self.ledger_url), folder or Path(config.out or RUNS)
+        check_witnesses(self._ledger, self.ledger_url, out, out.parent)
         if resume:
             self._ledger.resume_run(run_id, plan.unit)
             self.earlier_runs = resume.earlier_runs

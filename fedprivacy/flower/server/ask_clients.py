@@ -33,7 +33,7 @@ from fedprivacy.questions.release import NoisyTotals
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks.identity import dataset_id
-from fedprivacy.values.attempt import QUESTIONS, Attempt
+from fedprivacy.values.attempt import QUESTIONS, Attempt, asking_for
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.spent import ClientSpent
 
@@ -103,7 +103,13 @@ class AskResult(Answers):
 
 
 def ask_clients(
-    grid: Grid, plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False, registry: ClientRegistry | None = None
+    grid: Grid,
+    plan: QuestionPlan,
+    asked: Questionnaire,
+    *,
+    anew: bool = False,
+    registry: ClientRegistry | None = None,
+    of_run: str = "",
 ) -> AskResult:
     """Ask the clients that have not answered these questions before.
 
@@ -116,6 +122,7 @@ def ask_clients(
         asked: the questions.
         anew: whether clients that have answered before are asked, and charged, again.
         registry: the clients that are enrolled already; None: wait for the configured number of clients.
+        of_run: the run_id of the run whose own question this is; empty: it is nobody's.
 
     Raises:
         ConfigError: client terms name a simulated client that does not exist.
@@ -131,7 +138,8 @@ def ask_clients(
     lacking = {node_id: client for node_id, client in clients.items() if client.client_id not in known}
     if not lacking:
         return AskResult(asked, known, plan.unit.name, reread=tuple(known), ledger=ledger)
-    return _asked_now(Correspondence(grid), plan, asked, lacking, known)
+    run_id = (asking_for(of_run) if of_run else QUESTIONS) + uuid.uuid4().hex
+    return _asked_now(Correspondence(grid), plan, asked, lacking, known, run_id=run_id)
 
 
 def enrolled(grid: Grid, config: RunConfig) -> ClientRegistry:
@@ -202,13 +210,15 @@ def _asked_now(
     asked: Questionnaire,
     clients: Mapping[int, EnrolledClient],
     known: ByClient,
+    *,
+    run_id: str,
 ) -> AskResult:
     """Charge these clients, ask them, and keep their answers."""
     try:
         plan = plan.of_clients([client.client_id for client in clients.values()])
     except ValueError as error:
         raise BudgetSpentError(str(error)) from error
-    attempt = Attempt(f"{QUESTIONS}{uuid.uuid4().hex}", 1)
+    attempt = Attempt(run_id, 1)
     with closing(QuestionAccounts(plan, attempt.run_id, list(clients.values()), asked)) as accounts:
         accounts.check_left()
         before = accounts.spent()

@@ -430,7 +430,8 @@ class FederatedRun:
         if self._plan.preliminary is None:
             return standardiser(question)
         check_worth_asking(self._plan, registry.online(grid).values())
-        asked = ask_clients(grid, self._plan.preliminary, Questionnaire((question,)), registry=registry)
+        asking = Questionnaire((question,))
+        asked = ask_clients(grid, self._plan.preliminary, asking, registry=registry, of_run=self.run_id)
         registry.learn({client_id: asked.records(0, client_id) for client_id in asked.told})
         return standardiser(question, asked.figures() if asked.told else ())
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -34,6 +35,7 @@ from fedprivacy.tasks.loader import (
     offers,
     table_of,
 )
+from fedprivacy.tasks.sheet import collected, tell
 from fedprivacy.tasks.standardising import unsuited
 from fedprivacy.training.augment import AugmentationError
 from fedprivacy.training.machine import Machine
@@ -137,7 +139,7 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
     """
     client = simulated_client_id(partition_id, config.clients)
     try:
-        with method_of(task, f"shard() for {client}"):
+        with method_of(task, f"shard() for {client}"), _tables_told():
             try:
                 return simulated_shard(task, partition_id, config.clients, config.device)
             except Refused as error:
@@ -149,6 +151,18 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
                 "lower clients."
             )
         raise
+
+
+@contextmanager
+def _tables_told() -> Iterator[None]:
+    """Tell of tables' cells alone: of records, `check_shards` gives the numbers of all clients together."""
+    try:
+        with collected() as sheets:
+            yield
+    finally:
+        for sheet in sheets:
+            if sheet.unreadable:
+                tell(sheet, whole=False)
 
 
 def _measured_by_client(task: Task, model: nn.Module, clients: int) -> None:

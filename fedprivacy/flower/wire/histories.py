@@ -7,11 +7,11 @@ import json
 from fedprivacy.flower.wire.messages import MessageError
 from fedprivacy.guard import names_a_run
 from fedprivacy.values.event_codec import as_row, from_row
-from fedprivacy.values.events import Claims, History, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, Claims, History, PoissonSampledGaussian
 
 
 def claims_text(claims: Claims) -> str:
-    """Write steps by run and event as a text for the wire."""
+    """Write steps by run and event as a text for the wire; the run of corrections is `UNNAMED`."""
     return json.dumps([[run_id, *as_row(event), steps] for (run_id, event), steps in claims.items()])
 
 
@@ -73,8 +73,8 @@ def _event(row: list[object]) -> PoissonSampledGaussian:
 
 
 def _run_id(value: object) -> str:
-    """A name that every book can hold."""
-    if not isinstance(value, str) or not names_a_run(value):
+    """A name that every book can hold, or that of no run."""
+    if not isinstance(value, str) or not (value == UNNAMED or names_a_run(value)):
         raise MessageError("a history names a run by something else than 1 to 128 printable characters")
     return value
 

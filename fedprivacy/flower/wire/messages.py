@@ -428,7 +428,7 @@ class Enrolment(WireMessage):
         client_id: its name in a simulation; in a deployment the registered name or key counts instead.
         shard_size: number of records if the task declares it public, else 0.
         num_partitions: number of parts into which a simulation splits the records; 0 in a deployment.
-        spent: the charges in its own guard, by run: see `claims_text`. Empty in a simulation.
+        spent: the charges and corrections in its own guard, by run: see `claims_text`. Empty in a simulation.
     """
 
     name = ENROLMENT

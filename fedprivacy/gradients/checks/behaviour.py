@@ -21,6 +21,7 @@ from fedprivacy.gradients.checks.problems import Kind, Problem
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.selfcheck import PROBES, in_double, made_up_records, nudge
+from fedprivacy.gradients.surroundings import undisturbed
 
 _RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation, or have model() return it in eval()")
 _NEW = "write x = x + y instead of x += y, and inplace=False"
@@ -56,7 +57,7 @@ def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
     Raises:
         Exception: any error that the model or the loss raises on a record of zeros; `failure` locates it.
     """
-    with _randomness_kept(inputs.device), torch.enable_grad():
+    with undisturbed, _randomness_kept(inputs.device), torch.enable_grad():
         before = probe.state_of(model)
         records, made_up_targets = made_up_records(
             inputs, targets, lambda batch, _: [model(x) for x in _each_alone(batch)]
@@ -81,7 +82,7 @@ def failure(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, error
     words = str(error).strip().partition("\n")[0].rstrip(".")
     what = f"raises {type(error).__name__} on made-up records of shape {shape}: {words}"
     remedy = "let it accept such records, or name the shape that it accepts"
-    with _randomness_kept(inputs.device):
+    with undisturbed, _randomness_kept(inputs.device):
         for zeros in (inputs.new_zeros(1, *shape), inputs.new_zeros(PROBES, *shape)):
             layer = probe.failing_layer(model, partial(model, zeros))
             if layer is not None:

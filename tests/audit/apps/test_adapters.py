@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fedprivacy.audit.apps import AppError, Records, audit_app, load_app
+from fedprivacy.audit.apps.frozen import replaced
 from fedprivacy.audit.apps.seeds import Seeds
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation
@@ -61,10 +62,10 @@ def test_a_loader_takes_batches_and_whoever_looks_at_one_record_takes_one(record
 def test_every_way_to_seed_is_seen_and_can_be_changed(draw):
     kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
     for seeds in (Seeds(), Seeds(change=1)):
-        with seeds.watched():
+        with replaced(seeds.watched(), Sound):
             draw()
         assert seeds.guessable == [5]
-    with (own := Seeds(own=frozenset({5}))).watched():
+    with replaced((own := Seeds(own=frozenset({5}))).watched(), Sound):
         draw()
     assert own.found == [5] and own.guessable == []
     torch.set_rng_state(kept[0]), np.random.set_state(kept[1]), random.setstate(kept[2])
@@ -72,7 +73,7 @@ def test_every_way_to_seed_is_seen_and_can_be_changed(draw):
 
 def test_of_a_seed_torch_takes_32_bits_on_a_cpu_and_numpy_all():
     for long in (2**62 + 5, 2**50 + 5):
-        with (seeds := Seeds(change=1)).watched():
+        with replaced((seeds := Seeds(change=1)).watched(), Sound):
             noise = torch.randn(3, generator=torch.Generator().manual_seed(long))
             np.random.default_rng(long)
         assert seeds.guessable == [long]
@@ -81,7 +82,7 @@ def test_of_a_seed_torch_takes_32_bits_on_a_cpu_and_numpy_all():
 
 def test_a_changed_seed_draws_others_and_generators_stay_what_they_are():
     def drawn(seeds):
-        with seeds.watched():
+        with replaced(seeds.watched(), Sound):
             made = np.random.RandomState(3), random.Random(3), torch.Generator().manual_seed(3)
             assert isinstance(made[0], np.random.RandomState) and isinstance(made[2], torch.Generator)
         return made[0].standard_normal(), made[1].random(), float(torch.rand(1, generator=made[2]))

@@ -14,6 +14,9 @@ ONE_OF_EACH_GATE = (
     unsound.FixedSize,
     unsound.NoClipping,
     unsound.HalfTheNoise,
+    unsound.LateLayer,
+    unsound.Plateau,
+    unsound.NoiseFromTheClock,
     unsound.MaskFrom32Bits,
     unsound.ExactCount,
 )

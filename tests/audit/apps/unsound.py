@@ -1,7 +1,12 @@
 """Training code with one thing wrong in it each, as it is found in the field; imitations, in a line or a few."""
 
+import hashlib
+import platform
 import secrets
+import time
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from time import perf_counter_ns
 
 import numpy as np
 import torch
@@ -194,6 +199,132 @@ class NoiseFromTheLast32Bits(Sound):
         return torch.normal(0.0, deviation, sum.shape, generator=self.generator)
 
 
+class InTurn(Sound):
+    """A round that counts its steps, of which the later ones are faulty; steps look at the loss of their batch."""
+
+    settings = replace(Sound.settings, steps=6)
+
+    def begin(self, records, asked):
+        self.step, self.losses = 0, []
+
+    def each(self, model, inputs, targets):
+        loss = functional.cross_entropy(model(inputs), targets) if len(inputs) else torch.zeros(())
+        self.losses.append(float(torch.nan_to_num(loss.detach(), posinf=50.0).clamp(max=50.0)))
+        self.step += 1
+        return super().each(model, inputs, targets)
+
+
+class LateLayer(InTurn):
+    """From the third step on, one layer gets no noise."""
+
+    def noise(self, sum, asked):
+        return super().noise(sum, asked) * (0.0 if self.step > 2 and sum.dim() == 2 else 1.0)
+
+
+class LateBias(InTurn):
+    """In the last step, one bias gets half of its noise."""
+
+    settings = replace(Sound.settings, steps=5)
+
+    def noise(self, sum, asked):
+        return super().noise(sum, asked) * (0.5 if self.step == 5 and sum.shape == (16,) else 1.0)
+
+
+class Decay(InTurn):
+    """From the third step on, the noise shrinks."""
+
+    def noise(self, sum, asked):
+        return super().noise(sum, asked) / max(1, self.step - 1)
+
+
+class LateWithoutClipping(InTurn):
+    """From the third step on, gradients are not clipped."""
+
+    def clipped_sum(self, each, asked):
+        return super().clipped_sum(each, asked if self.step <= 2 else replace(asked, clipping_norm=1e6))
+
+
+class LateByHand(ByHand):
+    """The same as `LateLayer`, where no optimiser of torch is seen."""
+
+    def train(self, model, records, asked):
+        self.drawn = 0
+        return super().train(model, records, asked)
+
+    def noise(self, sum, asked):
+        self.drawn += 1
+        return super().noise(sum, asked) * (0.0 if self.drawn > 8 and sum.dim() == 2 else 1.0)
+
+
+class Plateau(InTurn):
+    """From the third step on, the learning rate halves where the client's own training loss rose."""
+
+    def optimizer(self, model, asked):
+        app, sgd = self, super().optimizer(model, asked)
+
+        class Halving:
+            def step(self):
+                if app.step > 2 and app.losses[-1] > app.losses[-2]:
+                    sgd.param_groups[0]["lr"] *= 0.5
+                sgd.step()
+
+        return Halving()
+
+
+class StopsEarly(InTurn):
+    """Training ends where the client's own training loss rose."""
+
+    def train(self, model, records, asked):
+        optimizer = self.optimizer(model, asked)
+        self.begin(records, asked)
+        for _ in range(asked.steps):
+            inputs, targets = records[self.sample(records, asked)]
+            self.gradients(model, inputs, targets, asked)
+            optimizer.step()
+            if self.step > 2 and self.losses[-1] > self.losses[-2]:
+                break
+        return self.left(model, records)
+
+
+class NoiseFromTheClock(NoiseFrom32Bits):
+    """A generator that is seeded by the time at the begin of the round."""
+
+    def begin(self, records, asked):
+        self.generator = np.random.default_rng(time.time_ns())
+
+
+class NoiseFromToday(NoiseFrom32Bits):
+    """The same, by a date that was imported by name, and through a hash."""
+
+    def begin(self, records, asked):
+        digest = hashlib.sha256(str(datetime.now(tz=UTC)).encode()).digest()
+        self.generator = np.random.default_rng(list(digest))
+
+
+class SampleFromTheClock(Sound):
+    """Who joins comes from a clock that was imported by name."""
+
+    def begin(self, records, asked):
+        self.generator = np.random.default_rng(perf_counter_ns())
+
+    def sample(self, records, asked):
+        return self.generator.random(len(records)) < asked.sampling_rate
+
+
+class NoiseFromThisHost(NoiseFrom32Bits):
+    """A generator that is seeded by a digest of what this host is called."""
+
+    def begin(self, records, asked):
+        self.generator = np.random.default_rng(list(hashlib.sha256(platform.node().encode()).digest()))
+
+
+class NoiseFromAnAddress(NoiseFrom32Bits):
+    """A generator that is seeded by where an object lies in memory."""
+
+    def begin(self, records, asked):
+        self.generator = np.random.default_rng(id(asked))
+
+
 class MaskFrom32Bits(Sound):
     """A secure sum, whose pairwise mask is drawn from an agreed secret that is folded to 32 bits."""
 
@@ -321,9 +452,21 @@ BAD = (
     Bad(NoClippingByHand, "replay", "Nothing clips a record's gradient"),
     Bad(NoNoiseOnTheLast, "noise", "parameter 4 of 4 is released with hardly any noise, or none"),
     Bad(SameNoiseEveryStep, "noise", "Two steps of a round add the same noise"),
-    Bad(NoiseFrom32Bits, "randomness", "comes from a seed of at most 40 bits"),
+    Bad(NoiseFrom32Bits, "randomness", "comes from a seed of at most 48 bits"),
     Bad(NoiseFromTheLast32Bits, "randomness", "of which torch takes the last 32 bits on a CPU"),
-    Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 40 bits"),
+    Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 48 bits"),
+    Bad(LateLayer, "noise", r"The noise of step 3 is 0\.3\d* times what is claimed"),
+    Bad(LateBias, "noise", r"The noise in parameter 2 of 4 of step 5 is 0\.[45]"),
+    Bad(Decay, "noise", r"The noise of step 5 is 0\.2\d* times what is claimed"),
+    Bad(LateByHand, "noise", r"The noise of step 3 is 0\.3\d* times what is claimed"),
+    Bad(LateWithoutClipping, "replay", "or later steps clip less than the first: .* in step [3-6] after others"),
+    Bad(Plateau, "release", "with every noisy sum held as it was, it is another with"),
+    Bad(StopsEarly, "release", "How many steps are taken is other"),
+    Bad(NoiseFromTheClock, "randomness", "Noise or a mask in what leaves comes from the time of a clock"),
+    Bad(NoiseFromToday, "randomness", "Noise or a mask in what leaves comes from the time of a clock"),
+    Bad(SampleFromTheClock, "randomness", "Who joins a step comes from the time of a clock"),
+    Bad(NoiseFromThisHost, "noise", "Two trainings add the same noise"),
+    Bad(NoiseFromAnAddress, "randomness", "comes from a seed of at most 48 bits"),
     Bad(ExactCount, "release", "The exact number of records left without noise: 'num_examples' is 48, and 47"),
     Bad(TrainingLoss, "release", "A training loss or metric left without noise: 'metrics.train_loss'"),
     Bad(BatchStatistics, "release", "with something without noise.*as with what batch normalisation remembers"),

@@ -92,6 +92,23 @@ def test_a_step_that_was_asked_for_and_not_charged_is_noticed(folder, with_ledge
     assert "client-1 took part in round 2 with 2 steps, and was charged 1." in gate.reasons
 
 
+def test_an_epsilon_that_falls_is_noticed_though_the_last_one_is_right(folder):
+    lines = [json.loads(line) for line in (folder / ROUNDS).read_text().splitlines()]
+    lines[0]["clients"][0]["epsilon"] *= 3.0
+    (folder / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (reason,) = claimed_epsilon.check_run(folder).reasons
+    assert "fell in round 2; it never can" in reason
+
+
+def test_a_step_that_the_run_shows_and_the_ledger_does_not_hold_is_noticed(folder):
+    def one_more(client):
+        client["steps"] += 1
+
+    told(folder, one_more)
+    reasons = claimed_epsilon.check_run(folder).reasons
+    assert reasons and all("The ledger holds fewer steps of client-" in reason for reason in reasons)
+
+
 def test_another_sampling_rate_than_the_settings_is_noticed(folder):
     """The rate of everybody's records, as it were: the settings then contradict the charges."""
     config = json.loads((folder / "config.json").read_text())

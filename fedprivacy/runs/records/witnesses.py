@@ -1,0 +1,87 @@
+"""Witnesses: the newest signed head of its ledger that a run leaves in its folder, away from the ledger itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select
+
+from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
+from fedprivacy.ledger.database import shown
+from fedprivacy.ledger.journal import SignedHead, holds
+from fedprivacy.ledger.replay import BrokenJournalError
+from fedprivacy.ledger.schema import runs
+from fedprivacy.ledger.verify import read_witness
+from fedprivacy.runs.settings.configuration import CONFIG, LEDGER
+from fedprivacy.values.wording import count_text
+
+WITNESS = "ledger-checkpoint.json"
+"""The file in a run's folder with the newest signed head of the ledger: a witness, because it is kept elsewhere."""
+
+
+class _Witness(NamedTuple):
+    """A signed head in a run's folder, the name of the run, and the URL of the ledger that its settings name."""
+
+    file: Path
+    head: SignedHead
+    run_id: str
+    url: str
+
+
+def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
+    """Refuse a ledger that does not hold what runs have signed of it.
+
+    A witness is of this ledger if the settings of its run name the ledger, or one that runs of this ledger charged: it
+    moved, or was restored under another name.
+
+    Args:
+        ledger: the ledger; None: there is none at its URL.
+        url: URL of the ledger.
+        places: folders with folders of runs in them.
+
+    Raises:
+        LedgerError: the ledger is gone, was rewritten, or an older copy was put back; or it cannot be read, or a
+            witness of it cannot. The error names the witness and what helps.
+    """
+    witnesses = list(_witnesses(places))  # before the ledger: what a run signs meanwhile is in the ledger first
+    if not witnesses:
+        return
+    if ledger is None:
+        lacking = _lacking(None, url, witnesses)
+    else:
+        lacking = ledger.database.read(lambda connection: _lacking(connection, url, witnesses))
+    if not lacking:
+        return
+    file, head, *_ = max(lacking, key=lambda each: each.head.number)
+    more = f", nor what {count_text(len(lacking) - 1, 'other run')} signed" if len(lacking) > 1 else ""
+    raise LedgerError(
+        f"ledger {shown(url)} does not hold entry {head.number} as it was signed on {head.at} (in {file}){more}: an "
+        "older copy was put back, or it was rewritten. Nothing is granted on it. Put back the ledger that holds that "
+        "entry; 'fedprivacy ledger verify --witness' proves it. If it is lost for good: docs/how-to/incidents.md."
+    )
+
+
+def _lacking(connection: Connection | None, url: str, witnesses: list[_Witness]) -> list[_Witness]:
+    """Return the witnesses of a ledger that it contradicts."""
+    known = set(connection.scalars(select(runs.c.run_id))) if connection else set()
+    urls = {ledger_url(url), *(each.url for each in witnesses if each.run_id in known)}
+    own = [each for each in witnesses if each.url in urls]
+    return [each for each in own if not (connection and holds(connection, each.head))]
+
+
+def _witnesses(places: tuple[Path, ...]) -> Iterator[_Witness]:
+    for file in sorted({file.resolve() for place in places for file in place.glob(f"*/{WITNESS}")}):
+        try:
+            config = json.loads((file.parent / CONFIG).read_text())
+            named, run_id = str(config["settings"]["ledger"] or ""), str(config["run_id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # no run's folder, or one of another version
+        beside = file.parent / LEDGER
+        try:
+            url = ledger_url(named or str(beside)) if named or beside.exists() else default_url()
+            yield _Witness(file, read_witness(file), run_id, url)
+        except (OSError, BrokenJournalError) as problem:
+            raise LedgerError(f"{problem}; put back that file, or rename it if it is lost for good.") from problem

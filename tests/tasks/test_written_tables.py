@@ -1,0 +1,356 @@
+"""Tables as programs write them: they store a whole column in one type, and another record's reading stays the same.
+
+Each program writes rows of which one is changed; the others are then read again, bit for bit.
+"""
+
+import csv
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+import fedprivacy as fp
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.questions.grammar import typed
+from fedprivacy.tasks.cells import TableError
+
+ROW, ROWS = 5, 12
+"""The row that is changed, and the number of rows."""
+
+DAYS = [datetime.datetime(2020, 1, 1 + day) for day in range(ROWS)]  # noqa: DTZ001 - a table has no zone
+TABLE = {
+    "who": [101, 102, 101, 103, 104, 104, 105, 106, 107, 108, 109, 110],
+    "ward": [7, 8, 7, 8, 7, 100_000, 8, 7, 8, 7, 100_000, 8],
+    "sex": ["f", "m"] * 6,
+    "code": ["E10.9", "07", "7a", "I50"] * 3,
+    "dose": [0.5, 1.25, 7.0, 2.0, 0.1, 3.0] * 2,
+    "price": [Decimal("7.50"), Decimal("8.00"), Decimal("7.25")] * 4,
+    "flag": [True, False, True] * 4,
+    "day": [day.date() for day in DAYS],
+    "seen": DAYS,
+    "at": [day.replace(hour=10, minute=30, second=5) for day in DAYS],
+    "ill": ["yes", "no"] * 6,
+}
+LATE = datetime.datetime(2020, 1, 1, 3, 4, 5, 123_456)  # noqa: DTZ001
+CHANGES = {
+    "nothing": dict.fromkeys([*TABLE][1:-1]),
+    "another type": {"ward": 7.5, "sex": b"f", "dose": 2**60, "price": Decimal("1.12345"), "day": LATE, "seen": LATE},
+    "more digits": {"ward": 1e300, "dose": 1e-300, "price": Decimal("1000000"), "at": LATE},
+    "a text": {"ward": "X", "flag": "x", "day": "x", "seen": "x", "at": "x"},
+    "midnight": {"at": DAYS[0], "code": "7.0"},
+}
+FEATURES = {
+    "ward": fp.Category(["7", "8", "100000"], other=True, indicate_missing=True),
+    "sex": fp.Category(["f", "m"], other=True, indicate_missing=True),
+    "code": fp.Category(["E10", "07", "7a"], prefix=3, other=True, indicate_missing=True),
+    "dose": fp.Number(missing=9),
+    "price": fp.Number(missing=9),
+    "flag": fp.Number(missing=9),
+    "day": fp.Date(since="2020-01-01", missing=0),
+    "seen": fp.Date(since="2020-01-01", missing=0),
+    "at": fp.Date(since="2020-01-01", missing=0),
+}
+
+
+def by_r(frame, file):
+    """Write as R does: row numbers, NA, 15 digits, 1e+05 for 100000 where a column holds one fraction."""
+    with file.open("w", newline="") as opened:
+        rows = csv.writer(opened)
+        rows.writerow(["", *frame])
+        rows.writerows(zip(range(1, len(frame) + 1), *(_r_cells(frame[name].tolist()) for name in frame), strict=True))
+
+
+def _r_cells(cells):
+    present = [cell for cell in cells if not pd.isna(cell)]
+    floats = not all(isinstance(cell, int) or (isinstance(cell, float) and cell == int(cell)) for cell in present)
+    midnight = all(isinstance(cell, datetime.datetime) and cell.time() == datetime.time() for cell in present)
+    for cell in cells:
+        if pd.isna(cell):
+            yield "NA"
+        elif isinstance(cell, datetime.datetime):
+            yield f"{cell:%Y-%m-%d}" if midnight else f"{cell:%Y-%m-%d %H:%M:%S}"
+        elif isinstance(cell, int | float | Decimal) and not isinstance(cell, bool):
+            number = float(f"{float(cell):.15g}")
+            plain, power = np.format_float_positional(number, trim="-"), f"{number:.14g}".replace("e-0", "e-")
+            short = np.format_float_scientific(number, trim="-", exp_digits=2)
+            yield short if floats and len(short) < len(plain) else plain if floats else str(int(cell)) or power
+        else:
+            yield str(cell)
+
+
+def by_spss(frame, file):
+    """Write as SPSS does: a byte-order mark, ';', decimal commas, two decimals, texts padded to the longest."""
+    columns = []
+    for name in frame:
+        cells = ["" if pd.isna(cell) else _spss_cell(cell) for cell in frame[name].tolist()]
+        columns.append([name, *(cell.ljust(max(map(len, cells))) for cell in cells)])
+    lines = [";".join(cells) for cells in zip(*columns, strict=True)]
+    file.write_bytes(b"\xef\xbb\xbf" + "".join(line + "\r\n" for line in lines).encode())
+
+
+def _spss_cell(cell):
+    if isinstance(cell, int | float | Decimal) and not isinstance(cell, bool):
+        return f"{cell:.2f}".replace(".", ",")
+    return str(cell)
+
+
+def by_pandas_again(frame, file):
+    """Write, read and write again: pandas infers the types of a column from all of its cells."""
+    frame.to_csv(file, index=False)
+    again = pd.read_csv(file)
+    again.to_csv(file, index=False) if file.suffix == ".csv" else again.to_parquet(file)
+
+
+def in_categories(frame, file):
+    frame.astype(dict.fromkeys(("ward", "sex", "code"), "category")).to_parquet(file)
+
+
+def in_nanoseconds(frame, file):
+    frame.astype(dict.fromkeys(("seen", "at"), "datetime64[ns]")).to_parquet(file)
+
+
+GERMAN = {"delimiter": ";", "decimal": ","}
+PROGRAMS = {
+    "Parquet": ("t.parquet", lambda frame, file: frame.to_parquet(file), {}),
+    "Parquet, nullable": ("t.parquet", lambda frame, file: frame.convert_dtypes().to_parquet(file), {}),
+    "Parquet, categories": ("t.parquet", in_categories, {}),
+    "Parquet, nanoseconds": ("t.parquet", in_nanoseconds, {}),
+    "Parquet, milliseconds": (
+        "t.parquet",
+        lambda frame, file: frame.to_parquet(file, coerce_timestamps="ms", allow_truncated_timestamps=True),
+        {},
+    ),
+    "Parquet of CSV": ("t.parquet", by_pandas_again, {}),
+    "CSV": ("t.csv", lambda frame, file: frame.to_csv(file), {}),
+    "CSV, two decimals": ("t.csv", lambda frame, file: frame.to_csv(file, float_format="%.2f"), {}),
+    "CSV, short numbers": ("t.csv", lambda frame, file: frame.to_csv(file, float_format="%g", quoting=2), {}),
+    "CSV, German": ("t.csv", lambda frame, file: frame.to_csv(file, sep=";", decimal=","), GERMAN),
+    "CSV of CSV": ("t.csv", by_pandas_again, {}),
+    "R": ("t.csv", by_r, {}),
+    "SPSS": ("t.csv", by_spss, GERMAN),
+    "lists": None,
+    "arrays": None,
+}
+
+
+def written(program, rows, folder):
+    """The table and the inputs of the rows, as a program writes them; None if it refuses to."""
+    try:
+        frame = pd.DataFrame(rows)
+        name, write, how = PROGRAMS[program] or ("", lambda frame, file: None, {})
+        write(frame, folder / name)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+        return None
+    if not name:
+        cells = {name: frame[name].tolist() if program == "lists" else frame[name].to_numpy() for name in frame}
+        return fp.Table(cells), np.zeros((len(frame), 0))
+    how = {"missing": ("NA",), **how}
+    shard = fp.load_table(folder / name, target="ill", classes=["no", "yes"], features=FEATURES, **how)
+    return fp.read_table(folder / name, **how), np.concatenate([shard.inputs, shard.targets[:, None]], 1)
+
+
+def readings(table, inputs):
+    """All that is read of each row, but for the fractions' texts: programs write them with decimals of their own."""
+    codes = [table.codes("ward", levels) for levels in (["7", "8", "100000"], [7, 8, 100_000])]
+    codes += [table.beginnings("ward", ["1", "8"], ["7"]), table.codes("seen", ["2020-01-03"])]
+    numbers = [table.numbers(name) for name in ("who", "ward", "dose", "price", "flag")]
+    texts = [table.texts(name) for name in ("who", "ward", "sex", "code", "flag", "day", "seen", "at")]
+    empty = [table.empty(name) for name in TABLE]
+    return [repr(row) for row in zip(inputs.tolist(), *codes, *numbers, *texts, *empty, strict=True)]
+
+
+def others(rows):
+    return rows[:ROW] + rows[ROW + 1 :]
+
+
+QUICK = ("Parquet", "CSV", "R", "lists")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "program", [pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive) for name in PROGRAMS]
+)
+def test_one_record_s_cells_change_no_other_record_whatever_program_writes_them(program, change, tmp_path):
+    rows = {name: list(cells) for name, cells in TABLE.items()}
+    usual, changed = readings(*written(program, rows, tmp_path)), 0
+    for name, cell in CHANGES[change].items():
+        before, rows[name][ROW] = rows[name][ROW], cell
+        if (found := written(program, rows, tmp_path)) is None:
+            rows[name][ROW] = before
+            continue
+        changed += 1
+        assert others(readings(*found)) == others(usual), name
+    assert changed or ("Parquet" in program and change == "a text"), "the program writes none of them"
+
+
+def test_a_record_that_goes_changes_no_other_record(tmp_path):
+    """R and pandas write row numbers, which change with each record: they are no feature."""
+    how = {"target": "ill", "classes": ["no", "yes"]}
+    rows = pd.DataFrame({"dose": TABLE["dose"], "ill": TABLE["ill"]})
+    for name, write in (("t.csv", by_r), ("t.csv", pd.DataFrame.to_csv), ("t.parquet", pd.DataFrame.to_parquet)):
+        write(rows, tmp_path / name)
+        usual = fp.load_table(tmp_path / name, **how).inputs.tolist()
+        write(rows.drop(index=ROW), tmp_path / name)
+        assert fp.load_table(tmp_path / name, **how).inputs.tolist() == others(usual)
+        assert usual == torch.tensor(TABLE["dose"])[:, None].tolist()
+
+
+@pytest.mark.exhaustive
+def test_one_record_has_one_reading_in_csv_parquet_and_data_frames(tmp_path):
+    exact = [name for name in PROGRAMS if name not in ("R", "SPSS", "CSV, German", "CSV, two decimals")]  # 0,5 and 7.25
+    files = {name: readings(*written(name, TABLE, tmp_path)) for name in exact if PROGRAMS[name]}
+    assert all(rows == files["CSV"] for rows in files.values())
+    questions = [row.partition("], ")[2] for row in files["CSV"]]
+    for name in ("lists", "arrays"):
+        assert questions == [row.partition("], ")[2] for row in readings(*written(name, TABLE, tmp_path))]
+
+
+# --- types, one by one ---
+
+MOMENT = datetime.datetime(2020, 1, 1, 10, 30)  # noqa: DTZ001
+TYPES = {
+    "7": [
+        *(pa.array([7, None], kind()) for kind in (pa.int8, pa.uint8, pa.int16, pa.int64, pa.uint64, pa.float16)),
+        *(pa.array([7, None], kind()) for kind in (pa.float32, pa.float64)),
+        *(pa.array([Decimal(7), None], pa.decimal128(20, scale)) for scale in (0, 3)),
+        *(pa.array(["7", None], kind()) for kind in (pa.string, pa.large_string, pa.binary, pa.large_binary)),
+        *(pa.array([7, None], pa.dictionary(pa.int8(), kind())) for kind in (pa.int64, pa.float64)),
+    ],
+    "-7.5": [
+        *(pa.array([-7.5, None], kind()) for kind in (pa.float32, pa.float64)),
+        pa.array([Decimal("-7.500"), None], pa.decimal128(20, 3)),
+        pa.array(["-7.5", None]),
+    ],
+    "0": [pa.array([0, None]), pa.array([-0.0, None]), pa.array([Decimal("-0.00"), None], pa.decimal128(3, 2))],
+    "10000000000000000": [pa.array([10**16, None]), pa.array([1e16, None])],
+    "inf": [pa.array([np.inf, np.nan], kind()) for kind in (pa.float32, pa.float64)],
+    "True": [pa.array([True, None]), pa.array(["True", None])],
+    "2020-01-01": [
+        *(pa.array([DAYS[0].date(), None], kind()) for kind in (pa.date32, pa.date64)),
+        *(pa.array([DAYS[0], None], pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")),
+        pa.array(["2020-01-01", None]),
+    ],
+    "2020-01-01 10:30:00": [pa.array([MOMENT, None], pa.timestamp(unit)) for unit in ("s", "ms", "us", "ns")],
+    "2020-01-01 10:30:00+00:00": [pa.array([MOMENT, None], pa.timestamp(unit, "UTC")) for unit in ("ms", "us", "ns")],
+    "10:30:00": [pa.array([MOMENT.time(), None], kind) for kind in (pa.time32("s"), pa.time64("us"), pa.time64("ns"))],
+    "1 day, 0:00:00": [pa.array([datetime.timedelta(1), None], pa.duration(unit)) for unit in ("s", "ms", "us", "ns")],
+    "": [pa.array([[7], None]), pa.array([[7.0], None]), pa.array([{"a": 7}, None]), pa.nulls(2)],
+}
+
+
+@pytest.mark.parametrize("words", TYPES)
+def test_a_cell_has_one_text_in_every_type(words, tmp_path):
+    file = tmp_path / "t.parquet"
+    for column in TYPES[words]:
+        parquet.write_table(pa.table({"it": column, "n": [1, 2]}), file)
+        table = fp.read_table(file)
+        assert (table.texts("it"), table.empty("it").tolist()) == ([words, ""], [not words, True]), column.type
+        arrays = [column.to_pylist(), column.to_pandas(), column.to_pandas().to_numpy()]
+        for cells in arrays if words not in ("-7.5", "") else ():
+            assert fp.Table({"it": cells}).texts("it") == [words, ""], (column.type, type(cells))
+        if words not in ("", "10000000000000000"):  # a level of this length is refused, see below
+            shard = fp.load_table(file, target="n", features={"it": fp.Category([words], indicate_missing=True)})
+            assert shard.inputs.tolist() == [[1, 0], [0, 1]], column.type
+            assert len(fp.read_table(file, only={"it": words})) == 1
+            for question in (fp.ask.count(where={"it": words}), fp.ask.categories("it", [words])):
+                assert int(question.totals(table).sum()) >> 20 == 1
+
+
+def test_nothing_has_no_text_whatever_it_is():
+    nothing = [None, np.nan, np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), Decimal("nan"), "", " ", b" "]
+    table = fp.Table({"it": [*nothing, "x"]})
+    assert table.texts("it") == [""] * len(nothing) + ["x"] and table.empty("it").sum() == len(nothing)
+    for reader in (fp.Number(missing=9), fp.Number(indicate_missing=True, centre=9)):
+        assert {tuple(reader.inputs(cell)) for cell in nothing} == {tuple(reader.inputs(None))}
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_the_text_of_a_number_has_the_declared_sign_before_decimals(decimal):
+    cells = [
+        7.0,
+        "7" + decimal + "0",
+        7.5,
+        "7" + decimal + "5",
+        "7" + decimal + "50",
+        "1.000" if decimal == "," else "x",
+    ]
+    table = fp.Table({"it": cells}, decimal=decimal)
+    assert table.codes("it", ["7", "7" + decimal + "5"]).tolist() == [0, 0, 1, 1, -1, -1]
+    assert table.codes("it", [7, 7.5]).tolist() == [0, 0, 1, 1, 1, -1]
+    assert fp.Table({"it": np.array([7, 7.5])}, decimal=decimal).codes("it", ["7" + decimal + "5"]).tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize(
+    "code", ["07", "1E5", "1e5", "7.50", "-", "7.", ".0", "00.0", "12.0.0", "2020-01", "v7.0", "+7.0"]
+)
+def test_a_code_stays_as_it_is_written(code):
+    assert fp.Table({"it": [code]}).texts("it") == [code]
+
+
+# --- the attack: one empty cell of a column of whole numbers ---
+
+
+def visits(folder, last):
+    columns = {"ward": [7, 8] * 20 + [last], "x": [1.0] * 41, "ill": ["yes", "no"] * 20 + ["no"]}
+    pd.DataFrame(columns).to_parquet(folder / "visits.parquet")
+    return folder / "visits.parquet"
+
+
+def test_one_empty_cell_moves_a_sum_by_the_clipping_norm_and_a_count_by_one(tmp_path):
+    sums, counts = [], []
+    features = {"ward": fp.Category(["7", "8"]), "x": fp.Number()}
+    for last in (7, None):
+        file = visits(tmp_path, last)
+        shard = fp.load_table(file, target="ill", classes=["no", "yes"], features=features).present()
+        torch.manual_seed(0)
+        engine = GradientEngine(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none"))
+        engine.prepare(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+        sums.append(engine.clipped_sum(shard.inputs, shard.targets, 1.0))
+        asked = typed("count where ward=7; categories ward 7 8")
+        counts.append([int(question.totals(fp.read_table(file)).sum()) >> 20 for question in asked])
+    assert (sums[0] - sums[1]).norm() < 1.002
+    assert counts == [[21, 41], [20, 40]]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float16(), pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.float64())], ids=str
+)
+@pytest.mark.parametrize("cells", [[1, 2], [1, None], [None, None]], ids=str)
+def test_floating_point_persons_are_refused_by_their_type_alone(kind, cells, tmp_path):
+    file = tmp_path / "visits.parquet"
+    parquet.write_table(pa.table({"patient": pa.array(cells, kind), "ill": [0, 1]}), file)
+    words = r"column 'patient' of .* is floating point, which does not tell persons apart.* \(pandas: Int64\)"
+    for read in (lambda **how: fp.load_table(file, target="ill", **how), lambda **how: fp.read_table(file, **how)):
+        with pytest.raises(TableError, match=words):
+            read(person="patient", rows_per_person=2)
+
+
+def test_long_whole_numbers_stay_two_persons_in_every_other_type(tmp_path):
+    file, ids = tmp_path / "visits.parquet", [2**53, 2**53 + 1, None, None, 2**53 + 1]
+    for kind in (pa.int64(), pa.uint64(), pa.string(), pa.binary(), pa.dictionary(pa.int8(), pa.string())):
+        names = ids if pa.types.is_integer(kind) else [name and str(name).encode() for name in ids]
+        column = pa.array(names, kind) if "dict" not in str(kind) else pa.array(map(str, ids)).dictionary_encode()
+        parquet.write_table(pa.table({"patient": column, "ill": [0, 1] * 2 + [0]}), file)
+        assert len(fp.load_table(file, target="ill", person="patient", rows_per_person=2, features=["ill"])) == 4, kind
+
+
+def test_levels_that_floats_cannot_tell_apart_are_refused_by_the_column_s_type(tmp_path):
+    file, level = tmp_path / "visits.parquet", "900000000000207008"
+    words = f"column 'it' is floating point, which does not tell level '{level}' from its neighbours; write the column"
+    for cells in ([1.0, 2.0], [None, None]):
+        parquet.write_table(pa.table({"it": pa.array(cells, pa.float64()), "n": [0, 1]}), file)
+        for how in ({"features": {"it": fp.Category(["7", level])}}, {"features": ["n"], "only": {"it": level}}):
+            with pytest.raises(TableError, match=words):
+                fp.load_table(file, target="n", **how)
+        with pytest.raises(TableError, match=words):
+            fp.load_table(file, target="it", classes=["7", level], features=["n"])
+        for table in (fp.read_table(file), fp.Table({"it": np.array([1.0, np.nan])})):
+            with pytest.raises(TableError, match=words):
+                fp.ask.count(where={"it": level}).totals(table)
+    parquet.write_table(pa.table({"it": [int(level), int(level) + 1], "n": [0, 1]}), file)
+    assert fp.read_table(file).codes("it", [level]).tolist() == [0, -1]
