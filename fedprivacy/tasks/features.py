@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Protocol
 from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, listed
 from fedprivacy.tasks.dates import iso_day, reader_of
 from fedprivacy.tasks.unreadable import Fault, no_date, no_level, no_number
-from fedprivacy.values.cell_text import text
+from fedprivacy.values.cell_text import canonical, plain, text
 
 _DAYS = {"days": 1.0, "months": 365.2425 / 12, "years": 365.2425}
 """Days of each unit: those of a mean month and year."""
@@ -120,11 +121,14 @@ class Date(Number):
 
 
 def _day(cell: Cell, read: Callable[[str], date]) -> float:
-    """Return the number of a day; NaN: the cell is none."""
-    try:
-        return (cell if isinstance(cell, date) else read(text(cell))).toordinal()
-    except Exception:
-        return math.nan
+    """Return the number of a day; NaN: the cell is none. Midnight, which programs write for a day, may follow it."""
+    value = plain(cell)
+    if isinstance(value, date):
+        return float(value.toordinal())
+    for words in (text(value), canonical(text(value))):
+        with suppress(Exception):
+            return float(read(words).toordinal())
+    return math.nan
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,7 @@ ODD_TABLES = {
     "days of a year": numbers("2000-366", "2001-366", "2001-000", reader=fp.Date(since="2000-12-31", form="%Y-%j"), right=[[0], N, N]),
     "days of a week": numbers("2000-W01-1", "2000-W53-1", reader=fp.Date(since="2000-01-01", form="%G-W%V-%u"), right=[[2], N]),
     "a week that is no day": numbers("2000-W01", "2000-W01-1", "20000102", reader=fp.Date(since="2000-01-01"), right=[N, [2], [1]]),
+    "days with midnight, as another row's time of day made a program write them": numbers("2000-01-02", "2000-01-02 00:00:00", reader=fp.Date(since="2000-01-01", form="%Y-%m-%d"), right=[[1], [1]]),
     "dates with a time": numbers("1/2/2000 11:59:59 PM", "1/2/2000 13:59:59 PM", reader=fp.Date(since="2000-01-01", form="%m/%d/%Y %I:%M:%S %p"), right=[[1], N]),
     # --- files ---
     "Excel's note of the delimiter": OddTable(cells=b"\xef\xbb\xbfsep=;\r\nit;ill\r\n70;yes\r\n", options={"delimiter": ";"}, right=[[70]]),
