@@ -172,10 +172,10 @@ class Levels:
             if (same := self.place(level)) is not None:
                 raise TableError(f"levels {levels[same]!r} and {level!r} are the same; name each once.")
             words = self._words(level)
+            if level is not None and not isinstance(level, str | Number | np.generic):
+                raise TableError(f"level {_shown(level)} is of type {type(level).__name__}; give texts or numbers.")
             if not words or (_is_number(level) and math.isnan(number(level))):
                 raise TableError(f"level {_shown(level)} stands for nothing, or is missing; give another, or none.")
-            if not isinstance(level, str | Number | np.generic):
-                raise TableError(f"level {_shown(level)} is of type {type(level).__name__}; give texts or numbers.")
             value = number(level) if _is_number(level) else notation.number(words)
             self._texts[words] = place
             self._values.append(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,12 @@ class Table:
         for person, _, row in first_rows(numbers, most_rows)[1]:
             found[row] = person
         return found
+
+    @property
+    def blank(self) -> Table:
+        """The table without its records: what fails on it fails by public arguments and types alone."""
+        none = {name: column[:0] for name, column in self.columns.items()}
+        return replace(self, columns=none, persons=None if self.persons is None else ())
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

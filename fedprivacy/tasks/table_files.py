@@ -26,7 +26,6 @@ _OTHER_FILES = {
     b"PK\x03\x04": "is a spreadsheet or an archive; save the sheet as CSV",
     b"\xff\xfe": "is UTF-16; save it as UTF-8",
     b"\xfe\xff": "is UTF-16; save it as UTF-8",
-    b"sep=": "begins with a line for spreadsheets; delete that line",
 }
 """First bytes of files that are no CSV, with what to do."""
 

@@ -128,7 +128,6 @@ ODD_TABLES = {
     "a byte-order mark": OddTable(cells="\ufeffit,ill\r\n70,yes\r\n".encode(), right=[[70]]),
     "latin-1": OddTable(cells="it,ill\nmännlich,yes\nm,no\n".encode("latin-1"), reader=lambda: fp.Category(["männlich", "m"]), right=[N, [0, 1]], line='bytes that are not in the file\'s encoding, like \'x�xxxxxx\' → encoding="latin-1"'),
     "latin-1, declared": OddTable(cells="it,ill\nmännlich,yes\n".encode("latin-1"), reader=lambda: fp.Category(["männlich"]), options={"encoding": "latin-1"}, right=[[1]]),
-    "a line for spreadsheets": OddTable(cells=b"\xef\xbb\xbfsep=;\nit;ill\n70;yes\n", error="begins with a line for spreadsheets; delete that line"),
     "UTF-16": OddTable(cells="it,ill\n70,yes\n".encode("utf-16"), error="is UTF-16; save it as UTF-8"),
     "an unknown encoding": OddTable(cells=b"it,ill\n", options={"encoding": "utf-16"}, error="encoding is 'utf-16'; give 'utf-8', 'latin-1'"),
     "a line break in quotes": OddTable(cells=b'it,ill\n70,yes\n"E\n10",yes\n71,no\n', right=[[70], N, N, [71]], line="1 row, a line whose quotes are not closed → a record is a line"),

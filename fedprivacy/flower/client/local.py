@@ -59,6 +59,7 @@ from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value
 from fedprivacy.runs.settings.device import autocast_of, choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import (
@@ -156,13 +157,18 @@ class LocalClient:
         """Its records by column, for questions that may be asked.
 
         Raises:
-            Refused: the task has no table, or none with such columns.
+            Refused: the task has no table, or none with such columns, of types that the questions can be asked of.
         """
         if not offers_table(self.task):
             raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, NO_TABLE.format(name=self.task.name))
         table = _table(self.task, self.source)
         if unknown := sorted(asked.columns - table.columns.keys()):
             raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, f"The table has no column {', '.join(unknown)}.")
+        try:
+            for question in asked.questions:
+                question.totals(table.blank)  # before the charge: types are public
+        except TableError as error:
+            raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, str(error)) from error
         return table
 
     def standardising(self, numbers: object) -> Standardise | None:
