@@ -19,7 +19,7 @@ from fedprivacy.tasks.cells import (
     one_by_one,
     read_each,
 )
-from fedprivacy.values.cell_text import plain
+from fedprivacy.values.cell_text import doubles, plain
 from fedprivacy.values.unit import checked_persons, first_rows
 
 SUMMARIES = ("mean", "first", "last", "least", "largest")
@@ -247,7 +247,7 @@ def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | 
     if column.ndim != 1:
         raise TableError(f"column '{name}' has {column.ndim} dimensions; give an array of one, a cell for each record.")
     if column.dtype.kind in "biuf" and not isinstance(column, np.ma.MaskedArray):
-        kept = np.array(column)
+        kept = doubles(column) if column.dtype.kind == "f" else np.array(column)
         kept.flags.writeable = False
         return kept
     if column.dtype.kind in "mM":
@@ -262,12 +262,11 @@ def _codes_of_array(cells: NDArray[Any], known: Levels) -> NDArray[np.int64]:
     """Return the code of every cell of an array of numbers."""
     if cells.dtype.kind == "b":
         return np.where(cells, known.code(True), known.code(False))
-    return known.codes_of_array(_as_numbers(cells, float) if cells.dtype.kind == "f" else cells)
+    return known.codes_of_array(cells)
 
 
 def _as_numbers(cells: Sequence[Cell] | NDArray[Any], number: Callable[[Cell], float]) -> NDArray[np.float64]:
     """Return the number in every cell, including infinite ones."""
     if isinstance(cells, np.ndarray):
-        with np.errstate(all="ignore"):  # infinite where a float of more bits is too large
-            return cells.astype(np.float64)
+        return cells.astype(np.float64)
     return np.fromiter(map(number, cells), np.float64, len(cells))

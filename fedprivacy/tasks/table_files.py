@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from fedprivacy.tasks.cells import Cell, TableError, number, one_by_one
 from fedprivacy.tasks.unreadable import BROKEN, OPEN_QUOTE, Fault
+from fedprivacy.values.cell_text import doubles
 
 ROWS = 2**15
 """Rows that are read at once: memory is bounded by them, and by what is made of all rows."""
@@ -192,6 +193,8 @@ def _python_cells(column: Any) -> list[Cell]:
         column = column.dictionary_decode() if str(column.type).startswith("dictionary") else column
         if str(column.type).startswith(("timestamp[ns", "duration[ns")):
             column = column.cast(str(column.type).replace("[ns", "[us"), safe=False)
+        if str(column.type) in ("halffloat", "float"):
+            return list(doubles(column.to_numpy(zero_copy_only=False)).tolist())
         return list(column.to_pylist())
     except Exception:
         return one_by_one(column, lambda cell: cell.as_py())

@@ -13,12 +13,18 @@ import re
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 LOST = "\N{REPLACEMENT CHARACTER}"
 """Character in the place of bytes that are none of the encoding."""
 
 _WHOLE = {mark: re.compile(rf"(-?(?:0|[1-9][0-9]*)){re.escape(mark)}0+") for mark in ".,"}
 _POWER = {mark: re.compile(rf"-?[1-9](?:{re.escape(mark)}[0-9]+)?e\+[0-9]{{2,3}}") for mark in ".,"}
 """Whole numbers as programs write floats, by the sign before decimals: 7.0, and 1e+05 of R, C and Python."""
+
+_SHORT = {"float32": np.float32, "float": np.float32, "float16": np.float16, "halffloat": np.float16}
+"""Types of floats that are shorter than Python's, by the names that NumPy, torch and Arrow give them."""
 
 _MOMENT = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}:[0-9]{2})(\.[0-9]+)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -34,13 +40,25 @@ def plain(value: Any) -> Any:
             value = value.astype(f"{value.dtype.kind}8[us]")  # item() of nanoseconds is a whole number
         if hasattr(value, "as_unit"):
             value = value.as_unit("us")
+        kind = str(getattr(value, "dtype", getattr(value, "type", ""))).removeprefix("torch.")
         for unpack in ("as_py", "item", "to_pytimedelta"):
             value = getattr(value, unpack)() if hasattr(value, unpack) else value
+        if kind in _SHORT and value is not None:
+            value = float(str(_SHORT[kind](value)))
         if isinstance(value, bytes | bytearray):
             return value.decode(errors="replace")
         return None if value != value else value  # noqa: PLR0124 - nor is NaT, and NA raises
     except Exception:
         return None
+
+
+def doubles(floats: NDArray[Any]) -> NDArray[np.float64]:
+    """Return floats as float64: for a shorter one the number that its shortest text names, 0.7 and not 0.699999988.
+
+    A program may shorten a whole column, or not, because of one cell.
+    """
+    with np.errstate(all="ignore"):  # infinite where a float of more bits is too large
+        return (floats.astype(str) if floats.dtype.itemsize < 8 else floats).astype(np.float64)
 
 
 def text(value: Any) -> str:

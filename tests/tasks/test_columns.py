@@ -184,7 +184,9 @@ def test_what_is_read_of_an_array_is_what_is_read_of_each_cell_alone(column, lev
 
 @given(st.one_of(columns_of(dtype) for dtype in DTYPES if dtype != "g"), LEVELS)  # Python has no such number
 def test_an_array_says_the_same_as_the_list_of_its_cells(column, levels):
-    assert readings(column, levels) == readings(column.tolist(), levels)
+    assert readings(column, levels) == readings(list(column), levels)
+    if column.dtype.char not in "ef":  # whose cells tolist() writes with digits that they do not have
+        assert readings(column, levels) == readings(column.tolist(), levels)
 
 
 def test_equal_cells_of_different_types_are_each_read_as_what_they_are():

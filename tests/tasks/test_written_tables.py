@@ -18,6 +18,7 @@ import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.questions.grammar import typed
 from fedprivacy.tasks.cells import TableError
+from fedprivacy.values.cell_text import text
 
 ROW, ROWS = 5, 12
 """The row that is changed, and the number of rows."""
@@ -354,3 +355,24 @@ def test_levels_that_floats_cannot_tell_apart_are_refused_by_the_column_s_type(t
                 fp.ask.count(where={"it": level}).totals(table)
     parquet.write_table(pa.table({"it": [int(level), int(level) + 1], "n": [0, 1]}), file)
     assert fp.read_table(file).codes("it", [level]).tolist() == [0, -1]
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16])
+def test_a_fraction_is_the_same_number_in_every_width(kind, tmp_path):
+    """pandas shortens a column where no cell needs more digits: one cell would move all others over an edge."""
+    fractions = [0.1, 0.7, 2.3]
+    pd.DataFrame({"x": np.array([*fractions, np.nan], kind)}).to_parquet(tmp_path / "t.parquet")
+    tables = [
+        fp.read_table(tmp_path / "t.parquet"),
+        *(fp.Table({"x": column}) for column in (np.array(fractions, kind), list(np.array(fractions, kind)))),
+    ]
+    for table in tables:
+        assert table.numbers("x")[:3].tolist() == fractions
+        assert table.codes("x", ["0.7", 2.3])[:3].tolist() == [-1, 0, 1]
+        assert [int(total) >> 20 for total in fp.ask.count(where={"x": (0.7, 2.3)}).totals(table)[0]] == [1]
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "float16"])
+def test_a_fraction_has_the_same_text_as_a_cell_of_torch_or_arrow(kind):
+    for cell in (torch.tensor(0.7, dtype=getattr(torch, kind)), pa.array(np.array([0.7], kind))[0]):
+        assert (text(cell), fp.Table({"x": [cell]}).numbers("x").tolist()) == ("0.7", [0.7])
