@@ -212,7 +212,7 @@ class GradientEngine:
         self._prepared = kind
 
     def _forget_if_changed(self) -> None:
-        """Forget what was proven if torch, a layer's class or the loss has other functions than then."""
+        """Forget what was proven if torch, a layer, its class or the loss has other functions than then."""
         if self._surroundings.changed():
             self._prepared, self._stacks = (), {}
             self._surroundings = Surroundings(self.model, self._loss)

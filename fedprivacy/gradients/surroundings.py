@@ -185,16 +185,21 @@ _FUNCTIONS = [
 ]
 """Namespaces of torch's functions, and the getters of these."""
 
+_METHODS = (FunctionType, staticmethod, classmethod, property)
+"""Types of a class's methods, as the class keeps them."""
+
 
 class Surroundings:
     """Torch's functions, methods and settings, and a model's methods: all that its gradients are computed by.
 
     Formal guarantee: `changed` tells if a public function of `torch` or `torch.nn.functional`, a method of `Tensor`, of
-    a layer's class or of the loss's, or a setting that chooses kernels is another one than when this was made.
+    a layer's class or of the loss's, a layer, its class, its own hooks and functions, or a setting that chooses kernels
+    is another one than when this was made.
     """
 
     def __init__(self, model: nn.Module, loss: object) -> None:
-        owners = [*model.modules(), getattr(loss, "__self__", loss)]
+        self._model, self._loss = model, getattr(loss, "__self__", loss)
+        owners = [*model.modules(), self._loss]
         kinds = dict.fromkeys(kind for owner in owners for kind in type(owner).__mro__ if kind is not object)
         self._methods = [vars(kind) for kind in kinds]
         self._known = self._now()
@@ -209,5 +214,12 @@ class Surroundings:
             now += functions(space)
         now += vars(Tensor).values()
         for methods in self._methods:
-            now += [method for method in methods.values() if type(method) is FunctionType]
+            now += [method for method in methods.values() if isinstance(method, _METHODS)]
+        for owner in (*self._model.modules(), self._loss):
+            now += (id(owner), type(owner))
+            for name, own in getattr(owner, "__dict__", {}).items():
+                if name.endswith("_hooks"):
+                    now += own.values()
+                elif callable(own):
+                    now.append(own)
         return now

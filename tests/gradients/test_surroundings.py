@@ -275,6 +275,38 @@ def test_a_change_that_cannot_be_set_aside_is_noticed(change):
     assert not surroundings.changed()
 
 
+def own_forward(layer):
+    own = layer.forward
+    layer.forward = lambda x: mixed(own(x))
+
+
+OWN = {
+    "forward hook": lambda layer: layer.register_forward_hook(lambda _, given, found: mixed(found)),
+    "forward pre-hook": lambda layer: layer.register_forward_pre_hook(lambda _, given: all_mixed(given)),
+    "backward hook": lambda layer: layer.register_full_backward_hook(lambda _, inner, outer: all_mixed(inner)),
+    "forward": own_forward,
+    "class": lambda layer: setattr(layer, "__class__", type("Other", (type(layer),), {})),
+}
+
+
+@pytest.mark.parametrize("change", OWN)
+def test_what_a_layer_is_given_of_its_own_after_the_proof_is_noticed(change):
+    engine = made("book-keeping")
+    surroundings = Surroundings(engine.model, cross_entropy)
+    OWN[change](engine.model.shapes)
+    assert surroundings.changed()
+    assert largest_change(engine) <= 1 + SUM_ALLOWANCE
+
+
+def test_a_layer_in_the_place_of_another_is_noticed():
+    model = chain()
+    surroundings = Surroundings(model, cross_entropy)
+    model.train(False)
+    assert not surroundings.changed()
+    model[2] = nn.ReLU()
+    assert surroundings.changed()
+
+
 def test_a_loss_s_class_and_stacks_are_noticed_too():
     class Losses:
         def of(self, outputs, targets):
