@@ -215,9 +215,10 @@ class Surroundings:
         now += vars(Tensor).values()
         for methods in self._methods:
             now += [method for method in methods.values() if isinstance(method, _METHODS)]
-        for owner in (*self._model.modules(), self._loss):
-            now += (id(owner), type(owner))
-            for name, own in getattr(owner, "__dict__", {}).items():
+        layers = self._loss.modules() if isinstance(self._loss, nn.Module) else ()
+        for layer in (*self._model.modules(), *layers):
+            now += (id(layer), type(layer))
+            for name, own in vars(layer).items():
                 if name.endswith("_hooks"):
                     now += own.values()
                 elif callable(own):
