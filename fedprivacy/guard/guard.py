@@ -43,6 +43,7 @@ from fedprivacy.guard.errors import (
     SealError,
     UnitChangedError,
 )
+from fedprivacy.guard.renewal import renewals
 from fedprivacy.guard.tally import (
     ChargeEntry,
     CorrectionEntry,
@@ -342,6 +343,11 @@ class Guard:
         """List every charge, in order, without corrections. Raises LogError as `sealed` does."""
         with self._kept.transaction():
             return list(self._kept.tally.charges.values())
+
+    @property
+    def renewals(self) -> int:
+        """Number of former accounts that lie beside the file, see `fedprivacy.guard.renewal`."""
+        return renewals(self._file)
 
     def quota(self, event: PoissonSampledGaussian) -> int:
         """Return how many more steps of an event the budget allows.

@@ -27,8 +27,16 @@ def renew(file: Path) -> Path:
     kept = TallyFile(file)
     file = kept.file
     with kept.transaction():
-        names = (file.with_name(f"{file.name}.{number}") for number in count(1))
-        aside = next(name for name in names if not name.exists())
+        aside = _aside(file, renewals(file) + 1)
         seals.move(file, kept.identity, aside)
         name_durably(file, aside)
     return aside
+
+
+def renewals(file: Path) -> int:
+    """Return how many former accounts lie beside an account's file."""
+    return next(number for number in count() if not _aside(file, number + 1).exists())
+
+
+def _aside(file: Path, number: int) -> Path:
+    return file.with_name(f"{file.name}.{number}")

@@ -92,8 +92,9 @@ class KeptAccount:
     anybody, and a process that takes over from one that died computes it under the same charge; a sealed one is
     returned again, bit for bit. If it is no longer there, the step is charged once more, and has other noise.
 
-    The position of a release is the place of its charge among all charges of the file. So no two releases of an account
-    share their noise, under one seed and in any order of trainings, and a release that is computed again has its own.
+    The position of a release is the place of its charge among all charges of the file, which was renewed so many times.
+    So no two releases of an account, or of one and its former ones, share their noise, under one seed and in any order
+    of trainings, and a release that is computed again has its own.
     """
 
     def __init__(self, guard: Guard, run: str) -> None:
@@ -123,7 +124,7 @@ class KeptAccount:
                     continue
                 if (sealed := self._guard.sealed(attempt) or self._guard.adopted(attempt)) is not None:
                     return _unpacked(sealed)
-            release = compute(Position(1, self._charged(attempt)[0]))
+            release = compute(Position(1 + self._guard.renewals, self._charged(attempt)[0]))
             try:
                 self._guard.seal(attempt, _packed(release))
             except SealError:  # it was released before, and the file no longer has it

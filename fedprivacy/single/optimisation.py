@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from fedprivacy.single.arguments import shown
 from fedprivacy.training.optimizers import SGD, Adam, AdamW, build_optimizer
 
 GivenOptimizer: TypeAlias = "str | torch.optim.Optimizer | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]"
@@ -96,7 +97,7 @@ def optimizer_of(
     if momentum or weight_decay:
         raise ValueError("momentum and weight_decay are those of a named optimizer; give them to the optimiser itself.")
     if not (isinstance(given, torch.optim.Optimizer) or callable(given)):
-        raise ValueError(f"optimizer is {given!r}; give a name, a torch.optim.Optimizer, or a factory of one.")
+        raise ValueError(f"optimizer is {shown(given)}; give a name, a torch.optim.Optimizer, or a factory of one.")
     made = given if isinstance(given, torch.optim.Optimizer) else given(trained)
     if not isinstance(made, torch.optim.Optimizer):
         raise ValueError(f"optimizer makes a {type(made).__name__}; give a torch.optim.Optimizer, or a factory of one.")

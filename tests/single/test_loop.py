@@ -143,6 +143,8 @@ WRONG = {
     "device is 'tpu'": {"device": "tpu"},
     "steps is 0": {"steps": 0},
     "loss is None; give a function of outputs and targets": {"loss": None},
+    "loss is a tuple; give a function of outputs": {"loss": coins()},
+    "model is a Tensor; give a torch.nn.Module": {"model": coins()[0]},
     "the loss returns shape []": {"loss": torch.nn.CrossEntropyLoss()},
     "give a torch.nn.Module": {"model": torch.nn.Linear},
     "checkpoint is 3; give a path": {"checkpoint": 3},

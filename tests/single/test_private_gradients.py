@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from itertools import combinations
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine, UnsupportedModelError
 from fedprivacy.guard import Guard, GuardError
+from fedprivacy.guard.renewal import renew
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.training.adaptive import ADAPTIVE
@@ -403,6 +405,16 @@ def test_a_seeded_training_has_the_same_bits_beside_another_when_it_goes_on(tmp_
         gradients.backward()
         found.append(gradient(models[0]))
     assert torch.equal(*found)
+
+
+def test_a_seeded_training_on_a_renewed_account_has_other_noise(tmp_path):
+    account, found = tmp_path / "account.log", []
+    for _ in range(3):
+        model = new_model()
+        private(model, seed=1, account=account).backward()
+        found.append(gradient(model))
+        renew(account)
+    assert not any(torch.equal(one, other) for one, other in combinations(found, 2))
 
 
 def test_an_older_copy_of_the_account_draws_nothing_anew(tmp_path):
