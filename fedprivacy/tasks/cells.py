@@ -65,8 +65,10 @@ def number(cell: Cell) -> float:
     """
     try:
         value = plain(cell)
-        words = str(value).strip()
-        return _TRUTH[words] if words in _TRUTH else math.nan if "_" in words else float(value)
+        words = canonical(str(value).strip())
+        if words in _TRUTH or "_" in words:
+            return _TRUTH.get(words, math.nan)
+        return float(words if isinstance(value, str) else value)
     except Exception:
         return math.nan
 
@@ -125,7 +127,7 @@ class Notation:
         if self.missing and not self.text(cell):
             return math.nan
         if self.decimal == "," and isinstance(plain(cell), str):
-            words = text(cell)
+            words = canonical(text(cell), ",")
             return math.nan if "." in words else number(words.replace(",", "."))
         return number(cell)
 
@@ -241,7 +243,8 @@ def _shown(level: object) -> str:
 class Beginnings:
     """Public prefixes and public whole texts, with the lookup of a text.
 
-    Whole texts come first: a text that is one of them does not count under a prefix.
+    Whole texts come first: a text that is one of them does not count under a prefix. The text of "250.0" is "250", as
+    programs may store it, and counts under the prefix "250.0".
 
     >>> known = Beginnings(["A0", "B"], ["A0"])
     >>> [known.code(words) for words in ("A01", "B", "A0", "C")]
@@ -250,11 +253,14 @@ class Beginnings:
     Args:
         prefixes: prefixes, none of which begins with another.
         whole: whole texts; their places come after those of the prefixes.
+        decimal: sign before decimals: "." or ",".
     """
 
-    def __init__(self, prefixes: Sequence[str], whole: Sequence[str] = ()) -> None:
+    def __init__(self, prefixes: Sequence[str], whole: Sequence[str] = (), decimal: str = ".") -> None:
         self._prefixes = {prefix: place for place, prefix in enumerate(prefixes)}
-        self._whole = {canonical(words): len(prefixes) + place for place, words in enumerate(whole)}
+        short, all_of = ([canonical(words, decimal) for words in given] for given in (prefixes, whole))
+        self._whole = {words: place for place, words in enumerate(short) if words != prefixes[place]}
+        self._whole |= {words: len(prefixes) + place for place, words in enumerate(all_of)}
         self._lengths = sorted(set(map(len, prefixes)))
 
     def code(self, words: str) -> int:

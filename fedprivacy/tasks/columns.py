@@ -184,7 +184,7 @@ class Table:
             TableError: there is no such column.
         """
         key = column, tuple(prefixes), tuple(whole)
-        return self._kept(key, lambda: self._beginnings(column, Beginnings(prefixes, whole)))
+        return self._kept(key, lambda: self._beginnings(column, Beginnings(prefixes, whole, self.decimal)))
 
     def _beginnings(self, column: str, known: Beginnings) -> NDArray[np.int64]:
         texts, which = self._different(column)
@@ -220,7 +220,8 @@ class Table:
         cells = self._cells(column)
         if not isinstance(cells, np.ndarray):
             return np.zeros(len(self), np.bool_)
-        return _codes_of_array(cells, Levels(self._notation.missing)) >= 0
+        marks = replace(self._notation, missing=())
+        return _codes_of_array(cells, Levels(self._notation.missing, marks)) >= 0
 
     def _kept(self, key: Hashable, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return a column as it was read before, or read it now; the oldest column kept makes room."""

@@ -19,9 +19,15 @@ from numpy.typing import NDArray
 LOST = "\N{REPLACEMENT CHARACTER}"
 """Character in the place of bytes that are none of the encoding."""
 
-_WHOLE = {mark: re.compile(rf"(-?(?:0|[1-9][0-9]*)){re.escape(mark)}0+") for mark in ".,"}
+_WHOLE = {mark: re.compile(rf"(-?(?:0|[1-9][0-9]*))(?:{re.escape(mark)}0+|\.0)") for mark in ".,"}
 _POWER = {mark: re.compile(rf"-?[1-9](?:{re.escape(mark)}[0-9]+)?e\+[0-9]{{2,3}}") for mark in ".,"}
-"""Whole numbers as programs write floats, by the sign before decimals: 7.0, and 1e+05 of R, C and Python."""
+"""Whole numbers as programs write floats, by the sign before decimals: 7.0, and 1e+05 of R, C and Python.
+
+7.0 is whole under a comma, too: it is no thousand, and programs that know no comma write it only beside an empty cell.
+"""
+
+_TRUTH = {"TRUE": "True", "true": "True", "FALSE": "False", "false": "False"}
+"""Truth values as R, spreadsheets and JSON write them: pandas writes its own, unless another cell is none."""
 
 _SHORT = {"float32": np.float32, "float": np.float32, "float16": np.float16, "halffloat": np.float16}
 """Types of floats that are shorter than Python's, by the names that NumPy, torch and Arrow give them."""
@@ -81,17 +87,21 @@ def text(value: Any) -> str:
 
 
 def canonical(words: str, decimal: str = ".") -> str:
-    """Return a text without what a program adds for the sake of other rows: decimals of a whole number, midnight.
+    """Return a text without what a program adds for the sake of other rows.
 
-    >>> [canonical(words) for words in ("7.0", "1e+05", "2020-12-31 00:00:00", "07", "7.50")]
-    ['7', '100000', '2020-12-31', '07', '7.50']
+    These are decimals of a whole number, midnight, and a truth value's letters.
+
+    >>> [canonical(words) for words in ("7.0", "1e+05", "2020-12-31 00:00:00", "TRUE", "07", "7.50")]
+    ['7', '100000', '2020-12-31', 'True', '07', '7.50']
 
     Args:
         words: a stripped text.
         decimal: sign before decimals: "." or ",".
     """
     if words[:1] not in "-0123456789":
-        return words
+        return _TRUTH.get(words, words)
+    if words.endswith(" days 00:00:00"):
+        return words.removesuffix(" 00:00:00")
     if whole := _WHOLE[decimal].fullmatch(words):
         return _signless(whole[1])
     if _POWER[decimal].fullmatch(words) and (value := float(words.replace(decimal, "."))).is_integer():

@@ -22,8 +22,28 @@ MOST_ROWS = 1024
 PERSON_GRADIENTS = "mean", "sum"
 """Names of the gradients that a person can have: the mean of the rows' gradients, or their sum over m."""
 
-NAMELESS = frozenset({"nan", "NaN", "NaT", "None", "<NA>", "NA", "#N/A", "NULL", "null", "\\N", "?", "."})
-"""Texts that pandas, R, SQL, SAS and spreadsheets write for nothing: no identifier."""
+NAMELESS = frozenset(
+    {
+        "nan",
+        "NaN",
+        "-nan",
+        "NaT",
+        "None",
+        "none",
+        "<NA>",
+        "NA",
+        "na",
+        "N/A",
+        "n/a",
+        "#NA",
+        "NULL",
+        "Null",
+        "null",
+        "(null)",
+    }
+    | {"#N/A", "#NULL!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#DIV/0!", "\\N", "?", "."}
+)
+"""Texts that pandas, R, SQL, SAS, SPSS and spreadsheets write for nothing or a fault: no identifier."""
 
 FLOATING = (
     "persons are floating-point numbers, as pandas makes of whole numbers where one is missing: long ones become the "

@@ -152,7 +152,7 @@ def test_levels_of_which_a_cell_could_be_two_or_can_be_none_are_refused(levels, 
 def test_truth_is_a_number_and_a_text():
     for column in ([True, False], np.array([True, False])):
         assert fp.Table({"a": column}).codes("a", ["False", 1]).tolist() == [1, 0]
-        assert fp.Table({"a": column}).codes("a", ["true", "yes"]).tolist() == [-1, -1]
+        assert fp.Table({"a": column}).codes("a", ["true", "yes"]).tolist() == [0, -1]
 
 
 def test_a_cell_is_empty_where_it_holds_nothing_or_nan():

@@ -5,6 +5,7 @@ Each program writes rows of which one is changed; the others are then read again
 
 import csv
 import datetime
+import io
 from decimal import Decimal
 
 import numpy as np
@@ -376,3 +377,48 @@ def test_a_fraction_is_the_same_number_in_every_width(kind, tmp_path):
 def test_a_fraction_has_the_same_text_as_a_cell_of_torch_or_arrow(kind):
     for cell in (torch.tensor(0.7, dtype=getattr(torch, kind)), pa.array(np.array([0.7], kind))[0]):
         assert (text(cell), fp.Table({"x": [cell]}).numbers("x").tolist()) == ("0.7", [0.7])
+
+
+@pytest.mark.parametrize("cell", ["70", ""])
+def test_whole_numbers_beside_a_gap_are_read_under_a_decimal_comma(tmp_path, cell):
+    frame = pd.read_csv(io.StringIO(f"age,site\n70,1\n50,1\n{cell},1\n"))
+    for written in ".,":
+        frame.to_csv(tmp_path / "ages.csv", index=False, sep=";", decimal=written)
+        table = fp.read_table(tmp_path / "ages.csv", delimiter=";", decimal=",")
+        assert table.numbers("age")[:2].tolist() == [70.0, 50.0]
+        assert table.codes("age", ["70", "50"])[:2].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("cell", ["FALSE", "unknown"])
+def test_truth_values_are_read_alike_whether_pandas_has_known_them_or_not(tmp_path, cell):
+    pd.read_csv(io.StringIO(f"smokes,site\nTRUE,1\nFALSE,1\n{cell},1\n")).to_csv(tmp_path / "smokers.csv", index=False)
+    table = fp.read_table(tmp_path / "smokers.csv")
+    assert table.numbers("smokes")[:2].tolist() == [1.0, 0.0]
+    assert table.codes("smokes", ["TRUE", "FALSE"])[:2].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("last", [pd.Timedelta(days=2), pd.Timedelta(hours=5)])
+def test_days_are_read_alike_beside_hours(tmp_path, last):
+    pd.DataFrame({"stay": [pd.Timedelta(days=1), last], "site": 1}).to_csv(tmp_path / "stays.csv", index=False)
+    assert fp.read_table(tmp_path / "stays.csv").codes("stay", ["1 days"])[0] == 0
+
+
+def test_a_mark_for_nothing_is_found_in_an_array_as_in_a_list():
+    for cells, given in (
+        ([7.5, -9.9], {"decimal": ",", "missing": ["-9,9"]}),
+        ([True, False], {"fold_case": True, "missing": ["False"]}),
+    ):
+        for column in (cells, np.array(cells)):
+            assert fp.Table({"value": column}, **given).empty("value").tolist() == [False, True]
+
+
+def test_a_code_that_ends_with_a_zero_counts_under_itself_as_a_prefix():
+    for cells in (["250.0", "250.01", "250.5"], ["250.0", "250.01", 250.5]):
+        assert fp.Table({"icd": cells}).beginnings("icd", ["250.0", "250.5"]).tolist() == [0, 0, 1]
+    assert fp.Table({"score": ["7,0", "8,5"]}, decimal=",").beginnings("score", [], ["7,0"]).tolist() == [0, -1]
+
+
+def test_what_spss_and_spreadsheets_write_for_nothing_names_no_person():
+    for mark in ("#NULL!", "#VALUE!", "n/a", "(null)"):
+        table = fp.Table({"age": [70, 50, 60]}, persons=[mark, "7", mark], most_rows=1)
+        assert table.person_of.tolist() == [0, 1, 2]
