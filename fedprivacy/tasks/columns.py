@@ -108,12 +108,6 @@ class Table:
             found[row] = person
         return found
 
-    @property
-    def blank(self) -> Table:
-        """The table without its records: what fails on it fails by public arguments and types alone."""
-        none = {name: column[:0] for name, column in self.columns.items()}
-        return replace(self, columns=none, persons=None if self.persons is None else ())
-
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
@@ -237,6 +231,12 @@ class Table:
         if column not in self.columns:
             raise TableError(f"the table has no column '{column}'; it has {', '.join(self.columns)}.")
         return self.columns[column]
+
+
+def without_records(table: Table) -> Table:
+    """Return a table without its records: what fails on it fails by public arguments and types alone."""
+    none = {name: column[:0] for name, column in table.columns.items()}
+    return replace(table, columns=none, persons=None if table.persons is None else ())
 
 
 def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | NDArray[Any]:

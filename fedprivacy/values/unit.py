@@ -23,25 +23,10 @@ PERSON_GRADIENTS = "mean", "sum"
 """Names of the gradients that a person can have: the mean of the rows' gradients, or their sum over m."""
 
 NAMELESS = frozenset(
-    {
-        "nan",
-        "NaN",
-        "-nan",
-        "NaT",
-        "None",
-        "none",
-        "<NA>",
-        "NA",
-        "na",
-        "N/A",
-        "n/a",
-        "#NA",
-        "NULL",
-        "Null",
-        "null",
-        "(null)",
-    }
-    | {"#N/A", "#NULL!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#DIV/0!", "\\N", "?", "."}
+    [
+        *("nan", "NaN", "-nan", "NaT", "None", "none", "<NA>", "NA", "na", "N/A", "n/a", "NULL", "Null", "null"),
+        *("(null)", "#NA", "#N/A", "#NULL!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#DIV/0!", "\\N", "?", "."),
+    ]
 )
 """Texts that pandas, R, SQL, SAS, SPSS and spreadsheets write for nothing or a fault: no identifier."""
 

@@ -24,7 +24,11 @@ from tests.terminal import CliRunner
 
 BY_PERSON, BY_ROW = Visits(), Visits(unit=fp.Unit(), most_rows=None)
 WORDS = "patient (at most 4 rows)"
-OF_PEOPLE = {"user-level: all records of a person at once", " open wherever real people's records are used"}
+OF_PEOPLE = {
+    "user-level: all records of a person at once",
+    " open wherever real people's records are used",
+    "Trusted with records are the hosts that hold them, with the program that their owners installed there",
+}
 """Phrases of a report by patient that still speak of records: none of them names a unit of privacy."""
 
 

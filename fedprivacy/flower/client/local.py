@@ -60,7 +60,7 @@ from fedprivacy.runs.settings.device import autocast_of, choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.cells import TableError
-from fedprivacy.tasks.columns import Table
+from fedprivacy.tasks.columns import Table, without_records
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import (
     TaskError,
@@ -166,7 +166,7 @@ class LocalClient:
             raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, f"The table has no column {', '.join(unknown)}.")
         try:
             for question in asked.questions:
-                question.totals(table.blank)  # before the charge: types are public
+                question.totals(without_records(table))  # before the charge: types are public
         except TableError as error:
             raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, str(error)) from error
         return table

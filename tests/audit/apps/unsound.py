@@ -473,7 +473,7 @@ BAD = (
     Bad(Predictions, "release", "The array 'predictions' left with something without noise"),
     Bad(SendsNothingIfEmpty, "release", "Whether anything leaves is other without its only record"),
     Bad(SkipsEmptyBatches, "release", "steps are taken is other without its only record: 0 instead of 1"),
-    Bad(RateByNumberOfRecords, "release", "a learning rate that is computed from the number of records"),
+    Bad(RateByNumberOfRecords, "release", "a learning rate that depends on the records or their number"),
     Bad(PlainMomentum, "replay", "Something is carried from step to step without noise"),
     Bad(ClosedFile, "release", "with a record that is not a number in the place of another: training fails there"),
 )
