@@ -177,6 +177,33 @@ class SameNoiseEveryStep(Sound):
         return torch.normal(0.0, asked.noise_multiplier * asked.clipping_norm, sum.shape, generator=generator)
 
 
+class Differenced(Sound):
+    """The noise of each step takes that of the step before away: a round's sum bears that of its two ends alone."""
+
+    def begin(self, records, asked):
+        self.before = {}
+
+    def noise(self, sum, asked):
+        drawn = super().noise(sum, asked)
+        before = self.before.get(sum.shape, super().noise(sum, asked))
+        self.before[sum.shape] = drawn
+        return (drawn - before) / 2**0.5
+
+
+class SameNoiseOfALateBias(Sound):
+    """From the third step on, one bias has the noise of the step before."""
+
+    def begin(self, records, asked):
+        self.biases = []
+
+    def noise(self, sum, asked):
+        drawn = super().noise(sum, asked)
+        if sum.shape == (CLASSES,):
+            self.biases.append(drawn if len(self.biases) < 2 else self.biases[-1])
+            return self.biases[-1]
+        return drawn
+
+
 class NoiseFrom32Bits(Sound):
     """A generator that is seeded anew, by 32 bits of the operating system."""
 
@@ -452,6 +479,8 @@ BAD = (
     Bad(NoClippingByHand, "replay", "Nothing clips a record's gradient"),
     Bad(NoNoiseOnTheLast, "noise", "parameter 4 of 4 is released with hardly any noise, or none"),
     Bad(SameNoiseEveryStep, "noise", "Two steps of a round add the same noise"),
+    Bad(Differenced, "noise", "The noise in parameter 1 of 4 of step [123] tells of that of step [234]"),
+    Bad(SameNoiseOfALateBias, "noise", "The noise in parameter 4 of 4 of step [23] tells of that of step [34]"),
     Bad(NoiseFrom32Bits, "randomness", "comes from a seed of at most 48 bits"),
     Bad(NoiseFromTheLast32Bits, "randomness", "of which torch takes the last 32 bits on a CPU"),
     Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 48 bits"),
