@@ -257,7 +257,7 @@ def _engine(url: str, patience: float, durable: bool) -> Engine:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LedgerError(f"ledger is '{url}', which cannot be opened ({error}); name a writable file.") from error
-    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": patience})
+    engine = create_engine(URL.create("sqlite", database=str(file)), connect_args={"timeout": patience})
     event.listen(engine, "connect", partial(_configure_sqlite, durable))
     event.listen(engine, "begin", _begin_sqlite)
     return engine

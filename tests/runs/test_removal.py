@@ -182,3 +182,13 @@ def test_a_sweep_that_goes_on_keeps_what_a_stopped_run_was_charged(tmp_path):
     assert len(before) == 2
     assert len(swept().runs) == 1
     assert sql(folder, asked) == before
+
+
+@pytest.mark.parametrize("name", ["P%41", "a?mode=ro", "b#1"])
+def test_the_ledger_in_a_folder_decides_whatever_characters_its_name_has(runs, name):
+    shutil.copytree(runs / "first", runs / "PA")  # as which a URL would read the first name
+    charged_by_a_guest(runs / "run")
+    (runs / "run").rename(runs / name)
+    with pytest.raises(RunFolderError, match=OTHERS):
+        remove_runs([runs / name])
+    assert (runs / name / "ledger.db").exists()
