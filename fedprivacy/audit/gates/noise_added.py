@@ -58,12 +58,13 @@ def judge(alarms: Alarms, noise: ObservedNoise) -> None:
     shape = f"The noise{of} is not Gaussian, which is what is accounted for."
     if not least or abs(size - 1.0) < _NEAR:
         alarms.test(float(stats.kstest(draws[:_MOST_SHAPED], stats.norm.cdf).pvalue), shape)
-    if least:
+    if least and abs(size - 1.0) >= _NEAR:
         return
+    rows = rows / size if least else rows
     alarms.test(of_echoes(rows), f"The noise{of} repeats itself within a release: a server could subtract it.")
     far = _FAR if draws.size < _MANY else _VERY_FAR
-    alarms.test(of_counts(int((np.abs(draws) > far).sum()), draws.size, 2.0 * stats.norm.sf(far)), shape)
-    if len(rows) > 1:
+    alarms.test(of_counts(int((np.abs(rows) > far).sum()), draws.size, 2.0 * stats.norm.sf(far)), shape)
+    if len(rows) > 1 and not least:
         p_value, pair = of_correlations(rows)
         one, other = (noise.about[number] for number in pair)
         alarms.test(p_value, f"The noise of {one} can be told from that of {other}: a server could subtract it.")

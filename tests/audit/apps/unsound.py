@@ -204,6 +204,16 @@ class SameNoiseOfALateBias(Sound):
         return drawn
 
 
+class SameNoiseInTwoLayers(Sound):
+    """A bias has the noise of a part of the weights before it."""
+
+    def noise(self, sum, asked):
+        drawn = super().noise(sum, asked)
+        if sum.dim() == 2:
+            self.drawn = drawn.flatten()
+        return drawn if sum.dim() == 2 else self.drawn[: len(sum)]
+
+
 class NoiseFrom32Bits(Sound):
     """A generator that is seeded anew, by 32 bits of the operating system."""
 
@@ -481,6 +491,7 @@ BAD = (
     Bad(SameNoiseEveryStep, "noise", "Two steps of a round add the same noise"),
     Bad(Differenced, "noise", "The noise in parameter 1 of 4 of step [123] tells of that of step [234]"),
     Bad(SameNoiseOfALateBias, "noise", "The noise in parameter 4 of 4 of step [23] tells of that of step [34]"),
+    Bad(SameNoiseInTwoLayers, "noise", "The noise repeats itself within a release"),
     Bad(NoiseFrom32Bits, "randomness", "comes from a seed of at most 48 bits"),
     Bad(NoiseFromTheLast32Bits, "randomness", "of which torch takes the last 32 bits on a CPU"),
     Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 48 bits"),
