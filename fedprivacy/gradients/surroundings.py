@@ -195,6 +195,9 @@ class Surroundings:
     Formal guarantee: `changed` tells if a public function of `torch` or `torch.nn.functional`, a method of `Tensor`, of
     a layer's class or of the loss's, a layer, its class, its own hooks and functions, or a setting that chooses kernels
     is another one than when this was made.
+
+    It does not tell of values: a flag or a buffer that switches a layer, a helper or a closure of the user's module, or
+    torch's own operators.
     """
 
     def __init__(self, model: nn.Module, loss: object) -> None:

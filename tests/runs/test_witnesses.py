@@ -83,5 +83,7 @@ def test_a_witness_that_cannot_be_read_is_not_passed_over(host, content):
     (folder / WITNESS).write_text(content)
     with pytest.raises(LedgerError, match="holds no signed head; put back that file, or rename it"):
         host.check("ledger")
+    host.run("two", "other")
+    host.check("other")  # which it is no witness of
     (folder / "config.json").unlink()  # no run's folder
     host.check("ledger")

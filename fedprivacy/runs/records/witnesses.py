@@ -23,10 +23,13 @@ WITNESS = "ledger-checkpoint.json"
 
 
 class _Witness(NamedTuple):
-    """A signed head in a run's folder, the name of the run, and the URL of the ledger that its settings name."""
+    """A signed head in a run's folder, the name of the run, and the URL of the ledger that its settings name.
+
+    A head that cannot be read is the error that says so, for a run of the ledger in question.
+    """
 
     file: Path
-    head: SignedHead
+    head: SignedHead | LedgerError
     run_id: str
     url: str
 
@@ -55,7 +58,7 @@ def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
         lacking = ledger.database.read(lambda connection: _lacking(connection, url, witnesses))
     if not lacking:
         return
-    file, head, *_ = max(lacking, key=lambda each: each.head.number)
+    file, head = max(lacking, key=lambda each: each[1].number)
     more = f", nor what {count_text(len(lacking) - 1, 'other run')} signed" if len(lacking) > 1 else ""
     raise LedgerError(
         f"ledger {shown(url)} does not hold entry {head.number} as it was signed on {head.at} (in {file}){more}: an "
@@ -64,12 +67,19 @@ def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
     )
 
 
-def _lacking(connection: Connection | None, url: str, witnesses: list[_Witness]) -> list[_Witness]:
-    """Return the witnesses of a ledger that it contradicts."""
+def _lacking(connection: Connection | None, url: str, witnesses: list[_Witness]) -> list[tuple[Path, SignedHead]]:
+    """Return the files and heads of the witnesses of a ledger that it contradicts."""
     known = set(connection.scalars(select(runs.c.run_id))) if connection else set()
     urls = {ledger_url(url), *(each.url for each in witnesses if each.run_id in known)}
-    own = [each for each in witnesses if each.url in urls]
-    return [each for each in own if not (connection and holds(connection, each.head))]
+    lacking = []
+    for each in witnesses:
+        if each.url not in urls:
+            continue
+        if isinstance(each.head, LedgerError):
+            raise each.head
+        if not (connection and holds(connection, each.head)):
+            lacking.append((each.file, each.head))
+    return lacking
 
 
 def _witnesses(places: tuple[Path, ...]) -> Iterator[_Witness]:
@@ -82,6 +92,10 @@ def _witnesses(places: tuple[Path, ...]) -> Iterator[_Witness]:
         beside = file.parent / LEDGER
         try:
             url = ledger_url(named or str(beside)) if named or beside.exists() else default_url()
-            yield _Witness(file, read_witness(file), run_id, url)
+        except LedgerError:
+            continue  # what its settings name is no ledger now, and so not this one
+        try:
+            head: SignedHead | LedgerError = read_witness(file)
         except (OSError, BrokenJournalError) as problem:
-            raise LedgerError(f"{problem}; put back that file, or rename it if it is lost for good.") from problem
+            head = LedgerError(f"{problem}; put back that file, or rename it if it is lost for good.")
+        yield _Witness(file, head, run_id, url)
