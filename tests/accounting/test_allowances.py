@@ -218,7 +218,7 @@ def test_frequencies_that_are_dropped_are_charged_to_one_history_as_well(monkeyp
 def test_what_each_step_adds_is_charged_to_many_histories(
     changed: dict[str, float], least: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 500 steps: nats that are added to epsilon, a probability of an infinite loss, and errors of transforms."""
+    """Allowances of 500 steps: nats added to epsilon, a probability of an infinite loss, and errors of transforms."""
     event, made = PoissonSampledGaussian(0.02, 1.1), batch.Spectrum.of
 
     def spectra(*asked: Any) -> list[batch.Spectrum]:

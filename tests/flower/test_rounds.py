@@ -202,7 +202,7 @@ GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {
     RefusalCode.ALREADY_CHARGED: False,  # it trained, and what it released may be on its way
     RefusalCode.CLIENT_FAILED: False,  # nobody knows how far it came
 }
-"""Whether a refusal says that nothing was spent, for each code."""
+"""True for each code of a refusal that says that nothing was spent."""
 
 
 def test_a_first_refusal_gives_a_charge_back_where_no_record_was_touched_and_is_named_whatever_its_code(ledger_url):

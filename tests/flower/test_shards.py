@@ -33,7 +33,7 @@ class Split(fp.Task):
 
 
 def told(made, caplog, clients=3, computed=True, **more):
-    """What a simulation's user is told before anything is spent."""
+    """Return the lines that a simulation's user is told before anything is spent."""
     caplog.clear()
     task = Split(made)
     vars(task).update(more)

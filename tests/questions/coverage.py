@@ -1,4 +1,4 @@
-"""How often a stated 95 % interval holds the exact answer on the records, by kind of question and of data.
+"""Coverage of stated 95 % intervals: the share that holds the exact answer, by kind of question and of data.
 
 Exact answers are numpy's, from the records, clipped to the bounds. Noise is drawn by the release's own function;
 figures are those that people read, of several clients together where a case has several.

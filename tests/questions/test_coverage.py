@@ -61,7 +61,7 @@ def test_a_quantile_between_two_heaps_may_be_all_that_lies_between_them():
 
 @pytest.mark.parametrize("question", [Questions.mean("x", 0, 120), Questions.sum("x", 0, 120)])
 def test_the_rounding_of_equal_numbers_is_in_the_interval(question):
-    """Of 100 000 equal numbers all are rounded alike, which little noise does not hide."""
+    """A hundred thousand equal numbers are rounded alike, which little noise does not hide."""
     for name, found in measured(question, case(np.full(100_000, 36.6), 0.005), 60).items():
         assert probability(found) > 1e-6 and found.off < 1.25, name
 
@@ -74,7 +74,7 @@ def test_a_level_that_stands_out_by_its_noise_alone_has_an_interval_that_knows_i
 
 
 def test_a_level_that_is_told_before_others_for_its_noise_has_an_interval_that_knows_it():
-    """Of twenty equal levels the one with the largest noisy count is told."""
+    """The level with the largest noisy count is told, of twenty that are equal."""
     levels = [f"level {n}" for n in range(20)]
     columns = {"x": np.zeros(600), "s": np.repeat(levels, 30)}
     equal = Case("equal levels", [fp.Table(columns)], columns, [2.0])

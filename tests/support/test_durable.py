@@ -16,7 +16,7 @@ OLD, NEW = b"old" * 50, b"new" * 80
 
 
 class Disk:
-    """What the disk is told of some files; from a call on, it fails."""
+    """A record of the disk's calls about some files; from one call on, it fails."""
 
     def __init__(self, monkeypatch, error=None, at=10**9, short=10**9):
         self.told, self.error, self.at, self.short = [], error, at, short

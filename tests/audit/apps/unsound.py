@@ -339,7 +339,7 @@ class NoiseFromToday(NoiseFrom32Bits):
 
 
 class SampleFromTheClock(Sound):
-    """Who joins comes from a clock that was imported by name."""
+    """A clock that was imported by name decides who joins."""
 
     def begin(self, records, asked):
         self.generator = np.random.default_rng(perf_counter_ns())
