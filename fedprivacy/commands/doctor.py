@@ -32,7 +32,7 @@ from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, fro
 from fedprivacy.gradients.checks.problems import Problem, grouped
 from fedprivacy.gradients.checks.structure import made_private, replacements
 from fedprivacy.gradients.engine import GradientEngine
-from fedprivacy.runs.usable import Usable, null_records, usable_in_training
+from fedprivacy.runs.usable import Usable, allows_null, null_records, usable_in_training
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import is_task, lacking, shard_of
@@ -230,7 +230,7 @@ class Visit:
     @property
     def void(self) -> bool:
         """True if more than half of the records count for nothing, and the task does not allow it."""
-        return self.usable.mostly_void and not getattr(self.patient.task, "allow_null", Task.allow_null)
+        return self.usable.mostly_void and not allows_null(self.patient.task)
 
     @property
     def replaced(self) -> list[str]:

@@ -39,7 +39,7 @@ from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.guard.seals import ENTRIES_ROOM
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
-from fedprivacy.runs.usable import Usable, null_records, usable_in_training
+from fedprivacy.runs.usable import Usable, allows_null, null_records, usable_in_training
 from fedprivacy.tasks import Task, relation_of
 from fedprivacy.tasks.one_cell import try_cells
 from fedprivacy.tasks.sheet import Sheet, collected
@@ -75,7 +75,7 @@ def _usable(settings: NodeSettings, party: Party) -> tuple[Usable, bool]:
     usable, allowed = Usable(0, 0), True
     with suppress(Exception), hushed():  # what fails is said by the check of the records
         task, device = _task(settings, party), choose_device(settings.device)
-        allowed = getattr(task, "allow_null", Task.allow_null)
+        allowed = allows_null(task)
         shard = own_shard(task, settings.folder, device)
         usable = null_records(shard)
         usable = usable_in_training(task, shard)

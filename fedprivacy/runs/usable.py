@@ -70,6 +70,11 @@ class Usable:
         return [null] * (self.null > 0) + [failing] * (self.failing > 0)
 
 
+def allows_null(task: Task | None) -> bool:
+    """Return whether a task, of whatever class, allows most of its records to count for nothing; without one, not."""
+    return getattr(task, "allow_null", Task.allow_null)
+
+
 def null_records(shard: Shard) -> Usable:
     """Count a shard's null records, whether or not their values are there."""
     return Usable(len(shard), 0 if shard.null is None else int(shard.null.sum()))

@@ -1,4 +1,4 @@
-"""What a cell becomes: numbers, dates and categories, on both sides of each edge, empty cells included."""
+"""Cells become inputs: numbers, dates and categories, on both sides of each edge, empty cells included."""
 
 import math
 import os

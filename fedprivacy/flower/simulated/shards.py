@@ -16,7 +16,7 @@ from fedprivacy.flower.client.local import engine_of
 from fedprivacy.flower.simulated.trial import opened_shard
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import autocast_of
-from fedprivacy.runs.usable import Usable, check_usable, null_records, usable_in_training
+from fedprivacy.runs.usable import Usable, allows_null, check_usable, null_records, usable_in_training
 from fedprivacy.tasks import OnPublic, Shard, ShardSource, Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import table_of
@@ -61,7 +61,7 @@ def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, compute
         found[client] = usable_in_training(task, shards[client], engine, views)
     void = [client for client, usable in found.items() if usable.mostly_void]
     reasons = [f"more than half of those of {_some(void)}"] if void else []
-    allowed = getattr(task, "allow_null", Task.allow_null)
+    allowed = allows_null(task)
     remedy = "" if allowed else "Mend them, or set allow_null = True in the task to train on the others."
     try:
         check_usable(sum(found.values(), Usable(0, 0)), task.name, remedy, unit=unit_of(task).name, reasons=reasons)
