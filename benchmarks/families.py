@@ -28,8 +28,8 @@ from benchmarks.gradient_models import Problem
 from benchmarks.gradient_steps import OurStep, nonprivate_step
 from benchmarks.measure import interleaved, time_ratio
 from fedprivacy.gradients import check_model, check_on_blank, made_private
-from fedprivacy.gradients.checks.structure import replacements
-from fedprivacy.gradients.methods.obstacle import first_line
+from fedprivacy.gradients.methods import first_line
+from fedprivacy.gradients.structure import replacements
 
 CLASSES, WORDS, LENGTH = 10, 100, 32
 

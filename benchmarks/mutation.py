@@ -46,7 +46,6 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),
-    "fedprivacy/mechanisms/rectangles.py": ("tests/mechanisms/test_lattice_noise.py",),
     "fedprivacy/training/dpsgd.py": (
         "tests/training/test_dpsgd.py",
         "tests/training/test_adaptive.py",

@@ -28,8 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, problem
 from benchmarks.measure import Mark, interleaved, median
-from fedprivacy.gradients import GradientEngine, engine, operations, pieces, summation, tape
-from fedprivacy.gradients.methods import bookkeeping, traced
+from fedprivacy.gradients import GradientEngine, engine, methods, operations, pieces, summation, tape, traced
 from fedprivacy.mechanisms import gaussian_sum, keystream
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training import optimizers, sampled
@@ -169,7 +168,7 @@ def _spenders() -> Iterator[tuple[str, object, str]]:
     yield KEYS, keystream.Reader.__dict__["_encryptor"], "func"
     yield ROWS, sampled, "_rows"
     yield ROWS, engine, "filled"
-    for method in (traced.Program, bookkeeping.BookKeeping):
+    for method in (traced.Program, methods.BookKeeping):
         yield FORWARD, method, "_forward"
         yield BACKWARD, method, "pieces"
     for kind in _kinds(operations.Operation, "piece"):

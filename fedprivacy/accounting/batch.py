@@ -33,9 +33,8 @@ import scipy
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction
-from fedprivacy.accounting.plans import Moments, Plans, plans
 from fedprivacy.accounting.privacy_loss import DiscreteLoss, DiscreteLosses, discretised
-from fedprivacy.accounting.spectra import LEVELS, LossGrid, Spectrum, kernel, levels
+from fedprivacy.accounting.spectra import LEVELS, LossGrid, Moments, Placements, Spectrum, kernel, levels, placements
 from fedprivacy.values.events import Event, History
 
 _PLANNED_AT_ONCE = 2**11
@@ -113,29 +112,31 @@ class BatchComposer:
         waiting = np.arange(len(deltas))
         for _ in range(_MOST_PLANS):
             part, some = (counts, deltas) if waiting.size == len(deltas) else (counts[waiting], deltas[waiting])
-            planned = self._plans(part, some, known[waiting])
-            found = self._planned(planned, part, some)
+            placed = self._placements(part, some, known[waiting])
+            found = self._placed(placed, part, some)
             unsuited[waiting] = np.isnan(found)
-            known[waiting] = np.fmin(planned.known, found)
-            waiting = waiting[found < planned.lowest]  # their plans were made for another epsilon
+            known[waiting] = np.fmin(placed.known, found)
+            waiting = waiting[found < placed.lowest]  # their placements were made for another epsilon
             if not waiting.size:
                 break
         for row in np.flatnonzero(unsuited).tolist():
             known[row] = min(known[row], pld.epsilon(self._history(counts, row), float(deltas[row])))
         return known
 
-    def _plans(self, counts: scipy.sparse.csr_array, deltas: FloatArray, known: FloatArray) -> Plans:
+    def _placements(self, counts: scipy.sparse.csr_array, deltas: FloatArray, known: FloatArray) -> Placements:
         starts = range(0, len(deltas), _PLANNED_AT_ONCE)
         parts = [slice(start, start + _PLANNED_AT_ONCE) for start in starts]
-        return Plans.joined([plans(self._moments.composed(counts[part]), deltas[part], known[part]) for part in parts])
+        return Placements.joined(
+            [placements(self._moments.composed(counts[part]), deltas[part], known[part]) for part in parts]
+        )
 
-    def _planned(self, planned: Plans, counts: scipy.sparse.csr_array, deltas: FloatArray) -> FloatArray:
-        """Compute epsilons as planned, shape [histories]; NaN where a history is not suited."""
+    def _placed(self, placed: Placements, counts: scipy.sparse.csr_array, deltas: FloatArray) -> FloatArray:
+        """Compute epsilons on the grids, shape [histories]; NaN where a history is not suited."""
         epsilons = np.full(len(deltas), np.nan)
-        for grid, rows in _by_grid(planned):
+        for grid, rows in _by_grid(placed):
             part, some = counts[rows], deltas[rows]
             larger = np.full(rows.size, np.nan)
-            for few, curves in self._curves(grid, Direction.REMOVE, part, some, planned.estimate[rows]):
+            for few, curves in self._curves(grid, Direction.REMOVE, part, some, placed.estimate[rows]):
                 larger[few] = curves.epsilons()
             found = np.flatnonzero(~np.isnan(larger))
             if found.size:
@@ -224,10 +225,10 @@ def _portions(level: IntArray) -> Iterator[IntArray]:
         yield from (rows[start : start + size] for start in range(0, rows.size, size))
 
 
-def _by_grid(planned: Plans) -> Iterator[tuple[LossGrid, IntArray]]:
+def _by_grid(placed: Placements) -> Iterator[tuple[LossGrid, IntArray]]:
     """Group histories by their grid."""
-    suited = np.flatnonzero(planned.points)
-    columns = (planned.points, planned.tilt, planned.reach, planned.log2_step)
+    suited = np.flatnonzero(placed.points)
+    columns = (placed.points, placed.tilt, placed.reach, placed.log2_step)
     keys = np.stack([column[suited] for column in columns])
     order = np.lexsort(keys)
     keys = keys[:, order]

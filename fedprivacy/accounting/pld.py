@@ -177,7 +177,7 @@ def _truncated_bound(history: Mapping[Event, int], cut: float, delta: float) -> 
 def _whole_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
     """Bound histories without cut samples, each of which contains the next, shape [histories].
 
-    A bound of a history also bounds its parts, which keeps the bounds in order and tells each plan where to look.
+    A bound of a history also bounds its parts, which keeps the bounds in order and tells each placement where to look.
     """
     bounds: list[float] = []
     removing = adding = math.inf
@@ -210,7 +210,7 @@ def _directed_epsilon(
 def _compositions(
     history: Mapping[Event, int], direction: Direction, delta: float, known: float, coarser: int = 0
 ) -> Iterator[tuple[_Curve, float]]:
-    """Yield deltas by epsilon, each time from a better plan, with the epsilon that they prove at `delta`.
+    """Yield deltas by epsilon, each time from a better placement, with the epsilon that they prove at `delta`.
 
     The grid is the finest that is worth its time, `coarser` by so many octaves.
     """
@@ -224,17 +224,17 @@ def _compositions(
     for _ in range(_MOST_PLANS):
         losses = [discretise(event, log2_step - coarser, reach).merged(coarser) for event in history]
         terms = [(loss.of(direction)[0], count) for loss, count in zip(losses, history.values(), strict=True)]
-        plan = _Plan.of(terms, 2.0**log2_step, delta, known)
-        if plan.points > _MOST_POINTS:
-            log2_step, fine = log2_step + math.ceil(math.log2(plan.points / _MOST_POINTS)), False
+        placement = _Placement.of(terms, 2.0**log2_step, delta, known)
+        if placement.points > _MOST_POINTS:
+            log2_step, fine = log2_step + math.ceil(math.log2(placement.points / _MOST_POINTS)), False
             continue
-        if not plan.represents(terms):
+        if not placement.represents(terms):
             return
-        curve = _Curve.of(terms, plan, min(_SURELY_BELOW_RDP * plan.chernoff, largest) if fine else 0.0)
+        curve = _Curve.of(terms, placement, min(_SURELY_BELOW_RDP * placement.chernoff, largest) if fine else 0.0)
         epsilon = curve.epsilon(delta)
         yield curve, epsilon
-        # Chernoff bounds are far off where a rare execution may cost much: then plan again, around the result.
-        if epsilon >= min(plan.lowest, known):
+        # Chernoff bounds are far off where a rare execution may cost much: then place the grid anew, around the result.
+        if epsilon >= min(placement.lowest, known):
             return
         known = epsilon
 
@@ -270,8 +270,8 @@ _Terms = Sequence[tuple[DiscreteLoss, int]]  # discretised losses on one grid, e
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """Position, extent and spacing of the grid. It decides tightness only: any plan yields an upper bound."""
+class _Placement:
+    """Position, extent and spacing of the grid. It decides tightness only: any placement yields an upper bound."""
 
     step: float  # grid step h, in nats
     tilt: int  # index of the tilt t in `TILTS`
@@ -281,7 +281,7 @@ class _Plan:
     last: int  # index of the last grid point examined, just above the Chernoff bound on epsilon
 
     @classmethod
-    def of(cls, terms: _Terms, step: float, delta: float, known: float) -> _Plan:
+    def of(cls, terms: _Terms, step: float, delta: float, known: float) -> _Placement:
         """Find the shortest period after which aliases are a negligible share of delta, and the tilt that allows it.
 
         Chernoff: delta(eps) <= e^(K(t) - t eps) t^t / (1 + t)^(1 + t) for every t > 0. The best t keeps rounding
@@ -339,12 +339,12 @@ class _Curve:
     least_by_rdp: float  # epsilon, in nats, than which RDP proves no smaller one; 0: it is not known
 
     @classmethod
-    def of(cls, terms: _Terms, plan: _Plan, least_by_rdp: float = 0.0) -> _Curve:
-        """Compose losses on the planned grid."""
-        grid = np.arange(max(-1, plan.last - plan.points + 1), plan.last + 1)
+    def of(cls, terms: _Terms, placement: _Placement, least_by_rdp: float = 0.0) -> _Curve:
+        """Compose losses on the placed grid."""
+        grid = np.arange(max(-1, placement.last - placement.points + 1), placement.last + 1)
         slack = sum(count * loss.slack for loss, count in terms)
         infinity = -math.expm1(sum(count * math.log1p(-loss.infinity) for loss, count in terms))
-        return cls(grid, plan.step, slack, _log_delta(terms, plan, grid), infinity, least_by_rdp)
+        return cls(grid, placement.step, slack, _log_delta(terms, placement, grid), infinity, least_by_rdp)
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest epsilon that the curve proves at `delta`; infinite if it proves none."""
@@ -368,13 +368,13 @@ class _Curve:
         return np.nextafter(self.grid[held] * self.step + self.slack, np.inf), np.minimum(deltas, 1.0)
 
 
-def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:
+def _log_delta(terms: _Terms, placement: _Placement, grid: IntArray) -> FloatArray:
     """Compute the log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of
     `grid`.
     """
-    points, tilt = plan.points, TILTS[plan.tilt]
-    kept, values, doubt, log_scale = _product(terms, points, plan.tilt, int(grid[0]))
-    kernel = hockey_stick(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
+    points, tilt = placement.points, TILTS[placement.tilt]
+    kept, values, doubt, log_scale = _product(terms, points, placement.tilt, int(grid[0]))
+    kernel = hockey_stick(tilt, placement.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
     peak, kernel = abs(kernel[0]), kernel[1:]
     product = np.zeros(points // 2 + 1, dtype=np.complex128)
     product[kept] = values * kernel

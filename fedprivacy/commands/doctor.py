@@ -28,10 +28,9 @@ from torch.nn import functional
 
 from fedprivacy._support.extras import command, installed
 from fedprivacy._support.sources import SourceError, is_source, load, names_file
-from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, frozen_problems
-from fedprivacy.gradients.checks.problems import Problem, grouped
-from fedprivacy.gradients.checks.structure import made_private, replacements
+from fedprivacy.gradients.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.engine import GradientEngine
+from fedprivacy.gradients.structure import Problem, grouped, made_private, replacements
 from fedprivacy.runs.usable import Usable, allows_null, null_records, usable_in_training
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK

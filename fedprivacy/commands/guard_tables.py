@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedprivacy.accounting import more_runs
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.accounting.shortage import shortage
+from fedprivacy.accounting.spend import shortage
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance

@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.accounting.shortage import shortage
+from fedprivacy.accounting.spend import shortage
 from fedprivacy.ledger.budget_changes import BudgetChange
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import no_dataset

@@ -11,7 +11,7 @@ from fedprivacy.accounting import FILTERS, MechanismChanged, step_quota
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import Executed
-from fedprivacy.accounting.shortage import shortage
+from fedprivacy.accounting.spend import shortage
 from fedprivacy.dashboard import models
 from fedprivacy.dashboard.lookup import client_of
 from fedprivacy.dashboard.presentation import rounds_left

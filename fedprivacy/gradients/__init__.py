@@ -5,17 +5,15 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import names_of, when_asked
 
 if TYPE_CHECKING:
-    from fedprivacy.gradients.checks.doctor import check_frozen, check_model, check_on_blank
-    from fedprivacy.gradients.checks.structure import made_private
     from fedprivacy.gradients.clipping import AutomaticClipping, Clipping, FlatClipping, PerLayerClipping
+    from fedprivacy.gradients.doctor import check_frozen, check_model, check_on_blank
     from fedprivacy.gradients.engine import Clipped, GradientEngine
     from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
     from fedprivacy.gradients.parameters import flat_parameters, trainable_parameters
     from fedprivacy.gradients.rules import register_rule
+    from fedprivacy.gradients.structure import made_private
 else:  # the names of the clippings are asked for by every `--help`, and need no torch
-    __getattr__ = when_asked(
-        __name__, "clipping", "losses", "parameters", "engine", "rules", "checks.structure", "checks.doctor"
-    )
+    __getattr__ = when_asked(__name__, "clipping", "losses", "parameters", "engine", "rules", "structure", "doctor")
     __dir__ = names_of(__name__)
 
 __all__ = [

@@ -17,9 +17,7 @@ from fedprivacy.gradients.indices import IndicesInRange, in_range, with_known_cl
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.layout import ONE_ROW, Layout
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.methods.admission import Admitted, admitted, still_apart
-from fedprivacy.gradients.methods.obstacle import Obstacle
-from fedprivacy.gradients.modes import Modes
+from fedprivacy.gradients.methods import Admitted, Obstacle, admitted, still_apart
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.pieces import STRETCH
@@ -27,7 +25,7 @@ from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.gradients.summation import Sums
-from fedprivacy.gradients.surroundings import Surroundings, undisturbed
+from fedprivacy.gradients.surroundings import Modes, Surroundings, undisturbed
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.threads import by_speed, computing_with, one_at_a_time
 

@@ -1,4 +1,4 @@
-"""A model's trainable parameters as one flat vector, in one order everywhere."""
+"""A model's trainable parameters as one flat vector, in one order everywhere, and the memory to train them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def restored(model: nn.Module) -> Iterator[list[nn.Parameter]]:
         for p, values, before in zip(trained, own, kept, strict=True):
             p.data = values
             values.copy_(before)
+
+
+_PARAMETERS_IN_TRAINING = 10
+"""Bytes that a private step takes at least, in bytes of the trained parameters: weights, sums, noise and a part's own
+gradients. Measured for large linear layers: 9.7, and 13.8 while the engine is prepared."""
+
+
+def training_bytes(model: nn.Module) -> int:
+    """Return how many bytes of memory a private step on this model takes at least, whatever its batch."""
+    return _PARAMETERS_IN_TRAINING * sum(parameter.nbytes for parameter in trainable_parameters(model).values())

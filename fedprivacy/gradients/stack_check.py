@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.clipping import Clipping
-from fedprivacy.gradients.equal_rows import EqualRowsStayEqual
-from fedprivacy.gradients.invariance import EXTREMES, hostile_rows, make_hostile
+from fedprivacy.gradients.invariance import EXTREMES, EqualRowsStayEqual, hostile_rows, make_hostile
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import flat_parameters, restored
 from fedprivacy.gradients.parts import same_bits

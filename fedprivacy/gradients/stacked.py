@@ -27,13 +27,13 @@ from torch import Tensor, nn
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.losses import Loss, gradient_of
-from fedprivacy.gradients.methods.traced import ChainStep, NotAChainError, steps_of
 from fedprivacy.gradients.operations import Linear
 from fedprivacy.gradients.parts import sizes_up_to
 from fedprivacy.gradients.products import LANES
 from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.tape import Part
 from fedprivacy.gradients.threads import computing_with
+from fedprivacy.gradients.traced import ChainStep, NotAChainError, steps_of
 
 ROWS = 16
 """Number of records in a slot, which one matrix product adds. float32 holds their sum, and float64 that of the slots.

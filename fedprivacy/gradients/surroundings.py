@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -227,3 +227,22 @@ class Surroundings:
                 elif callable(own):
                     now.append(own)
         return now
+
+
+class Modes:
+    """Modes of a model's layers, as they were when this was made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._layers = [(layer, layer.training) for layer in model.modules()]
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Give each layer its mode of then, and afterwards that of now: a loop may call `train()` in every epoch."""
+        now = [(layer, layer.training) for layer, mode in self._layers if layer.training != mode]
+        try:
+            for layer, mode in now:
+                layer.training = not mode
+            yield
+        finally:
+            for layer, mode in now:
+                layer.training = mode

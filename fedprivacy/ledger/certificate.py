@@ -23,7 +23,7 @@ from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
-from fedprivacy.accounting.shortage import shortage
+from fedprivacy.accounting.spend import shortage
 from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
 from fedprivacy.ledger.errors import no_dataset

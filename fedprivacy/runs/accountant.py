@@ -18,7 +18,7 @@ from itertools import islice
 from fedprivacy.accounting import RunLimit, more_runs
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import Executed, without
-from fedprivacy.accounting.shortage import shortage
+from fedprivacy.accounting.spend import shortage
 from fedprivacy.ledger import NOTHING_SPENT, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.runs.odometer import Enrolled, Odometer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedprivacy.accounting import more_runs, runs_left
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import without
-from fedprivacy.accounting.shortage import shortage
+from fedprivacy.accounting.spend import shortage
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.plans.advice import about_budget, about_delta, simulated_sizes
 from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups

@@ -2,35 +2,195 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from rich.console import Console
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from fedprivacy._support.console import bar_on, console_of
+from fedprivacy._support.durable import write_durably
 from fedprivacy.gradients import Loss
 from fedprivacy.runs.records.folder import check_writable
-from fedprivacy.single import checkpoint as checkpoints
-from fedprivacy.single.arguments import check_function, check_numbers, check_path, check_trainable, check_within
-from fedprivacy.single.data import Records
-from fedprivacy.single.optimisation import GivenOptimizer, GivenSchedule, Optimisation, optimizer_of
-from fedprivacy.single.private_gradients import PrivateGradients, device_of
+from fedprivacy.single.arguments import check_function, check_numbers, check_path, check_trainable, check_within, shown
+from fedprivacy.single.private_gradients import PrivateGradients, Records, device_of
 from fedprivacy.tasks.augmentation import Augmentation
-from fedprivacy.training.optimizers import LARGEST_WEIGHT_DECAY, MOMENTA
+from fedprivacy.training.optimizers import LARGEST_WEIGHT_DECAY, MOMENTA, SGD, Adam, AdamW, build_optimizer
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.number import number_of
 from fedprivacy.values.wording import budget_text, epsilon_text
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
+
+
+GivenOptimizer: TypeAlias = "str | torch.optim.Optimizer | Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]"
+"""A name; an optimiser of the model's parameters; or a factory of one, given the parameters."""
+
+Rates: TypeAlias = Callable[[int], float]
+MakesScheduler: TypeAlias = Callable[[torch.optim.Optimizer], LRScheduler]
+GivenSchedule: TypeAlias = Rates | MakesScheduler
+"""(number of the step, from 1) -> learning rate; or a class of torch's schedulers, as it is or in a `partial`."""
+
+_OF_TORCH: dict[type, Callable[..., torch.optim.Optimizer]] = {
+    SGD: torch.optim.SGD,
+    Adam: torch.optim.Adam,
+    AdamW: torch.optim.AdamW,
+}
+"""Optimisers of torch by ours, which have the same formulas and the same names of settings."""
+
+
+class Optimisation:
+    """Moves a model's parameters by their gradients, at the rate of the schedule.
+
+    Attributes:
+        optimizer: torch optimiser.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, schedule: GivenSchedule | None, steps: int) -> None:
+        """Check that both can take every step.
+
+        Raises:
+            ValueError: the schedule gives no learning rate for some step, or needs a measurement.
+        """
+        self.optimizer = optimizer
+        self._rates: list[float] | None = None
+        self._scheduler: LRScheduler | None = None
+        if schedule is None:
+            return
+        if _makes_scheduler(schedule):
+            self._scheduler = scheduler = cast(MakesScheduler, schedule)(optimizer)
+            _check_takes_nothing("schedule", scheduler)
+        else:
+            self._rates = [_rate(cast(Rates, schedule), step) for step in range(1, steps + 1)]
+
+    def step(self, number: int) -> None:
+        """Take a step, counted from 1."""
+        if self._rates is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self._rates[number - 1]
+        self.optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the state of both, as torch has it."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self._scheduler.state_dict() if self._scheduler else None,
+        }
+
+    def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:
+        """Restore what `state_dict` returned."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["schedule"])
+
+
+def optimizer_of(
+    given: GivenOptimizer, model: nn.Module, learning_rate: float, momentum: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return the optimiser of a model's trained parameters.
+
+    Raises:
+        ValueError: there is no such optimiser, it moves other parameters, or it needs several gradients in a step.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if isinstance(given, str):
+        ours: Any = build_optimizer(given, learning_rate, momentum=momentum, weight_decay=weight_decay)
+        if type(ours) not in _OF_TORCH:
+            raise ValueError(f"optimizer is '{given}', which torch does not have; give a torch optimiser.")
+        settings = asdict(ours)
+        return _OF_TORCH[type(ours)](trained, lr=settings.pop("learning_rate"), **settings)
+    if momentum or weight_decay:
+        raise ValueError("momentum and weight_decay are those of a named optimizer; give them to the optimiser itself.")
+    if not (isinstance(given, torch.optim.Optimizer) or callable(given)):
+        raise ValueError(f"optimizer is {shown(given)}; give a name, a torch.optim.Optimizer, or a factory of one.")
+    made = given if isinstance(given, torch.optim.Optimizer) else given(trained)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ValueError(f"optimizer makes a {type(made).__name__}; give a torch.optim.Optimizer, or a factory of one.")
+    moved = [p for group in made.param_groups for p in group["params"]]
+    if not set(moved) <= set(model.parameters()):
+        raise ValueError("optimizer moves parameters that are not the model's; make it of model.parameters().")
+    _check_takes_nothing("optimizer", made)
+    return made
+
+
+def _makes_scheduler(schedule: GivenSchedule) -> bool:
+    made = schedule.func if isinstance(schedule, partial) else schedule
+    return isinstance(made, type) and issubclass(made, LRScheduler)
+
+
+def _rate(schedule: Rates, step: int) -> float:
+    try:
+        rate = float(schedule(step))
+    except Exception as error:
+        raise ValueError(
+            f"schedule fails for step {step} ({error}); give a function of a step's number that returns a learning "
+            "rate, or functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=steps)."
+        ) from error
+    if not 0.0 <= rate < math.inf:
+        raise ValueError(f"schedule is {rate} for step {step}; return a learning rate from 0 on.")
+    return rate
+
+
+def _check_takes_nothing(setting: str, moving: torch.optim.Optimizer | LRScheduler) -> None:
+    needed = [p.name for p in signature(moving.step).parameters.values() if p.default is Parameter.empty]
+    if needed:
+        kind = type(moving).__name__
+        raise ValueError(f"{setting} is {kind}, whose steps need {needed[0]}; give one that steps by gradients alone.")
+
+
+FILE = "training.pt"
+ACCOUNT = "account.log"
+"""Name of the account in the folder of a checkpoint, if none is given."""
+
+_VERSION = 1
+
+
+def write(folder: Path, state: dict[str, Any]) -> None:
+    """Replace the folder's checkpoint, whole or not at all; it is on the disk when this returns.
+
+    Raises:
+        OSError: it cannot be written; the former one is still there.
+    """
+    content = io.BytesIO()
+    torch.save({"version": _VERSION, **state}, content)
+    write_durably(folder / FILE, content.getvalue())
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """Read a folder's checkpoint; None: there is none. Nothing in the file is run.
+
+    Raises:
+        ValueError: it is not what `write` wrote, or an optimiser's state is of kinds that are not read.
+    """
+    if not (folder / FILE).exists():
+        return None
+    try:
+        state = torch.load(folder / FILE, map_location="cpu", weights_only=True)
+        if state.pop("version") == _VERSION:
+            return dict(state)
+        problem = "it is of another version"
+    except Exception as error:
+        problem = str(error).partition("\n")[0]
+    raise ValueError(
+        f"'{folder / FILE}' cannot be read as a checkpoint ({problem}). Put an undamaged copy back, or begin in a new "
+        "folder with account= the same; what was spent stays in the account. An optimiser or schedule must keep "
+        "numbers and tensors alone."
+    )
+
 
 Row = dict[str, float]
 """Figures of an evaluation: "step", "epsilon", and what was measured, by name."""
@@ -204,7 +364,7 @@ def train(
         model.to(device_of(device))
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        account = folder / checkpoints.ACCOUNT if account is None else account
+        account = folder / ACCOUNT if account is None else account
     gradients = PrivateGradients(
         model,
         loss,
@@ -253,7 +413,7 @@ class _Training:
         self._measure()
         self._keep()
         if self.folder is not None:
-            checkpoints.read(self.folder)  # raises now if it could not be read then
+            read(self.folder)  # raises now if it could not be read then
 
     def step(self) -> None:
         """Take a step, measure the model if it is time, and keep the state."""
@@ -287,7 +447,7 @@ class _Training:
                 "settings": {name: _plain(value) for name, value in self.settings.items()},
                 "rows": self.rows,
             }
-            checkpoints.write(self.folder, state)
+            write(self.folder, state)
 
 
 def _check(rates: dict[str, float], evaluate: object, evaluate_every: int | None, callbacks: Sequence[object]) -> None:
@@ -316,14 +476,14 @@ def _folder(checkpoint: str | Path | None, *, resume: bool) -> Path | None:
         raise ValueError(
             f"resume is {resume!r}, but checkpoint is open; give the folder of the training that is to go on."
         )
-    if folder is not None and not resume and (folder / checkpoints.FILE).exists():
+    if folder is not None and not resume and (folder / FILE).exists():
         raise ValueError(f"checkpoint is '{folder}', which holds a training; say resume=True, or name another folder.")
     return folder
 
 
 def _kept(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read the checkpoint to go on with, which must be of the same settings; None: there is none yet."""
-    kept = checkpoints.read(folder)
+    kept = read(folder)
     for name, before in kept["settings"].items() if kept else ():
         if _plain(settings[name]) != before:
             raise ValueError(

@@ -63,24 +63,24 @@ def test_what_leaves_the_grid_is_charged_to_delta() -> None:
     terms = [(discretise(event, -9, 3.0).of(Direction.REMOVE)[0], 3)]
     assert 3 * 1.2e-3 < 3 * terms[0][0].infinity < 3 * 1.4e-3
     for delta in (0.005, 0.02, 0.1):
-        plan = pld._Plan.of(terms, 2.0**-9, delta, math.inf)
-        assert pld._Curve.of(terms, plan).epsilon(delta) >= gaussian_epsilon(math.sqrt(3) / 2, delta)
-    assert pld._Curve.of(terms, plan).epsilon(0.004) == math.inf
+        placement = pld._Placement.of(terms, 2.0**-9, delta, math.inf)
+        assert pld._Curve.of(terms, placement).epsilon(delta) >= gaussian_epsilon(math.sqrt(3) / 2, delta)
+    assert pld._Curve.of(terms, placement).epsilon(0.004) == math.inf
 
 
 def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """With units in the last place as large as 1e-7 the bound rises; so does it with cell boundaries that are off."""
     event = PoissonSampledGaussian(0.02, 1.0)
     terms = [(discretise(event, -10, 8.0).of(Direction.REMOVE)[0], 200)]
-    plan = pld._Plan.of(terms, 2.0**-10, 1e-6, math.inf)
-    base = pld._Curve.of(terms, plan).epsilon(1e-6)
+    placement = pld._Placement.of(terms, 2.0**-10, 1e-6, math.inf)
+    base = pld._Curve.of(terms, placement).epsilon(1e-6)
     shifted = [(dataclasses.replace(loss, slack=0.001), count) for loss, count in terms]
-    assert pld._Curve.of(shifted, plan).epsilon(1e-6) == pytest.approx(base + 200 * 0.001)
-    curve = pld._log_delta(terms, plan, np.arange(plan.last))
+    assert pld._Curve.of(shifted, placement).epsilon(1e-6) == pytest.approx(base + 200 * 0.001)
+    curve = pld._log_delta(terms, placement, np.arange(placement.last))
     monkeypatch.setattr(pld, "ROUNDING", 1e-7)
     monkeypatch.setattr(privacy_loss, "ROUNDING", 1e-7)
-    assert (pld._log_delta(terms, plan, np.arange(plan.last)) > curve).all()
-    assert pld._Curve.of(terms, plan).epsilon(1e-6) > base * 1.00001
+    assert (pld._log_delta(terms, placement, np.arange(placement.last)) > curve).all()
+    assert pld._Curve.of(terms, placement).epsilon(1e-6) > base * 1.00001
 
 
 # --- heterogeneous histories ----------------------------------------------------------------------------------------

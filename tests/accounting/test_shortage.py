@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedprivacy.accounting.filters import FILTERS
-from fedprivacy.accounting.shortage import shortage
+from fedprivacy.accounting.spend import shortage
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 

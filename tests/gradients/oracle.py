@@ -12,8 +12,7 @@ from unittest import mock
 import torch
 from torch.nn import functional
 
-from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, engine
-from fedprivacy.gradients.methods import admission
+from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, engine, methods
 
 CLIPPINGS = (FlatClipping(), PerLayerClipping(), AutomaticClipping())
 
@@ -91,14 +90,14 @@ def error_of(result, expected, clipping_norm):
 
 def no_program():
     """Let the engine begin with book-keeping, so that it is the rules that are tested."""
-    return mock.patch.object(admission, "Program", side_effect=NotImplementedError)
+    return mock.patch.object(methods, "Program", side_effect=NotImplementedError)
 
 
 def any_company():
     """Let the engine take methods that treat no two places alike, as kernels do for some small shapes: so that what is
     tested is whether they are right. Whether they are alike is tested in `tests.gradients.test_invariance`. Parts have
     the smallest size: to try the others takes most of the time."""
-    return mock.patch.object(admission, "sizes_that_agree", lambda _means, _model, _probe, sizes, _kept: sizes[-1:])
+    return mock.patch.object(methods, "sizes_that_agree", lambda _means, _model, _probe, sizes, _kept: sizes[-1:])
 
 
 def chosen_once():

@@ -9,15 +9,14 @@ import torch
 from torch import nn
 
 from fedprivacy._support.blas import matrix_library
-from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients import GradientEngine, methods
 from fedprivacy.gradients.invariance import sizes_that_agree
-from fedprivacy.gradients.methods import admission
-from fedprivacy.gradients.methods.traced import Program
 from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.selfcheck import DisagreementError
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.threads import computing_with
+from fedprivacy.gradients.traced import Program
 from tests.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.usefixtures("rows_alike")
@@ -126,7 +125,7 @@ def test_few_costly_records_are_computed_in_small_parts_with_the_same_bits(monke
     small.prepare(inputs, targets)
     if matrix_library().strict:  # other products may not be alike in all of these, which costs time alone
         assert set(small.sizes) >= {32, 24, 16, 12, 8}
-    monkeypatch.setattr(admission, "with_small", lambda sizes: sizes)
+    monkeypatch.setattr(methods, "with_small", lambda sizes: sizes)
     whole.prepare(inputs, targets)
     assert min(whole.sizes) >= 32
     for records in (1, 8, 10, 13, 24, 40):
@@ -151,7 +150,7 @@ def test_parts_that_leave_elements_over_for_other_code_are_not_used(width, rows,
 def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over(units, taken, monkeypatch):
     """Eight rows of ten units leave sixteen numbers over, and sixteen rows none; so no row is computed alone."""
     torch.manual_seed(0)
-    monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
+    monkeypatch.setattr(methods, "_fastest", lambda *_, **__: 8)
     engine = GradientEngine(nn.Sequential(nn.Linear(6, units), nn.Sigmoid(), nn.Linear(units, 3)), cross_entropy)
     engine.prepare(*PROBE)
     assert engine.sizes == (taken,)
@@ -190,7 +189,7 @@ def test_a_model_that_mixes_records_for_large_values_is_shown_each_record_alone(
 
 def test_the_means_are_chosen_anew_for_another_number_of_threads():
     engine = GradientEngine(model(), cross_entropy)
-    with mock.patch("fedprivacy.gradients.engine.admitted", wraps=admission.admitted) as choose:
+    with mock.patch("fedprivacy.gradients.engine.admitted", wraps=methods.admitted) as choose:
         for more, choices in ((0, 1), (0, 1), (1, 2)):
             with computing_with(torch.get_num_threads() + more):
                 engine.prepare(*PROBE)

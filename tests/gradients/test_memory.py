@@ -14,7 +14,7 @@ from fedprivacy._support.memory_errors import out_of_memory
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.layout import Layout
-from fedprivacy.gradients.methods.admission import admitted
+from fedprivacy.gradients.methods import admitted
 from fedprivacy.gradients.pieces import TableRows
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.surroundings import Surroundings

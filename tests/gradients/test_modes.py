@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine, UnsupportedModelError, check_model, check_on_blank, made_private
-from fedprivacy.gradients.checks.structure import replacements
+from fedprivacy.gradients.structure import replacements
 from tests.gradients.oracle import check_every_clipping, cross_entropy
 
 TARGETS = torch.arange(40) % 3

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.gradients.methods.obstacle import warn_of
+from fedprivacy.gradients.methods import warn_of
 from fedprivacy.single.loop import train
 from tests.gradients.oracle import cross_entropy
 

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients import FlatClipping, GradientEngine, InPlaceError, register_rule, rules
+from fedprivacy.gradients import FlatClipping, GradientEngine, InPlaceError, methods, register_rule, rules
 from fedprivacy.gradients.layout import Layout
-from fedprivacy.gradients.methods import admission
 from tests.gradients.oracle import (
     check_every_clipping,
     cross_entropy,
@@ -256,9 +255,7 @@ class Compared(nn.Module):
 @pytest.mark.parametrize("method", ["vmap", "loop"])
 def test_a_parameter_without_an_axis(scalar, method):
     with (
-        mock.patch.object(admission, "Vectorised", side_effect=NotImplementedError)
-        if method == "loop"
-        else nullcontext()
+        mock.patch.object(methods, "Vectorised", side_effect=NotImplementedError) if method == "loop" else nullcontext()
     ):
         check_every_clipping(built(scalar), *batch_of(7, 4), method=method)
 

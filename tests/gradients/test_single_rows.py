@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, apart, products
+from fedprivacy.gradients import GradientEngine, apart, methods, products
 from fedprivacy.gradients.invariance import sizes_that_agree
-from fedprivacy.gradients.methods import admission
-from fedprivacy.gradients.methods.obstacle import warn_of
-from fedprivacy.gradients.methods.single_rows import SingleRows
+from fedprivacy.gradients.methods import SingleRows, warn_of
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.surroundings import undisturbed
@@ -45,7 +43,7 @@ def rows_differ(monkeypatch):
             raise PlaceError(f"{method.name} computes a record by its place in the batch")
         return sizes_that_agree(method, *others)
 
-    monkeypatch.setattr(admission, "sizes_that_agree", checked)
+    monkeypatch.setattr(methods, "sizes_that_agree", checked)
 
 
 @pytest.mark.parametrize("around", [nullcontext, products.one_row_at_a_time])
@@ -82,8 +80,8 @@ def test_they_are_used_before_any_slower_way_and_the_sum_is_the_same(name, metho
     torch.manual_seed(0)
     model = MODELS[name]()
     if method == "vmap":
-        monkeypatch.setattr(admission, "BookKeeping", type("None", (), {"name": "book-keeping"}))
-        monkeypatch.setattr(admission, "Program", type("None", (), {"name": "program"}))
+        monkeypatch.setattr(methods, "BookKeeping", type("None", (), {"name": "book-keeping"}))
+        monkeypatch.setattr(methods, "Program", type("None", (), {"name": "program"}))
     engine = GradientEngine(model, cross_entropy)
     found = engine.clip(*BATCH, 0.3)
     assert engine.method in {f"{method}, one row at a time", "program, one row at a time"}

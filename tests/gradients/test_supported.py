@@ -22,10 +22,8 @@ from fedprivacy.gradients import (
     check_on_blank,
     made_private,
 )
-from fedprivacy.gradients.checks.behaviour import behavioural_problems
-from fedprivacy.gradients.checks.doctor import Example, diagnose
-from fedprivacy.gradients.checks.problems import Kind, grouped
-from fedprivacy.gradients.checks.structure import structural_problems
+from fedprivacy.gradients.doctor import Example, behavioural_problems, diagnose
+from fedprivacy.gradients.structure import Kind, grouped, structural_problems
 from tests.gradients.oracle import cross_entropy
 
 FEATURES, TARGETS = torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, engine
-from fedprivacy.gradients.methods import admission
+from fedprivacy.gradients import GradientEngine, engine, methods
 from fedprivacy.gradients.threads import by_speed, computing_with
 from tests.gradients.oracle import cross_entropy
 
@@ -105,6 +104,6 @@ def test_a_number_of_threads_with_which_records_are_not_apart_is_not_used(monkey
 
 def test_a_large_model_has_all_threads(monkeypatch):
     """Its bits may depend on their number, which is therefore not a matter of speed."""
-    monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
+    monkeypatch.setattr(methods, "_fastest", lambda *_, **__: 8)
     monkeypatch.setattr(engine, "by_speed", lambda step: pytest.fail("measured"))
     assert prepared(2).threads == 2

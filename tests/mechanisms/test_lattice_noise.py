@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedprivacy.mechanisms import lattice_noise, rectangles
+from fedprivacy.mechanisms import lattice_noise
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose, Readers
 from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
@@ -62,7 +62,7 @@ def test_the_bulk_fits_at_two_thousand_quantiles():
     assert stats.chisquare(cells).pvalue > 1e-4
 
 
-LOWEST = rectangles.EDGES[40::-1]
+LOWEST = lattice_noise.EDGES[40::-1]
 """Edges beside which a rectangle covers little of its layer."""
 
 
@@ -74,7 +74,7 @@ def far():
 
 @pytest.mark.exhaustive
 def test_tails_are_as_heavy_as_a_gaussian_s(far):
-    for threshold in (3.5, 4.0, rectangles.TAIL, 4.5, 5.0):
+    for threshold in (3.5, 4.0, lattice_noise.TAIL, 4.5, 5.0):
         for side in (far, -far):
             assert p_poisson((side > threshold).sum(), 20 * MILLION * stats.norm.sf(threshold)) > 1e-5
 
@@ -102,19 +102,19 @@ def test_neighbouring_draws_are_independent():
 
 
 def test_rectangles_are_equal_and_meet_the_density():
-    edges, floors = rectangles.EDGES[:-1], rectangles.FLOORS[:-1]
-    share = math.sqrt(math.pi / 2) / rectangles.LAYERS
+    edges, floors = lattice_noise.EDGES[:-1], lattice_noise.FLOORS[:-1]
+    share = math.sqrt(math.pi / 2) / lattice_noise.LAYERS
     assert np.allclose(edges * np.diff(floors), share, rtol=1e-11)
     assert np.allclose(np.exp(-0.5 * edges**2), floors[1:], rtol=1e-13)
-    assert len(edges) == rectangles.RECTANGLES
-    left = rectangles.LAYERS - rectangles.RECTANGLES
-    assert np.array_equal(rectangles.WIDTHS, [*(edges * 2.0**-63), *np.zeros(left)])
-    assert rest_masses().sum() == pytest.approx(left / rectangles.LAYERS, rel=1e-9)
+    assert len(edges) == lattice_noise.RECTANGLES
+    left = lattice_noise.LAYERS - lattice_noise.RECTANGLES
+    assert np.array_equal(lattice_noise.WIDTHS, [*(edges * 2.0**-63), *np.zeros(left)])
+    assert rest_masses().sum() == pytest.approx(left / lattice_noise.LAYERS, rel=1e-9)
 
 
 def rest_masses():
     """Probability that |N(0, 1)| falls beside the rectangles: in the tail, and in each layer above."""
-    edges, floors = rectangles.EDGES, rectangles.FLOORS
+    edges, floors = lattice_noise.EDGES, lattice_noise.FLOORS
     under_curve = 2.0 * np.diff(stats.norm.cdf(edges[::-1]))[::-1]
     in_rectangles = math.sqrt(2 / math.pi) * (edges[:-1] - edges[1:]) * floors[1:-1]
     return np.array([2.0 * stats.norm.sf(edges[0]), *(under_curve - in_rectangles)])
@@ -122,9 +122,9 @@ def rest_masses():
 
 @pytest.mark.exhaustive
 def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there():
-    x = rectangles.drawn_outside(np.arange(MILLION), lambda _, numbers: reader().blocks(numbers))
+    x = lattice_noise.drawn_outside(np.arange(MILLION), lambda _, numbers: reader().blocks(numbers))
     assert abs(np.sign(x).sum()) < 4.2 * math.sqrt(x.size)
-    size, edges, masses = np.abs(x), rectangles.EDGES, rest_masses()
+    size, edges, masses = np.abs(x), lattice_noise.EDGES, rest_masses()
     layer = np.searchsorted(-edges, -size)  # the first edge below: 0 is the tail
     groups = np.arange(len(masses)) // 16
     observed, expected = np.bincount(groups[layer], minlength=groups[-1] + 1), np.bincount(groups, masses)
@@ -135,29 +135,29 @@ def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there(
     beside = layer > 0
     low = edges[layer[beside]]
     under_curve = 2.0 * (stats.norm.cdf(size[beside]) - stats.norm.cdf(low))
-    in_rectangles = math.sqrt(2 / math.pi) * (size[beside] - low) * rectangles.FLOORS[layer[beside]]
+    in_rectangles = math.sqrt(2 / math.pi) * (size[beside] - low) * lattice_noise.FLOORS[layer[beside]]
     place = (under_curve - in_rectangles) / masses[layer[beside]]
     assert stats.kstest(place, "uniform").pvalue > 1e-4
 
 
 def tried(*words):
     """The draws of one try, and which of them are kept, for each column of words."""
-    return rectangles.tried(np.stack(np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in words))))
+    return lattice_noise.tried(np.stack(np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in words))))
 
 
 def test_tail_draws_have_the_distribution_of_a_gaussian_s_tail():
     across, up, sign = KEY.bits(Purpose.NOISE, HERE, 6 * MILLION).reshape(3, -1)
     drawn, kept = tried(0, across, up, sign)  # the smallest uniform chooses the tail
     x = np.abs(drawn[kept])
-    assert x.min() > rectangles.TAIL
-    exact = math.sqrt(2 * math.pi) * stats.norm.sf(rectangles.TAIL) / rectangles.TAIL_AREA
+    assert x.min() > lattice_noise.TAIL
+    exact = math.sqrt(2 * math.pi) * stats.norm.sf(lattice_noise.TAIL) / lattice_noise.TAIL_AREA
     assert stats.binomtest(int(kept.sum()), len(kept), exact).pvalue > 1e-4
-    among = stats.norm.sf(x) / stats.norm.sf(rectangles.TAIL)
+    among = stats.norm.sf(x) / stats.norm.sf(lattice_noise.TAIL)
     assert stats.kstest(among[:500_000], "uniform").pvalue > 1e-4
     for threshold in (5.0, 5.8, 6.0, 6.5, 7.0):
-        expected = x.size * stats.norm.sf(threshold) / stats.norm.sf(rectangles.TAIL)
+        expected = x.size * stats.norm.sf(threshold) / stats.norm.sf(lattice_noise.TAIL)
         assert p_poisson((x > threshold).sum(), expected) > 2e-5
-    drawn, kept = tried([0], [int(math.exp(-9.4 * rectangles.TAIL) * 2.0**64)], [0], [0])
+    drawn, kept = tried([0], [int(math.exp(-9.4 * lattice_noise.TAIL) * 2.0**64)], [0], [0])
     assert kept.all() and drawn[0] > 13.0
 
 

@@ -14,8 +14,7 @@ from fedprivacy.audit.auditor import GATES
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.our_client.client_subject import OurClient
 from fedprivacy.audit.subject import Effort
-from fedprivacy.gradients import apart
-from fedprivacy.gradients.methods import admission
+from fedprivacy.gradients import apart, methods
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, Task
 
@@ -38,7 +37,7 @@ def judged(
 def engines_believed():
     """Sizes of batches are not tried out, which takes most of an audit's time; `tests/gradients` tries them."""
     with ExitStack() as stack:
-        for module in (admission, apart):
+        for module in (methods, apart):
             stack.enter_context(mock.patch.object(module, "sizes_that_agree", lambda *given: tuple(given[3])))
         yield
 

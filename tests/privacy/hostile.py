@@ -19,10 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients import GradientEngine, methods
 from fedprivacy.gradients.invariance import sizes_that_agree
-from fedprivacy.gradients.methods import admission
-from fedprivacy.gradients.methods.single_rows import SingleRows
+from fedprivacy.gradients.methods import SingleRows
 from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 
@@ -69,9 +68,9 @@ def engine_of(method, model, loss, like):
     kind, single = method.removesuffix(_BY_SINGLE_ROWS), method.endswith(_BY_SINGLE_ROWS)
     with ExitStack() as stack:
         for name in list(_KINDS)[: list(_KINDS).index(kind)]:
-            stack.enter_context(mock.patch.object(admission, _KINDS[name], side_effect=NotImplementedError))
+            stack.enter_context(mock.patch.object(methods, _KINDS[name], side_effect=NotImplementedError))
         if single:
-            stack.enter_context(mock.patch.object(admission, "sizes_that_agree", _of_single_rows))
+            stack.enter_context(mock.patch.object(methods, "sizes_that_agree", _of_single_rows))
         engine = GradientEngine(model, loss)
         engine.prepare(*(rows[:0] for rows in like))
     assert engine.method in {method, kind + _BY_SINGLE_ROWS}

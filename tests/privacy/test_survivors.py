@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, PerLayerClipping
+from fedprivacy.gradients import GradientEngine, PerLayerClipping, methods
 from fedprivacy.gradients.layout import Layout
-from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.parts import cut, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summation import Sums
@@ -134,7 +133,7 @@ def test_a_part_that_is_left_out_takes_the_room_of_one_that_counts_nothing(place
 
 def test_a_part_whose_records_all_have_no_gradient_keeps_its_places(monkeypatch):
     """Catches: it takes none, so that one record that has a gradient lets all blocks behind it round anew."""
-    monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 32)
+    monkeypatch.setattr(methods, "_fastest", lambda *_, **__: 32)
     torch.manual_seed(0)
     engine = GradientEngine(nn.Linear(LARGE.numel(), 1, bias=False), lambda outputs, _: outputs[:, 0])
     rows, targets = torch.rand(256, LARGE.numel()), torch.zeros(256)
@@ -153,7 +152,7 @@ def test_the_sizes_that_are_tried_are_those_that_several_views_take(monkeypatch)
         tried.extend(sizes)
         return tuple(sizes)
 
-    monkeypatch.setattr(admission, "sizes_that_agree", agreeing)
+    monkeypatch.setattr(methods, "sizes_that_agree", agreeing)
     engine = GradientEngine(nn.Linear(6, 3), cross_entropy, layout=Layout(views=3))
     engine.prepare(torch.rand(2, 6), torch.tensor([0, 1]))
     assert tuple(tried) == engine._admitted.sizes

@@ -16,7 +16,7 @@ from fedprivacy.gradients import GradientEngine
 from fedprivacy.guard import Guard
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.single import checkpoint
+from fedprivacy.single import loop
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import SGD, Adam, AdamW
@@ -168,16 +168,16 @@ def test_what_cannot_be_trained_is_refused_before_a_step_is_charged(words, tmp_p
 def test_a_checkpoint_that_cannot_be_written_whole_leaves_the_former_one(tmp_path):
     """Its process may write 2,000 bytes of a file and no more, as on a disk that fills up."""
     train(checkpoint=tmp_path, seed=1, steps=2)
-    before = checkpoint.read(tmp_path)
+    before = loop.read(tmp_path)
 
     def write():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         with pytest.raises(OSError, match="too large"):
-            checkpoint.write(tmp_path, before | {"model": {"weight": torch.randn(10_000)}})
+            loop.write(tmp_path, before | {"model": {"weight": torch.randn(10_000)}})
 
     assert in_child(write) == 0
-    after = checkpoint.read(tmp_path)
+    after = loop.read(tmp_path)
     assert after["gradients"] == before["gradients"] and torch.equal(
         after["model"]["weight"], before["model"]["weight"]
     )

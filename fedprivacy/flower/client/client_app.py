@@ -23,7 +23,7 @@ from fedprivacy.flower.client.request import Asks, TrainingRequest, questions_in
 from fedprivacy.flower.wire.checked_arrays import ArraysError
 from fedprivacy.flower.wire.messages import ASK, ENROL, Grant, MessageError, QuestionGrant, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
-from fedprivacy.gradients.methods.obstacle import warn_of
+from fedprivacy.gradients.methods import warn_of
 from fedprivacy.guard import (
     AlreadyChargedError,
     BudgetExhaustedError,

@@ -18,7 +18,7 @@ from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower.client.local import engine_of, simulated_shard, views_of, works_on
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
-from fedprivacy.gradients.methods.obstacle import warn_of
+from fedprivacy.gradients.methods import warn_of
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.settings.configuration import RunConfig

@@ -15,8 +15,7 @@ from torch.func import functional_call, vjp, vmap
 
 from fedprivacy.gradients.pieces import Piece, Written
 from fedprivacy.gradients.rules.convolution import convolution
-from fedprivacy.gradients.rules.embedding import embedding
-from fedprivacy.gradients.rules.linear import attention, linear
+from fedprivacy.gradients.rules.linear import attention, embedding, linear
 from fedprivacy.gradients.rules.normalization import group_norm, layer_norm, rms_norm
 from fedprivacy.gradients.rules.pooling import max_pool
 from fedprivacy.gradients.rules.recurrent import recurrent, recurrent_cell

@@ -1,13 +1,16 @@
-"""Problems that show when a model and a loss are run, on made-up records.
+"""Doctor: refuses models and losses without a sound private gradient, or diagnoses them.
 
-Made-up records are public, and so are the findings: no check reads a value of a client's record.
+Unsound ones are refused before a record is read; a diagnosis lists all their problems: those of their layers, then
+those that show when the mended model is run. That is done on made-up records: these are public, and so are the
+findings. No check reads a value of a client's record.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,13 +18,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 
-from fedprivacy.gradients.checks import probe
-from fedprivacy.gradients.checks.problems import Kind, Problem
-from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.engine import GradientEngine
+from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
+from fedprivacy.gradients.methods import Obstacle
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.selfcheck import PROBES, in_double, made_up_records, nudge
+from fedprivacy.gradients.structure import (
+    Call,
+    Kind,
+    Problem,
+    calls,
+    changed_layers,
+    failing_layer,
+    first_to_change,
+    in_words,
+    made_private,
+    overwritten,
+    state_of,
+    structural_problems,
+)
 from fedprivacy.gradients.surroundings import undisturbed
+from fedprivacy.gradients.threads import one_at_a_time
 
 _RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation, or have model() return it in eval()")
 _NEW = "write x = x + y instead of x += y, and inplace=False"
@@ -58,7 +77,7 @@ def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
         Exception: any error that the model or the loss raises on a record of zeros; `failure` locates it.
     """
     with undisturbed, _randomness_kept(inputs.device), torch.enable_grad():
-        before = probe.state_of(model)
+        before = state_of(model)
         records, made_up_targets = made_up_records(
             inputs, targets, lambda batch, _: [model(x) for x in _each_alone(batch)]
         )
@@ -68,11 +87,14 @@ def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
             if not _differ(outputs, model(records.clone())):
                 made_up_targets = _accepted(loss, outputs.detach(), made_up_targets)
                 problems = _mixing(model, records) + _of_loss(loss, outputs.detach(), made_up_targets)
-            elif not probe.changed_layers(before, probe.state_of(model)):
+            elif not changed_layers(before, state_of(model)):
                 problems.append(Problem("", Kind.CHANGES, *_CHANGES))
         if not problems:
             _gradients(model, loss, records[:1].clone(), made_up_targets[:1].clone())
-        changed, remedy = probe.changed_layers(before, probe.state_of(model)), "compute it anew in every forward pass"
+        changed, remedy = (
+            changed_layers(before, state_of(model)),
+            "compute it anew in every forward pass",
+        )
         return problems + [Problem(layer, Kind.STATE, _REMEMBERS, remedy) for layer in changed]
 
 
@@ -84,7 +106,7 @@ def failure(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, error
     remedy = "let it accept such records, or name the shape that it accepts"
     with undisturbed, _randomness_kept(inputs.device):
         for zeros in (inputs.new_zeros(1, *shape), inputs.new_zeros(PROBES, *shape)):
-            layer = probe.failing_layer(model, partial(model, zeros))
+            layer = failing_layer(model, partial(model, zeros))
             if layer is not None:
                 return Problem(layer, Kind.FAILS, what, remedy)
         try:
@@ -130,7 +152,7 @@ def _side_effects(model: nn.Module, records: Tensor) -> list[Problem]:
     )
     problems = [Problem(layer, kind, *words) for kind, words, layer in found if layer is not None]
     trained = {name.rpartition(".")[0] for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-    late = [layer for layer in probe.overwritten(model, partial(model, records.clone())) if layer in trained]
+    late = [layer for layer in overwritten(model, partial(model, records.clone())) if layer in trained]
     return problems + [Problem(layer, Kind.IN_PLACE, *_OVERWRITTEN) for layer in late]
 
 
@@ -141,7 +163,7 @@ def _first(model: nn.Module, records: Tensor, observed: Callable[[Tensor], objec
     model(batch)
     if observed(batch) == before:
         return None
-    return probe.first_to_change(model, partial(model, again), partial(observed, again))
+    return first_to_change(model, partial(model, again), partial(observed, again))
 
 
 def _malformed(model: nn.Module, records: Tensor) -> list[Problem]:
@@ -251,8 +273,8 @@ def _runs(model: nn.Module) -> Iterator[_Run]:
 
 
 def _fault(model: nn.Module, run: _Run, records: Tensor) -> Problem:
-    together = probe.calls(model, partial(run, records.clone()))
-    alone = [probe.calls(model, partial(run, record)) for record in _each_alone(records)]
+    together = calls(model, partial(run, records.clone()))
+    alone = [calls(model, partial(run, record)) for record in _each_alone(records)]
     if any([call.layer for call in one] != [call.layer for call in together] for one in alone):
         return Problem("", Kind.MIXES_RECORDS, _MIXES, _OWN_AXES)
     compared = [
@@ -264,7 +286,7 @@ def _fault(model: nn.Module, run: _Run, records: Tensor) -> Problem:
     return _named(model, faults[0] if faults else together[-1], spoilt)
 
 
-def _named(model: nn.Module, fault: probe.Call, spoilt: list[probe.Call]) -> Problem:
+def _named(model: nn.Module, fault: Call, spoilt: list[Call]) -> Problem:
     halves = {str(t.dtype) for t in fault.outputs} & {"torch.float16", "torch.bfloat16"}
     if halves:
         what = f"computes in {halves.pop()}, where clipping is not exact"
@@ -295,3 +317,150 @@ def _consists_of(whole: Tensor, parts: list[Tensor]) -> bool | None:
     if len(axes) > 1 or whole.shape[axes[0]] != len(parts) or parts[0].shape[axes[0]] != 1:
         return None
     return not _differ(whole, torch.cat(parts, axes[0]))
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model whose layers mix records, draw random numbers, or otherwise cannot be trained with DP-SGD.
+
+    Raises:
+        UnsupportedModelError: names every offending layer and what to use instead.
+    """
+    _refuse(structural_problems(model))
+
+
+def check_frozen(one: nn.Module, other: nn.Module) -> None:
+    """Refuse models, returned by two calls of a task's `model()`, whose frozen parameters or buffers differ.
+
+    Raises:
+        UnsupportedModelError: names the differing values. Only trained parameters are sent.
+    """
+    _refuse(frozen_problems(one, other))
+
+
+def frozen_problems(one: nn.Module, other: nn.Module) -> list[Problem]:
+    """Find frozen values that differ between two models made by the same function; see `check_frozen`."""
+    ours, theirs = _frozen(one), _frozen(other)
+    differing = [name for name, value in ours.items() if name not in theirs or not torch.equal(value, theirs[name])]
+    what = f"is made with other values of {', '.join(differing)} each time, and what is frozen does not travel"
+    remedy = "load them from a file, or draw them with a generator of its own seed"
+    return [Problem("", Kind.FROZEN_DIFFERS, what, remedy)] if differing else []
+
+
+def _frozen(model: nn.Module) -> dict[str, Tensor]:
+    """Return frozen parameters, buffers and tensors that are plain attributes, by name."""
+    values = {name: p for name, p in model.named_parameters() if not p.requires_grad} | dict(model.named_buffers())
+    for name, layer in model.named_modules():
+        own = {key: value for key, value in vars(layer).items() if isinstance(value, Tensor)}
+        values |= {f"{name}.{key}" if name else key: value for key, value in own.items() if not value.requires_grad}
+    return {name: value for name, value in values.items() if not is_lazy(value)}
+
+
+@one_at_a_time()
+def check_on_blank(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+    """Run model and loss on made-up records, so that a task that cannot work fails before a record is read.
+
+    The model must be one that `check_model` accepts. Only shape and type of a shard's inputs and targets are used.
+
+    Raises:
+        LossShapeError: the loss averages over the batch.
+        UnsupportedModelError: names every layer that mixes records, draws random numbers, changes its batch, or keeps
+            something between batches; or a loss that mixes records.
+        Exception: any error that the model or the loss raises on a record of zeros.
+    """
+    _refuse(behavioural_problems(model, loss, inputs, targets))
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    problems = list(problems)
+    if not problems:
+        return
+    kinds = {p.kind for p in problems}
+    error = _ERRORS.get(kinds.pop(), UnsupportedModelError) if len(kinds) == 1 else UnsupportedModelError
+    doctor = " `fedprivacy doctor MODEL --fix` shows how to mend it." if any(p.fixable for p in problems) else ""
+    raise error(f"The model cannot be trained with DP-SGD: {in_words(problems)}.{doctor}")
+
+
+_ERRORS: dict[Kind, type[ValueError]] = {Kind.LOSS_SHAPE: LossShapeError, Kind.IN_PLACE: InPlaceError}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """Shapes and types of a batch (inputs and targets, [any, ...] each, whose values are not read), and its loss."""
+
+    loss: Loss
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The result of `diagnose`.
+
+    Attributes:
+        problems: structural ones first.
+        ran: whether the model was run; otherwise its behaviour is unknown.
+        method: name of the method by which the engine would compute its gradients; None if it was not or cannot be run.
+        obstacle: the reason why no faster method is used.
+        refused: every faster method that was tried, and why it is not used.
+        trained: number of trainable parameters.
+        frozen: number of frozen parameters.
+    """
+
+    problems: tuple[Problem, ...]
+    ran: bool
+    method: str | None
+    obstacle: Obstacle | None
+    refused: tuple[str, ...]
+    trained: int
+    frozen: int
+
+    @property
+    def sound(self) -> bool:
+        """True if no finding keeps DP-SGD from training the model."""
+        return all(problem.warning for problem in self.problems)
+
+    @property
+    def fixable(self) -> bool:
+        """True if `made_private` fixes at least one problem."""
+        return any(problem.fixable for problem in self.problems)
+
+
+def diagnose(model: nn.Module, example: Example | None = None) -> Diagnosis:
+    """Find every problem of a model and, if there is an example, of its loss. The model is not changed.
+
+    The mended model is run if there is an example and `made_private` can mend every structural problem that prevents
+    running it. So problems that structural ones hide are found as well.
+    """
+    problems, engine = structural_problems(model), None
+    runs = example is not None and all(p.fixable or p.kind is Kind.UNREGISTERED for p in problems)
+    if example is not None and runs:
+        behaviour, engine = _run(model, example, mend=any(p.fixable for p in problems))
+        problems += behaviour
+    sizes = [(0 if is_lazy(p) else p.numel(), p.requires_grad) for p in model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
+    frozen = sum(size for size, _ in sizes) - trained
+    return Diagnosis(
+        problems=tuple(problems),
+        ran=runs,
+        method=None if engine is None else engine.method,
+        obstacle=None if engine is None else engine.obstacle,
+        refused=() if engine is None else engine.refused,
+        trained=trained,
+        frozen=frozen,
+    )
+
+
+@one_at_a_time()
+def _run(model: nn.Module, example: Example, *, mend: bool) -> tuple[list[Problem], GradientEngine | None]:
+    """Run the model; return the problems that show, and the prepared engine if there are none."""
+    batch = example.inputs, example.targets
+    try:
+        model = made_private(model) if mend else model
+        problems = behavioural_problems(model, example.loss, *batch)
+        if problems:
+            return problems, None
+        engine = GradientEngine(model, example.loss)
+        engine.prepare(*batch)
+        return unwise(model, example.loss, *batch), engine
+    except Exception as error:
+        return [failure(model, example.loss, *batch, error)], None

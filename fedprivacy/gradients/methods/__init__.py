@@ -1,1 +1,0 @@
-"""Methods that compute clipped sums of gradients, and the choice among them."""
