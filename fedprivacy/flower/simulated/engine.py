@@ -74,8 +74,7 @@ def simulate(
         placement: where clients run, and in how many processes.
 
     Raises:
-        ConfigError: `out` is empty, the configured device is not there, or there cannot be such workers, or the engine
-            cannot have asynchronous rounds.
+        ConfigError: `out` is empty, the configured device is not there, or there cannot be such workers.
         WorkerError: one of these died, and so did the one that took its clients.
         RunFolderError: `out` holds a run already, or cannot be written; said before an engine is started, which takes
             a while.
@@ -100,13 +99,6 @@ def drive(server_app: ServerApp, client_app: ClientApp, config: RunConfig, place
 
 def check_rounds(config: RunConfig, engine: Engine) -> None:
     """Raise a `ConfigError` unless an engine can have rounds as they are configured."""
-    if engine is Engine.RAY and config.buffer_size is not None:
-        raise ConfigError(
-            [
-                f"buffer-size is {config.buffer_size}, and asynchronous rounds are simulated in this process; choose "
-                "engine in-process."
-            ]
-        )
     if engine is Engine.RAY and config.keeps:
         raise ConfigError(
             [
@@ -144,13 +136,12 @@ def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig,
 
 
 def trains_together(config: RunConfig, placement: Placement = HERE) -> bool:
-    """True if clients of our app train as one population: they are many, or rounds are asynchronous."""
-    many = config.clients >= POPULATION or config.buffer_size is not None
-    return many and placement.engine is Engine.IN_PROCESS
+    """True if clients of our app are many, and train as one population."""
+    return config.clients >= POPULATION and placement.engine is Engine.IN_PROCESS
 
 
 def _population(client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> Population | None:
-    """The clients as one population, where they are many, or rounds asynchronous, and their app is ours."""
+    """The clients as one population, where they are many, and their app is ours."""
     together = trains_together(config, placement)
     if not isinstance(client_app, TaskApp) or client_app.config is None or not together:
         if placement.elsewhere:

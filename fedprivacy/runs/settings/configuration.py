@@ -30,7 +30,6 @@ from fedprivacy._support.settings import (
 )
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
-from fedprivacy.participation.asynchronous import ASYNCHRONOUS, AsynchronySettings
 from fedprivacy.participation.selection import ParticipationSettings
 from fedprivacy.runs.settings import task_problems
 from fedprivacy.runs.settings.averaging import StrategySettings
@@ -83,7 +82,7 @@ DEFAULT_SEED = 0
 _OF_PRIVACY = {"noise_multiplier", "question_spend", "spend", "autocast"}
 """Settings that a run without privacy ignores."""
 
-_SWITCHES = {"asynchronous": ASYNCHRONOUS, "user_level": USER_LEVEL}
+_SWITCHES = {"user_level": USER_LEVEL}
 """Settings any of which switches a mode on, by the name of the mode in the groups' rules."""
 
 
@@ -106,7 +105,6 @@ class RunConfig(
     TaskSettings,
     StrategySettings,
     ParticipationSettings,
-    AsynchronySettings,
     UserLevelSettings,
     ExecutionSettings,
 ):

@@ -118,15 +118,9 @@ def _tunes_what_is_personal(fine_tuning_rounds: int, algorithm: str) -> Iterator
         )
 
 
-def _kept_from_round_to_round(
-    algorithm: str, fine_tuning_rounds: int, asynchronous: bool, user_level: bool
-) -> Iterator[str]:
-    unable = {
-        "buffer-size makes rounds asynchronous": asynchronous,
-        "there is user-level noise, which protects what the server averages alone": user_level,
-    }
-    for what, given in unable.items():
-        if given and (keeping := _keeping(algorithm, fine_tuning_rounds)):
-            yield (
-                f"{keeping}, so that clients keep something from round to round, and {what}; leave one of them open."
-            )
+def _kept_from_round_to_round(algorithm: str, fine_tuning_rounds: int, user_level: bool) -> Iterator[str]:
+    if user_level and (keeping := _keeping(algorithm, fine_tuning_rounds)):
+        yield (
+            f"{keeping}, so that clients keep something from round to round, and there is user-level noise, which "
+            "protects what the server averages alone; leave one of them open."
+        )
