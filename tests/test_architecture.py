@@ -30,7 +30,7 @@ FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FLOWER = FLOOR["flower"]
 
 
-PUBLISHED = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.simulation"}
+PUBLISHED = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 """Packages that Flower's documentation names as its interface for apps."""
 
 

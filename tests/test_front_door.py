@@ -106,11 +106,10 @@ def test_every_setting_is_a_keyword_and_explained(function):
 
 def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anything_is_spent(tmp_path):
     with pytest.raises(fp.ConfigError) as error:
-        given = {"batch_size": 3, "sampling_rate": 0.1, "engine": "abacus", "epsilon": -1.0}
+        given = {"batch_size": 3, "sampling_rate": 0.1, "epsilon": -1.0}
         fp.simulate("digits", noise_multiplyer=1.0, colour="red", flavour="sour", local_steps="two", **given)
     problems = "\n".join(error.value.problems)
     for words in (
-        "engine is 'abacus'; choose one of in-process, ray.",
         "noise_multiplyer is not a setting. Did you mean noise_multiplier?",
         "colour is not a setting; the settings are task, clients, rounds, local_steps,",
         "flavour is not a setting.",
@@ -120,7 +119,7 @@ def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anythin
     ):
         assert words in problems
     assert "noise-multiplier" not in problems and "local-steps" not in problems
-    assert len(error.value.problems) == 7 and problems.count("the settings are") == 1
+    assert len(error.value.problems) == 6 and problems.count("the settings are") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -178,25 +177,6 @@ def test_a_task_is_an_object_a_class_or_a_name(tmp_path):
             takes_an_object()
     with pytest.raises(fp.ConfigError, match=r"object of class int, which lacks .*model"):
         simulate(7)
-
-
-@pytest.mark.soak
-def test_an_object_travels_to_ray_and_stays_one_there():
-    class Counted(Coins):
-        """Says how many copies of it a worker has seen, as a metric could not: in a file."""
-
-        def shard(self, source):
-            with Path(self.log).open("a") as file:
-                file.write(f"{source.partition_id}\n")
-            return super().shard(source)
-
-    task = Counted()
-    task.log = str(Path("asked").absolute())
-    run = simulate(task, clients=2, rounds=3, seed=1, engine="ray", node_timeout=600.0)
-    here = simulate(task, clients=2, rounds=3, seed=1)
-    assert [client["steps"] for client in run.clients] == [client["steps"] for client in here.clients] == [3, 3]
-    workers = 2  # at most: each reads each client's records once, however many messages come
-    assert len(Path("asked").read_text().split()) <= 2 * workers + 2
 
 
 # --- a task object and a configured task are one ---

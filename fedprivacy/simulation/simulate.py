@@ -33,7 +33,7 @@ from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import new_run_folder, plan_of
 from fedprivacy.runs.records.run import Run
-from fedprivacy.runs.settings.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
+from fedprivacy.runs.settings.configuration import CONFIG, ConfigError, RunConfig, Value, of_simulation
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
@@ -53,7 +53,6 @@ from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, tim
 def simulate(
     task: GivenTask = None,
     *,
-    engine: Engine | str = Engine.IN_PROCESS,
     workers: int | None = None,
     ray_address: str = "",
     callbacks: Sequence[Callback] = (),
@@ -79,11 +78,9 @@ def simulate(
     Args:
         task: an object of a `Task`, its class, a built-in task's name, or "path/to/file.py:Name"; None: "digits", or
             the task of the run that goes on.
-        engine: where simulated clients run: "in-process", one after another in this process, or "ray", several at once
-            in other processes.
-        workers: processes in which the in-process engine trains populations of 100 clients and more, each with one
-            thread. No result depends on it, and a run that goes on may have another number. None: this process alone,
-            or, on a cluster, one for each of its GPUs or, without, CPUs.
+        workers: processes that train populations of 100 clients and more, each with one thread. No result depends on
+            it, and a run that goes on may have another number. None: this process alone, or, on a cluster, one for each
+            of its GPUs or, without, CPUs.
         ray_address: of a Ray cluster that runs already, and on which these processes are: "host:port", or "auto" for
             the one that runs on this machine.
         callbacks: objects that hear of every round, measure the model or end the run early: see `fedprivacy.Callback`.
@@ -110,10 +107,9 @@ def simulate(
         RuntimeError: another run of this process is being profiled.
         KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
-    engines = ", ".join(Engine)
-    with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
+    with spelt_as_keywords():
         plan = prepared(*by_key(task, settings))
-    placement, console = Placement(Engine(engine), workers, ray_address), console_of(shown=progress)
+    placement, console = Placement(workers, ray_address), console_of(shown=progress)
     return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each, drawn=drawn)
 
 
@@ -150,7 +146,6 @@ def run(
     """
     placement.check()
     config = plan.config
-    simulator.check_rounds(config, placement.engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
     with profiled(Path(config.out), placement, finished) if profile else nullcontext():
@@ -196,11 +191,10 @@ def _run(
 
 @spanned("trying the task")
 def _try_task(plan: TrainingPlan, placement: Placement) -> None:
-    """Open every client's shard in this process, where it stays open; for Ray's workers only the first and the last."""
+    """Open every client's shard in this process, where it stays open; for a cluster's only the first and the last."""
     clients, config = range(plan.config.clients), plan.config
     if placement.ray_address:
         config = replace(config, device="cpu")  # the cluster's GPUs are not this machine's
-    if placement.ray_address or placement.engine is Engine.RAY:
         clients = range(0, len(clients), max(1, len(clients) - 1))
     try:
         try_task(plan.task, config, clients)
@@ -218,17 +212,18 @@ def _machine(plan: TrainingPlan, placement: Placement) -> Machine:
     config = plan.config
     if not config.privacy or placement.ray_address:
         return Machine.here()
-    return machine_for(plan.task, config, stacked=simulator.trains_together(config, placement))
+    return machine_for(plan.task, config, stacked=simulator.trains_together(config))
 
 
 @spanned("finding each client's noise")
 def _find_noise(plan: TrainingPlan, placement: Placement) -> None:
-    """Raise, before there is a folder, that no noise meets the budget of a client that has its own; Ray's come later.
+    """Raise, before there is a folder, that no noise meets the budget of a client that has its own.
 
+    On a cluster shards are opened elsewhere, and it is said later.
     What is found is remembered for when the client enrols.
     """
     config = plan.config
-    if not plan.noise_by_rate or config.resume or placement.ray_address or placement.engine is Engine.RAY:
+    if not plan.noise_by_rate or config.resume or placement.ray_address:
         return
     parts = enumerate(plan.simulated_clients)
     plan.events({client_id: len(opened_shard(plan.task, config, number)) for number, client_id in parts})

@@ -12,7 +12,6 @@ What it may choose from is stated where it is implemented (`OPTIMIZERS`, `CLIPPI
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,7 +58,6 @@ __all__ = [
     "OF_TRAINING",
     "RUNS",
     "ConfigError",
-    "Engine",
     "RunConfig",
     "Value",
     "of_simulation",
@@ -84,16 +82,6 @@ _OF_PRIVACY = {"noise_multiplier", "question_spend", "spend", "autocast"}
 
 _SWITCHES = {"user_level": USER_LEVEL}
 """Settings any of which switches a mode on, by the name of the mode in the groups' rules."""
-
-
-class Engine(enum.StrEnum):
-    """Engine that runs simulated clients.
-    `IN_PROCESS`: one after another in this process; the fastest for small models. `RAY`: in Ray's worker processes,
-    several at once, on GPUs and clusters.
-    """
-
-    IN_PROCESS = "in-process"
-    RAY = "ray"
 
 
 @dataclass(frozen=True, kw_only=True)
