@@ -203,14 +203,15 @@ def test_the_object_s_own_name_and_the_name_that_it_was_loaded_by_agree():
 
 
 def test_a_server_with_the_configuration_alone_does_not_train_another_task_in_silence(tmp_path):
-    from fedprivacy.flower.simulated import engine as simulation
+    from fedprivacy.flower.simulated.engine import drive
 
     coins = Coins()
     config = resolve({"clients": 2, "out": str(tmp_path / "run")}, coins)
     with pytest.raises(TaskError, match=r"task is 'object:Coins', .* give the object again, Coins\(\)"):
-        simulation.simulate(server_app(config=config), private_client(coins, config), config)
-    history = simulation.simulate(server_app(config=config, task=coins), private_client(coins, config), config)
-    assert [client.steps for client in history.last.spent.values()] == [2, 2]
+        drive(server_app(config=config), private_client(coins, config), config)
+    drive(server_app(config=config, task=coins), private_client(coins, config), config)
+    last = fp.open_run(tmp_path / "run").history.last
+    assert [client.steps for client in last.spent.values()] == [2, 2]
 
 
 def test_a_server_app_takes_a_task_and_flower_s_run_config(tmp_path):

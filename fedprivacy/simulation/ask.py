@@ -11,10 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import BudgetSpentError, private_client
 from fedprivacy.flower.server.ask_clients import AskResult, InTurn, ask_clients
-from fedprivacy.flower.simulated import engine as simulator
-from fedprivacy.flower.simulated.shards import check_tables
-from fedprivacy.flower.simulated.trial import try_table
-from fedprivacy.ledger.database import check_folder
+from fedprivacy.flower.simulated.engine import drive
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import Where, conditions
 from fedprivacy.questions.constructors import Questions
@@ -27,7 +24,8 @@ from fedprivacy.runs.plans.question_plan import question_plan
 from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Value, of_simulation
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.server.question_run import record
-from fedprivacy.tasks import Task, TaskError
+from fedprivacy.simulation.preconditions import check_asking
+from fedprivacy.tasks import Task
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
 
@@ -208,13 +206,7 @@ def frequent_among(grid: Grid, plan: QuestionPlan, search: Search, *, anew: bool
 
 def _simulated(plan: QuestionPlan, columns: Collection[str], talk: Callable[[Grid], Outcome]) -> Outcome:
     """Talk to simulated clients, once the first one's table is known to have these columns."""
-    simulator.check_machine(plan.config)
-    check_folder(plan.config.ledger)
-    try:
-        try_table(plan.task, plan.config, columns)
-        check_tables(plan.task, plan.config)
-    except TaskError as error:
-        raise ConfigError([str(error)]) from error
+    check_asking(plan, columns)
     own = plan.task if plan.config.task.startswith(OBJECT) else None
     outcomes: list[Outcome] = []
     server = ServerApp()
@@ -223,5 +215,5 @@ def _simulated(plan: QuestionPlan, columns: Collection[str], talk: Callable[[Gri
     def main(grid: Grid, _: Context) -> None:
         outcomes.append(talk(grid))
 
-    simulator.drive(server, private_client(own, plan.config), plan.config)
+    drive(server, private_client(own, plan.config), plan.config)
     return outcomes[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message, RecordDict, UserConfig
@@ -22,9 +21,7 @@ from fedprivacy.flower.simulated.populations import Population, train_privately
 from fedprivacy.flower.simulated.workers import Workers
 from fedprivacy.flower.unpublished import begin_task, empty_run, failed_reply, number
 from fedprivacy.runs.placement import HERE, Placement
-from fedprivacy.runs.records.folder import check_usable, read_history
-from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
+from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks.identity import simulated_client_id
 
@@ -40,48 +37,24 @@ _SERVER_NODE_ID = 1
 _FIRST_CLIENT_NODE_ID = 1000
 
 
-def simulate(
-    server_app: ServerApp,
-    client_app: ClientApp,
-    config: RunConfig,
-    placement: Placement = HERE,
-) -> RunHistory:
-    """Run a simulation to its end and read back what it recorded.
+def drive(server_app: ServerApp, client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> None:
+    """Let a ServerApp talk to simulated clients until it has done what it does.
 
     Args:
         server_app: made with `config`, for example `fedprivacy.server.app.server_app(config=config)`.
         client_app: made with `config`, for example `fedprivacy.flower.private_client(config=config)`.
-        config: the run's configuration; `out` must be set.
+        config: the run's configuration.
         placement: where clients run, and in how many processes.
 
     Raises:
-        ConfigError: `out` is empty, the configured device is not there, or there cannot be such workers.
+        ConfigError: there cannot be such workers.
         WorkerError: one of these died, and so did the one that took its clients.
-        RunFolderError: `out` holds a run already, or cannot be written.
     """
-    if not config.out:
-        raise ConfigError(["out is empty; name the folder that receives the results."])
-    placement.check()
-    check_machine(config, placement)
-    drive(server_app, client_app, config, placement)
-    return read_history(Path(config.out))
-
-
-def drive(server_app: ServerApp, client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> None:
-    """Let a ServerApp talk to simulated clients until it has done what it does."""
     with quiet_flower():
         population = _population(client_app, config, placement)
         with population if isinstance(population, Crew) else nullcontext():
             grid = InProcessGrid(client_app, config.clients, run_config={}, population=population)
             server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))
-
-
-def check_machine(config: RunConfig, placement: Placement = HERE) -> None:
-    """Raise what this machine would stop a run with: a device that it lacks, a folder that cannot be written."""
-    if not placement.ray_address:  # a cluster's machines have devices of their own
-        choose_device(config.device)
-    if not config.resume:
-        check_usable(Path(config.out))
 
 
 @contextmanager
