@@ -111,7 +111,7 @@ def main() -> None:
             given |= {"batch-size": options.batch_size, "noise-multiplier": 2.0}
         config = resolve(given)
         start = time.perf_counter()
-        engine.simulate(server_app(config=config), private_client(config=config), config)
+        engine.drive(server_app(config=config), private_client(config=config), config)
         total = time.perf_counter() - start
     found = {"total_s": total, "accounting_share": sum(watch.seconds.values()) / total} | {
         f"{name}_s": seconds for name, seconds in watch.seconds.items()

@@ -1,9 +1,8 @@
-"""What a straggler costs, in time or in privacy: rounds that wait for everybody, ask more, or wait for nobody.
+"""What a straggler costs, in time or in privacy: rounds that wait for everybody, or that ask more.
 
 Fifty hospitals, of which some compute ten times as slowly as others, and one in twenty goes away. Over-selection
-(Bonawitz et al. 2019) asks fifteen and averages the first ten answers. Asynchronous rounds (FedBuff, Nguyen et al.
-2022) keep fifteen training and step with every ten answers, old ones too: what is late is used. The clock is simulated,
-the privacy is not: whoever was asked has spent a round, also when nobody waited for the update.
+(Bonawitz et al. 2019) asks fifteen and averages the first ten answers. The clock is simulated, the privacy is not:
+whoever was asked has spent a round, also when nobody waited for the update.
 
     python simulations/stragglers.py          # a minute; writes stragglers.png
 """
@@ -18,7 +17,6 @@ SLOW = {"speeds": "lognormal:1:60", "drop_out": 0.05}  # a minute for a local st
 RUNS = {
     "waits for all 10": {"cohort_size": 10},
     "asks 15, averages the first 10": {"cohort_size": 10, "over_selection": 1.5},
-    "15 always train, averages every 10": {"concurrency": 15, "buffer_size": 10},
 }
 
 

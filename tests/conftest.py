@@ -23,9 +23,6 @@ GROUPS = dict.fromkeys(
         "tests/deploy/test_wheel.py",
         "tests/deploy/test_flwr_run.py",
         "tests/flower/test_cluster.py",
-        "tests/flower/test_ray.py",
-        "tests/commands/test_stopped.py",
-        "tests/test_front_door.py",
     ),
     PROCESSES,
 )

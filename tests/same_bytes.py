@@ -24,10 +24,10 @@ RUNS = {
     "scaffold": f"{FEW} --noise-multiplier 2 --epsilon 20 --algorithm scaffold --strategy fedavgm",
     "evaluated, spent early": f"{FEW} --noise-multiplier 3 --epsilon 1 --local-evaluation 2",
     "late": f"{CANCER} --clients 8 --epsilon 3 --cohort-size 3 --over-selection 1.5 --drop-out 0.2 {UNPREDICTABLE}",
-    "ray": f"{FEW} --epsilon 2 --strategy fedprox --proximal-mu 0.5 --engine ray --node-timeout 500",
+    "fedprox": f"{FEW} --epsilon 2 --strategy fedprox --proximal-mu 0.5 --clipping per-layer",
     "cohort": f"{MANY} --epsilon 4 --strategy fedadam --fraction-train 0.5",
     "workers": f"{MANY} --epsilon 4 --algorithm mr-mtl --workers 2",
-    "buffered": f"{MANY} --epsilon 4 --buffer-size 10 --concurrency 20 {UNPREDICTABLE}",
+    "scaffold cohort": f"{MANY} --epsilon 4 --algorithm scaffold --fine-tuning-rounds 1 --weighting inverse-variance",
     "user level": f"{CANCER} --clients 20 --epsilon 5 --user-level-noise-multiplier 1 --fraction-train 0.5 "
     "--ema-decay 0.5",
     "baseline": f"{FEW} --no-privacy",

@@ -30,7 +30,7 @@ FLOOR = {room: number for number, floor in enumerate(FLOORS) for room in floor}
 FLOWER = FLOOR["flower"]
 
 
-PUBLISHED = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.simulation"}
+PUBLISHED = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
 """Packages that Flower's documentation names as its interface for apps."""
 
 
@@ -71,7 +71,7 @@ def test_what_only_the_owner_may_see_is_computed_in_no_deployed_client():
     users = {module_name(path) for path in HOUSE if imports(path) & private}
     assert users == {
         *("fedprivacy.commands.doctor", "fedprivacy.deploy.client_inspection", "fedprivacy.flower.simulated.shards"),
-        *("fedprivacy.simulation.ask", "fedprivacy.simulation.simulate", "fedprivacy.single.private_gradients"),
+        *("fedprivacy.simulation.preconditions", "fedprivacy.single.private_gradients"),
     }
 
 

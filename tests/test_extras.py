@@ -172,8 +172,8 @@ def test_the_doctor_looks_for_extras_without_importing_them(tmp_path):
 
 
 NEEDING = {
-    "simulate --engine ray": "engine is ray, and ray is not installed; pip install 'fedprivacy[simulation]'.",
-    "simulate --clients 100 --workers 2": "workers is 2, and ray is not installed",
+    "simulate --clients 100 --workers 2": "workers is 2, and ray is not installed; pip install "
+    "'fedprivacy[simulation]'.",
     "simulate": "sklearn is not installed; pip install 'fedprivacy[simulation]'.",
     "compare one two": "altair is not installed; pip install 'fedprivacy[figures]'.",
     "sweep --epsilon 1,2 --out swept": "altair is not installed",

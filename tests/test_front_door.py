@@ -106,11 +106,10 @@ def test_every_setting_is_a_keyword_and_explained(function):
 
 def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anything_is_spent(tmp_path):
     with pytest.raises(fp.ConfigError) as error:
-        given = {"batch_size": 3, "sampling_rate": 0.1, "engine": "abacus", "epsilon": -1.0}
+        given = {"batch_size": 3, "sampling_rate": 0.1, "epsilon": -1.0}
         fp.simulate("digits", noise_multiplyer=1.0, colour="red", flavour="sour", local_steps="two", **given)
     problems = "\n".join(error.value.problems)
     for words in (
-        "engine is 'abacus'; choose one of in-process, ray.",
         "noise_multiplyer is not a setting. Did you mean noise_multiplier?",
         "colour is not a setting; the settings are task, clients, rounds, local_steps,",
         "flavour is not a setting.",
@@ -120,7 +119,7 @@ def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anythin
     ):
         assert words in problems
     assert "noise-multiplier" not in problems and "local-steps" not in problems
-    assert len(error.value.problems) == 7 and problems.count("the settings are") == 1
+    assert len(error.value.problems) == 6 and problems.count("the settings are") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,25 +179,6 @@ def test_a_task_is_an_object_a_class_or_a_name(tmp_path):
         simulate(7)
 
 
-@pytest.mark.soak
-def test_an_object_travels_to_ray_and_stays_one_there():
-    class Counted(Coins):
-        """Says how many copies of it a worker has seen, as a metric could not: in a file."""
-
-        def shard(self, source):
-            with Path(self.log).open("a") as file:
-                file.write(f"{source.partition_id}\n")
-            return super().shard(source)
-
-    task = Counted()
-    task.log = str(Path("asked").absolute())
-    run = simulate(task, clients=2, rounds=3, seed=1, engine="ray", node_timeout=600.0)
-    here = simulate(task, clients=2, rounds=3, seed=1)
-    assert [client["steps"] for client in run.clients] == [client["steps"] for client in here.clients] == [3, 3]
-    workers = 2  # at most: each reads each client's records once, however many messages come
-    assert len(Path("asked").read_text().split()) <= 2 * workers + 2
-
-
 # --- a task object and a configured task are one ---
 
 
@@ -223,14 +203,15 @@ def test_the_object_s_own_name_and_the_name_that_it_was_loaded_by_agree():
 
 
 def test_a_server_with_the_configuration_alone_does_not_train_another_task_in_silence(tmp_path):
-    from fedprivacy.flower.simulated import engine as simulation
+    from fedprivacy.flower.simulated.engine import drive
 
     coins = Coins()
     config = resolve({"clients": 2, "out": str(tmp_path / "run")}, coins)
     with pytest.raises(TaskError, match=r"task is 'object:Coins', .* give the object again, Coins\(\)"):
-        simulation.simulate(server_app(config=config), private_client(coins, config), config)
-    history = simulation.simulate(server_app(config=config, task=coins), private_client(coins, config), config)
-    assert [client.steps for client in history.last.spent.values()] == [2, 2]
+        drive(server_app(config=config), private_client(coins, config), config)
+    drive(server_app(config=config, task=coins), private_client(coins, config), config)
+    last = fp.open_run(tmp_path / "run").history.last
+    assert [client.steps for client in last.spent.values()] == [2, 2]
 
 
 def test_a_server_app_takes_a_task_and_flower_s_run_config(tmp_path):

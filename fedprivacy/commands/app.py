@@ -51,7 +51,6 @@ from fedprivacy.runs.settings.configuration import (
     OF_TRAINING,
     RUNS,
     ConfigError,
-    Engine,
     RunConfig,
     words_of,
 )
@@ -85,7 +84,6 @@ def main(
 
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _PROFILE = Annotated[bool, typer.Option("--profile", help="Record where the time goes: a table, and a Chrome trace.")]
-_ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 _WORKERS = Annotated[
     int | None,
     typer.Option(
@@ -156,7 +154,6 @@ def simulate(
     settings: dict[str, Any],
     *,
     file: _FILE = None,
-    engine: _ENGINE = Engine.IN_PROCESS,
     workers: _WORKERS = None,
     ray_address: _RAY_ADDRESS = "",
     dashboard: _BESIDE = False,
@@ -176,7 +173,7 @@ def simulate(
     from fedprivacy.simulation.profile import show_profile
     from fedprivacy.simulation.simulate import prepared, run
 
-    plan, placement = prepared(settings), Placement(engine, workers, ray_address)
+    plan, placement = prepared(settings), Placement(workers, ray_address)
     config, console = plan.config, console_of(shown=not (as_json or quiet))
     with _dashboard_if(dashboard, config, console):
         history = run(plan, placement, console, profile=profile).history
@@ -273,7 +270,6 @@ def plan(
     settings: dict[str, Any],
     *,
     file: _FILE = None,
-    engine: _ENGINE = Engine.IN_PROCESS,
     workers: _WORKERS = None,
     ray_address: _RAY_ADDRESS = "",
     quiet: Quiet = False,
@@ -368,7 +364,6 @@ def ask(
         bool, typer.Option("--plan", help="Show what it would cost and be worth. Asks nobody.")
     ] = False,
     by_client: Annotated[bool, typer.Option("--by-client", help="Show each client's own answer, too.")] = False,
-    engine: _ENGINE = Engine.IN_PROCESS,
     verbose: Verbose = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -390,7 +385,6 @@ def ask(
         anew=anew,
         only_plan=only_plan,
         by_client=by_client,
-        engine=engine,
         verbose=verbose,
         quiet=quiet,
         as_json=as_json,

@@ -22,7 +22,7 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
-from fedprivacy.runs.settings.configuration import LEDGER, Engine
+from fedprivacy.runs.settings.configuration import LEDGER
 from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
@@ -35,7 +35,6 @@ def ask(
     anew: bool,
     only_plan: bool,
     by_client: bool,
-    engine: Engine,
     verbose: bool,
     quiet: bool,
     as_json: bool,
@@ -48,7 +47,7 @@ def ask(
         return
     if anew and not (as_json or quiet):
         OUT.print(f"{_price(plan)} Without --anew, earlier answers are free.", highlight=False, soft_wrap=True)
-    done = asked_of_simulation(plan, asked, anew=anew, engine=engine)
+    done = asked_of_simulation(plan, asked, anew=anew)
     if as_json:
         print_json(as_data(done))
     else:

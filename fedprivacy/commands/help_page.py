@@ -27,7 +27,7 @@ OUTPUT = "What to print?"
 
 _OTHERS = "What else?"
 
-_RARE = (FIELDS.keys() - BASIC) | {"engine", "workers", "ray-address", "traceback"}
+_RARE = (FIELDS.keys() - BASIC) | {"workers", "ray-address", "traceback"}
 """Keys of options that only `HELP_ALL` shows, if a command has more than a few of them."""
 
 _FEW = 3

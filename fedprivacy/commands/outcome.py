@@ -79,7 +79,6 @@ def outcome_text(
     store = () if out.parent == Path(RUNS) else ("--store", config.out)
     return (
         f"\n{result_text(history, config)}\n"
-        f"{_still_training(history)}"
         f"{_user_level(history)}"
         f"{_on_own_records(history)}"
         f"{_standardised(config)}"
@@ -100,14 +99,6 @@ def _machine(folder: Path) -> str:
 def _simulated_time(history: RunHistory) -> str:
     """The time on the run's own clock, if it has one."""
     return "" if history.last.clock is None else f" and {time_text(history.last.clock)} of simulated time"
-
-
-def _still_training(history: RunHistory) -> str:
-    """The clients that had not answered when an asynchronous run ended, and are charged all the same."""
-    if (buffered := history.last.buffered) is None or not buffered.training:
-        return ""
-    still = f"{count_text(buffered.training, 'client')} {'was' if buffered.training == 1 else 'were'} still training"
-    return f"{still} when the run ended: charged, and in no model.\n"
 
 
 def _user_level(history: RunHistory) -> str:

@@ -44,8 +44,7 @@ class SweepOptions:
 def sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: bool) -> None:
     """Run a sweep and show its results; see the command's help."""
     from fedprivacy.runs.records.grid import SweepGrid, SweepResults
-    from fedprivacy.simulation.many_runs import LOG
-    from fedprivacy.simulation.sweeps import run_grid
+    from fedprivacy.simulation.sweeps import LOG, run_grid
 
     out = given.out
     grid = SweepGrid.of(texts, given.seeds, out, baseline=given.baseline, baseline_rates=given.baseline_rates)

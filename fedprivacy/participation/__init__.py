@@ -5,7 +5,6 @@ knows the sampled clients, so sampling clients amplifies nothing in its view; an
 whether or not its update is averaged.
 """
 
-from fedprivacy.participation.asynchronous import Buffer, Course, Dispatch, discount
 from fedprivacy.participation.availability import ALWAYS, Availability, availability_of
 from fedprivacy.participation.draws import Draws
 from fedprivacy.participation.participation import DROPPED_OUT, TOO_LATE, Closed, Participation, Turnout
@@ -18,16 +17,12 @@ __all__ = [
     "DROPPED_OUT",
     "TOO_LATE",
     "Availability",
-    "Buffer",
     "Closed",
     "Cohort",
-    "Course",
-    "Dispatch",
     "Draws",
     "Participation",
     "Speeds",
     "Turnout",
     "availability_of",
-    "discount",
     "speeds_of",
 ]

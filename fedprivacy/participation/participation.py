@@ -129,18 +129,6 @@ class Participation:
             and self._arrival(client_id, count, began) <= self.availability.next(client_id, began)[1]
         }
 
-    def there(self, client_id: str, at: float) -> bool:
-        """Return whether a client could be asked at a moment."""
-        return self.availability == ALWAYS or self.availability.next(client_id, at)[0] <= at
-
-    def ends(self, client_id: str, round: int, steps: int, began: float) -> tuple[float, bool]:
-        """Return the time at which a client is done, and whether it answers then; otherwise it is then known to have
-        left.
-        """
-        if client_id in self.begins(round, {client_id: steps}, began):
-            return self._arrival(client_id, steps, began), True
-        return self._left(client_id, round, began), False
-
     def closes(self, round: int, steps: Mapping[str, int], began: float, usable: Collection[str]) -> Closed:
         """Return the clients whose answers are missing or late, and the time at which the server goes on.
 

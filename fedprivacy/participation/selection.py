@@ -41,7 +41,7 @@ class ParticipationSettings(SettingsGroup, question="Who takes part?", basic=("f
     )
     speeds: str = setting(
         f"Simulated: seconds that a local step takes each client: {speeds.FORMS}. Left open: one, where the run has a "
-        "clock (over-selection, deadline, availability or buffer-size).",
+        "clock (over-selection, deadline or availability).",
         "",
         check=speeds.check_form,
     )

@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection
 
 from fedprivacy._support.settings import key_of
-from fedprivacy.participation import ALWAYS, COHORTS, Buffer, Draws, Participation, availability_of, speeds_of
+from fedprivacy.participation import ALWAYS, COHORTS, Draws, Participation, availability_of, speeds_of
 from fedprivacy.participation.speeds import INSTANT, Equal
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig
 
-CLOCKED = ("over_selection", "deadline", "speeds", "availability", "concurrency", "buffer_size")
+CLOCKED = ("over_selection", "deadline", "speeds", "availability")
 """Settings that say how time passes. With one of them a simulation has a clock."""
 
 SIMULATED = ("drop_out", *CLOCKED)
@@ -36,13 +36,6 @@ def participation_of(config: RunConfig, run_id: str) -> Participation:
         speeds=speeds_of(config.speeds, draws) if config.speeds else Equal() if clocked else INSTANT,
         availability=availability_of(config.availability, draws) if config.availability else ALWAYS,
     )
-
-
-def buffer_of(config: RunConfig, participation: Participation) -> Buffer | None:
-    """Return the buffer of a run with asynchronous rounds; None: its rounds are synchronous."""
-    if config.concurrency is None or config.buffer_size is None:
-        return None
-    return Buffer(participation, config.concurrency, config.buffer_size)
 
 
 def check_participation(

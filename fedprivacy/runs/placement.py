@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from fedprivacy._support.extras import MissingExtraError, lacks
-from fedprivacy.runs.settings.configuration import ConfigError, Engine
+from fedprivacy.runs.settings.configuration import ConfigError
 
 NEAREST = "auto"
 """The address of the cluster that runs on this machine, or that the environment variable RAY_ADDRESS names."""
@@ -20,14 +20,12 @@ class Placement:
     """Processes that run the clients of a simulation.
 
     Attributes:
-        engine: carrier of the messages to the clients.
         workers: processes that train the clients of a large population; None: left open, which is this process alone,
             or as many as a cluster has room for.
         ray_address: of a Ray cluster that runs already, whose machines these processes are then on: "host:port", or
             "auto"; empty: there is none.
     """
 
-    engine: Engine = Engine.IN_PROCESS
     workers: int | None = None
     ray_address: str = ""
 
@@ -53,14 +51,12 @@ class Placement:
     @property
     def options(self) -> list[str]:
         """Options of the command line that place another run alike; they leave the number of processes open."""
-        ray = ["--engine", self.engine.value] if self.engine is not Engine.IN_PROCESS else []
-        return [*ray, "--ray-address", self.ray_address] if self.ray_address else ray
+        return ["--ray-address", self.ray_address] if self.ray_address else []
 
     @property
     def keywords(self) -> str:
         """The same, as further keywords of a call."""
-        ray = f", engine='{self.engine}'" if self.engine is not Engine.IN_PROCESS else ""
-        return f"{ray}, ray_address={self.ray_address!r}" if self.ray_address else ray
+        return f", ray_address={self.ray_address!r}" if self.ray_address else ""
 
     @property
     def typed(self) -> str:
@@ -73,19 +69,12 @@ class Placement:
         if not isinstance(self.workers, int) or self.workers < 1:  # a keyword may be anything
             most = "as the cluster has GPUs or CPUs" if self.ray_address else "as cores"
             return [f"workers is {self.workers}; choose 1, for this process alone, or up to as many {most}."]
-        if self.workers > 1 and self.engine is Engine.RAY:
-            return [f"workers is {self.workers}, and Ray has workers of its own; choose engine in-process, or 1."]
         return []
 
     def _about_address(self) -> list[str]:
         given = f"ray-address is '{self.ray_address}'"
         if self.ray_address in ("", None):
             return []
-        if self.engine is Engine.RAY:
-            return [
-                f"{given}, and engine ray is Flower's, which sends each client a message; leave engine open, so that "
-                "the cluster trains whole cohorts, or leave ray-address open."
-            ]
         text = str(self.ray_address)
         if text.startswith("ray://"):
             return [
@@ -97,10 +86,7 @@ class Placement:
         return []
 
     def _about_ray(self) -> list[str]:
-        if not (self.engine is Engine.RAY or self.elsewhere) or not lacks("ray"):
-            return []
-        given = self.words if self.elsewhere else f"engine is {self.engine}"
-        return [f"{given}, and {MissingExtraError('ray')}"]
+        return [f"{self.words}, and {MissingExtraError('ray')}"] if self.elsewhere and lacks("ray") else []
 
 
 HERE = Placement()

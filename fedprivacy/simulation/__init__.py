@@ -1,1 +1,1 @@
-"""Simulations on this machine: one run, many runs, questions, a profile."""
+"""Simulations on this machine: their preconditions, one run, many runs, questions, a profile."""

@@ -11,10 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import BudgetSpentError, private_client
 from fedprivacy.flower.server.ask_clients import AskResult, InTurn, ask_clients
-from fedprivacy.flower.simulated import engine as simulator
-from fedprivacy.flower.simulated.shards import check_tables
-from fedprivacy.flower.simulated.trial import try_table
-from fedprivacy.ledger.database import check_folder
+from fedprivacy.flower.simulated.engine import drive
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import Where, conditions
 from fedprivacy.questions.constructors import Questions
@@ -22,13 +19,13 @@ from fedprivacy.questions.frequent import Frequent, Search, frequent
 from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.plans.question_plan import question_plan
-from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Engine, Value, of_simulation
+from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Value, of_simulation
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.server.question_run import record
-from fedprivacy.tasks import Task, TaskError
+from fedprivacy.simulation.preconditions import check_asking
+from fedprivacy.tasks import Task
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
 
@@ -54,7 +51,6 @@ class Ask(Questions):
         *questions: Questioned,
         shares: Sequence[float] = (),
         anew: bool = False,
-        engine: Engine | str = Engine.IN_PROCESS,
         **settings: Given,
     ) -> AskResult:
         """Ask every client of a simulation, each within its privacy budget, or read what it answered before.
@@ -76,7 +72,6 @@ class Ask(Questions):
             questions: at least one, as objects or as `fedprivacy ask` takes them.
             shares: of the privacy loss, one for each question; none: equal ones.
             anew: whether clients that have answered these questions before are asked, and charged, again.
-            engine: "in-process" or "ray".
             settings: of the run: `clients`, `epsilon` and `delta` (the budget over all runs), `client_terms` (those of
                 some clients' own), `spend` (how much of it the questions take; left open: 0.1) or `noise_multiplier`,
                 `filter`, `seed`, `ledger` (left open: one in runs/TASK-questions), `out`, `signing_key`.
@@ -89,7 +84,7 @@ class Ask(Questions):
         with spelt_as_keywords():
             asked = questionnaire(questions, shares)
             given, own = by_key(task, settings)
-            return asked_of_simulation(prepared(given, own), asked, anew=anew, engine=Engine(engine))
+            return asked_of_simulation(prepared(given, own), asked, anew=anew)
 
     def frequent(
         self,
@@ -101,7 +96,6 @@ class Ask(Questions):
         most: int = 20,
         where: Where = None,
         anew: bool = False,
-        engine: Engine | str = Engine.IN_PROCESS,
         **settings: Given,
     ) -> Frequent[AskResult]:
         """The most frequent texts of a column, such as diagnoses or medicines, that nobody has to list.
@@ -129,7 +123,6 @@ class Ask(Questions):
             most: how many texts are told.
             where: conditions that a record must meet, as of every question.
             anew: whether clients that have answered these questions before are asked, and charged, again.
-            engine: "in-process" or "ray".
             settings: of the run, as above; with `noise_multiplier` instead of `spend`, that of every question.
 
         Returns:
@@ -147,7 +140,7 @@ class Ask(Questions):
             except QuestionError as error:
                 raise ConfigError([str(error)]) from error
             given, own = by_key(task, settings)
-            return frequent_in_simulation(prepared(given, own), search, anew=anew, engine=Engine(engine))
+            return frequent_in_simulation(prepared(given, own), search, anew=anew)
 
 
 ask = Ask()
@@ -190,21 +183,17 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Que
     return question_plan(settings, task)
 
 
-def asked_of_simulation(
-    plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
-) -> AskResult:
+def asked_of_simulation(plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False) -> AskResult:
     """Ask simulated clients. Raises what `Ask` does."""
-    done = _simulated(plan, asked.columns, lambda grid: ask_clients(grid, plan, asked, anew=anew), engine)
+    done = _simulated(plan, asked.columns, lambda grid: ask_clients(grid, plan, asked, anew=anew))
     record(done, plan)
     return done
 
 
-def frequent_in_simulation(
-    plan: QuestionPlan, search: Search, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
-) -> Frequent[AskResult]:
+def frequent_in_simulation(plan: QuestionPlan, search: Search, *, anew: bool = False) -> Frequent[AskResult]:
     """Look for frequent texts among simulated clients. Raises what `Ask.frequent` does."""
     columns = search.question().columns
-    found = _simulated(plan, columns, lambda grid: frequent_among(grid, plan, search, anew=anew), engine)
+    found = _simulated(plan, columns, lambda grid: frequent_among(grid, plan, search, anew=anew))
     for depth, done in zip(found.depths, found.answers, strict=False):
         record(done, plan, [*depth.texts.values(), *depth.beginnings.values()])
     return found
@@ -215,17 +204,9 @@ def frequent_among(grid: Grid, plan: QuestionPlan, search: Search, *, anew: bool
     return frequent(search, InTurn(grid, plan, search.length, anew=anew).ask, stops=(BudgetSpentError,))
 
 
-def _simulated(
-    plan: QuestionPlan, columns: Collection[str], talk: Callable[[Grid], Outcome], engine: Engine
-) -> Outcome:
+def _simulated(plan: QuestionPlan, columns: Collection[str], talk: Callable[[Grid], Outcome]) -> Outcome:
     """Talk to simulated clients, once the first one's table is known to have these columns."""
-    simulator.check_machine(plan.config)
-    check_folder(plan.config.ledger)
-    try:
-        try_table(plan.task, plan.config, columns)
-        check_tables(plan.task, plan.config)
-    except TaskError as error:
-        raise ConfigError([str(error)]) from error
+    check_asking(plan, columns)
     own = plan.task if plan.config.task.startswith(OBJECT) else None
     outcomes: list[Outcome] = []
     server = ServerApp()
@@ -234,5 +215,5 @@ def _simulated(
     def main(grid: Grid, _: Context) -> None:
         outcomes.append(talk(grid))
 
-    simulator.drive(server, private_client(own, plan.config), plan.config, Placement(engine))
+    drive(server, private_client(own, plan.config), plan.config)
     return outcomes[0]

@@ -17,17 +17,11 @@ from fedprivacy._support.table import compact_table
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import RunFolderError, read_history, writing
 from fedprivacy.runs.records.profile import BETWEEN, FIRST, TRACE, Pace, Profile
-from fedprivacy.runs.settings.configuration import Engine
 from fedprivacy.values.wording import count_text
 
 log = logging.getLogger("fedprivacy.server")
 
 TABLE = "profile.txt"
-
-ON_RAY = (
-    "Clients ran in Ray's workers: what they did is not in it. The server waited for them in 'asking clients', and for "
-    "Ray's start in 'enrolment'. Profile with --engine in-process to see inside."
-)
 
 IN_WORKERS = (
     "What trained in worker processes is not in it: the server waited for them in 'asking clients'. Profile with "
@@ -52,7 +46,7 @@ def profiled(folder: Path, placement: Placement, finished: int) -> Iterator[None
     Raises:
         RuntimeError: another run of this process is being profiled.
     """
-    recording, notes = None, [ON_RAY] * (placement.engine is Engine.RAY) + [IN_WORKERS] * placement.elsewhere
+    recording, notes = None, [IN_WORKERS] * placement.elsewhere
     try:
         with recorded("run") as recording:
             yield

@@ -14,36 +14,26 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedprivacy._support.console import bar_on, console_of
-from fedprivacy._support.settings import without_folder
-from fedprivacy._support.signing import server_key
-from fedprivacy._support.spans import span, spanned
+from fedprivacy._support.spans import span
 from fedprivacy.flower import private_client
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
-from fedprivacy.flower.simulated import engine as simulator
-from fedprivacy.flower.simulated.shards import check_shards
-from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_task
-from fedprivacy.ledger import Ledger
-from fedprivacy.ledger.database import check_folder
+from fedprivacy.flower.simulated.engine import drive
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.participation import participation_of
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.records.folder import new_run_folder, plan_of
+from fedprivacy.runs.records.folder import new_run_folder, plan_of, read_history
 from fedprivacy.runs.records.run import Run
-from fedprivacy.runs.settings.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
+from fedprivacy.runs.settings.configuration import CONFIG, Value, of_simulation
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.simulation.preconditions import check_run
 from fedprivacy.simulation.profile import profiled
-from fedprivacy.tasks import Task, TaskError
-from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import OBJECT
-from fedprivacy.trackers import build_trackers
-from fedprivacy.training.machine import Machine
 from fedprivacy.values.metrics import shown_metric
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, time_text
@@ -53,7 +43,6 @@ from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, tim
 def simulate(
     task: GivenTask = None,
     *,
-    engine: Engine | str = Engine.IN_PROCESS,
     workers: int | None = None,
     ray_address: str = "",
     callbacks: Sequence[Callback] = (),
@@ -79,11 +68,9 @@ def simulate(
     Args:
         task: an object of a `Task`, its class, a built-in task's name, or "path/to/file.py:Name"; None: "digits", or
             the task of the run that goes on.
-        engine: where simulated clients run: "in-process", one after another in this process, or "ray", several at once
-            in other processes.
-        workers: processes in which the in-process engine trains populations of 100 clients and more, each with one
-            thread. No result depends on it, and a run that goes on may have another number. None: this process alone,
-            or, on a cluster, one for each of its GPUs or, without, CPUs.
+        workers: processes that train populations of 100 clients and more, each with one thread. No result depends on
+            it, and a run that goes on may have another number. None: this process alone, or, on a cluster, one for each
+            of its GPUs or, without, CPUs.
         ray_address: of a Ray cluster that runs already, and on which these processes are: "host:port", or "auto" for
             the one that runs on this machine.
         callbacks: objects that hear of every round, measure the model or end the run early: see `fedprivacy.Callback`.
@@ -110,10 +97,9 @@ def simulate(
         RuntimeError: another run of this process is being profiled.
         KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
-    engines = ", ".join(Engine)
-    with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
+    with spelt_as_keywords():
         plan = prepared(*by_key(task, settings))
-    placement, console = Placement(Engine(engine), workers, ray_address), console_of(shown=progress)
+    placement, console = Placement(workers, ray_address), console_of(shown=progress)
     return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each, drawn=drawn)
 
 
@@ -150,7 +136,6 @@ def run(
     """
     placement.check()
     config = plan.config
-    simulator.check_rounds(config, placement.engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
     with profiled(Path(config.out), placement, finished) if profile else nullcontext():
@@ -168,10 +153,7 @@ def _run(
 ) -> Run:
     config = plan.config
     with span("set-up"):
-        _check(config, placement)
-        _try_task(plan, placement)
-        _find_noise(plan, placement)
-        machine = _machine(plan, placement)
+        machine = check_run(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
     for words in plan.warnings(watched=bool(callbacks)):
@@ -182,7 +164,8 @@ def _run(
         server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks, drawn=drawn)
         client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:
-            history = simulator.simulate(server, client, config, placement)
+            drive(server, client, config, placement)
+            history = read_history(Path(config.out))
         except KeyboardInterrupt as stopped:
             if (Path(config.out) / CONFIG).exists():
                 stopped.add_note(how_to_go_on(config, placement))
@@ -192,71 +175,6 @@ def _run(
                 with suppress(OSError):  # a full disk has ended the run with an error of its own, or leaves it whole
                     machine.keep(Path(config.out))
     return Run(Path(config.out), history, plan.task)
-
-
-@spanned("trying the task")
-def _try_task(plan: TrainingPlan, placement: Placement) -> None:
-    """Open every client's shard in this process, where it stays open; for Ray's workers only the first and the last."""
-    clients, config = range(plan.config.clients), plan.config
-    if placement.ray_address:
-        config = replace(config, device="cpu")  # the cluster's GPUs are not this machine's
-    if placement.ray_address or placement.engine is Engine.RAY:
-        clients = range(0, len(clients), max(1, len(clients) - 1))
-    try:
-        try_task(plan.task, config, clients)
-        check_shards(plan.task, config, clients, computed=config.privacy and not placement.ray_address)
-    except TaskError as error:
-        problem = ConfigError([str(error)])
-        for note in getattr(error, "__notes__", []):
-            problem.add_note(note)
-        raise problem from error
-
-
-@spanned("choosing how gradients are computed")
-def _machine(plan: TrainingPlan, placement: Placement) -> Machine:
-    """This machine, and how it computes the run's gradients, where they are private and computed here."""
-    config = plan.config
-    if not config.privacy or placement.ray_address:
-        return Machine.here()
-    return machine_for(plan.task, config, stacked=simulator.trains_together(config, placement))
-
-
-@spanned("finding each client's noise")
-def _find_noise(plan: TrainingPlan, placement: Placement) -> None:
-    """Raise, before there is a folder, that no noise meets the budget of a client that has its own; Ray's come later.
-
-    What is found is remembered for when the client enrols.
-    """
-    config = plan.config
-    if not plan.noise_by_rate or config.resume or placement.ray_address or placement.engine is Engine.RAY:
-        return
-    parts = enumerate(plan.simulated_clients)
-    plan.events({client_id: len(opened_shard(plan.task, config, number)) for number, client_id in parts})
-
-
-@spanned("checking the settings")
-def _check(config: RunConfig, placement: Placement) -> None:
-    """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
-    simulator.check_machine(config, placement)
-    with simulator.quiet_flower():
-        build_strategy(config)
-    build_trackers(config.trackers)
-    _check_participation(config)
-    if config.ledger:
-        check_folder(config.ledger)
-        Ledger(config.ledger).close()
-    if config.signing_key:
-        key = Path(config.signing_key)
-        if problem := without_folder("signing-key", key):
-            raise ConfigError([problem])
-        server_key(key)
-
-
-def _check_participation(config: RunConfig) -> None:
-    """Raise what is wrong with a trace or a deadline, as far as it is known: without a seed, who is fast is not yet."""
-    client_ids = [simulated_client_id(number, config.clients) for number in range(config.clients)]
-    known = config if config.seed is not None else replace(config, deadline=None)
-    participation_of(known, run_id="").check(client_ids, config.local_steps)
 
 
 class RoundProgress:

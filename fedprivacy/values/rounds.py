@@ -16,16 +16,6 @@ from fedprivacy.values.spent import ClientSpent, ClientStanding
 from fedprivacy.values.user_level import UserLevelSpent
 
 
-@dataclass(frozen=True, slots=True)
-class Buffered:
-    """Facts of one step of an asynchronous run: whose training began and continues; see `fedprivacy.participation`."""
-
-    dispatched: tuple[str, ...]  # clients that began to train in the round, and were charged for it, sorted
-    training: int  # how many still train after it, and are charged already
-    mean_staleness: float | None  # steps that the server has made while its updates were trained; None: there are none
-    max_staleness: int | None  # of the stalest
-
-
 @dataclass(frozen=True)
 class RoundResult:
     """All results of a finished round."""
@@ -43,7 +33,6 @@ class RoundResult:
     held_out: Mapping[str, HeldOut] = field(default_factory=dict)
     clock: float | None = None  # simulated seconds since the run began, at the round's end; None: it has no such clock
     seconds: float | None = None  # how many of them the round took, with the wait for somebody to ask
-    buffered: Buffered | None = None  # of an asynchronous round; None: all that were asked in it have ended with it
     # Charges to the client that has spent most, over all runs; empty without privacy.
     most_charged: History = field(default_factory=dict)
     user_level: UserLevelSpent | None = None  # what the models tell of a client as a whole; None: without such noise

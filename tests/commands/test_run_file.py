@@ -93,7 +93,7 @@ WRONG = {
     "rounds = [1, 2]": ("rounds is a list; give each setting one value",),
     "[participation]\ncohort-size = 3": ("participation is a table", "without a [table] above it."),
     "profile = true": ("profile is not a setting", "leave it out here."),
-    "engine = 'ray'\nworkers = 8": ("engine is not a setting", "workers is not a setting"),
+    "ray-address = 'auto'\nworkers = 8": ("ray-address is not a setting", "workers is not a setting"),
     "questions = 'count'": ("this command does not take questions; leave that out.",),
     f"password = '{SECRET}'": ("password is not a setting",),
     '"\\u001b[2J" = 1': ("the key '\\x1b[2J' is not a setting; take it out.",),

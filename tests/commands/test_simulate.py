@@ -198,7 +198,7 @@ def test_a_task_of_one_s_own_gets_noise_that_nobody_can_repeat(tmp_path):
 
 def test_the_plan_says_what_the_run_then_spends(tmp_path):
     options = ("--rounds", "4", "--epsilon", "2", "--ledger", "x.db")
-    planned = json.loads(fedprivacy("plan", "--json", *options, "--engine", "ray", "--out", "x", cwd=tmp_path).stdout)
+    planned = json.loads(fedprivacy("plan", "--json", *options, "--workers", "2", "--out", "x", cwd=tmp_path).stdout)
     assert list(tmp_path.iterdir()) == []
     run = summary(*options, "--out", "run", cwd=tmp_path)
     assert run["clients"][0]["noise_multiplier"] == planned["noise_multiplier"]

@@ -13,7 +13,7 @@ import fedprivacy as fp
 from fedprivacy.runs.records import report
 from fedprivacy.runs.records.folder import read_history
 from tests.commands import stopping
-from tests.commands.running import ENVIRONMENT, fedprivacy, started
+from tests.commands.running import ENVIRONMENT, fedprivacy
 from tests.commands.stopped import at, options, results
 
 GO_ON = "To go on after the last finished round: fedprivacy simulate --resume run"
@@ -73,48 +73,37 @@ with ends_in_order():
 
 
 def test_a_process_that_was_just_forked_ends_without_a_word():
-    """As when Ray is started: until it has become another program, it has this one's handlers."""
+    """As when a worker is started: until it has become another program, it has this one's handlers."""
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
     assert (int(done.stdout), done.stderr) == (signal.SIGINT, "")
 
 
-def ended(place, *options_, number, when, variables=None):
-    """A run in a process group of its own, as in a terminal, which gets a signal when `when` says so."""
+IN_A_TERMINAL = [
+    ("training:2", signal.SIGTERM),  # as a scheduler ends it
+    pytest.param("averaging:2", signal.SIGINT, marks=pytest.mark.soak),
+]
+"""Moment and signal; every moment is tried above, without a process of its own."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("moment", "number"), IN_A_TERMINAL)
+def test_a_run_ends_before_a_standstill_in_a_terminal(moment, number, place, whole):
+    """In a process group of its own, as a shell gives one."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedprivacy", "simulate", *options(place, *options_)],
+        [sys.executable, "-m", "fedprivacy", "simulate", *options(place)],
         cwd=place,
-        env=ENVIRONMENT | {stopping.STILL: "yes"} | (variables or {}),
+        env=ENVIRONMENT | {stopping.STILL: "yes"} | at(moment, place),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
-    while not when():
+    while not (place / "here").exists():
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.02)
     os.killpg(process.pid, number)
     printed, _ = process.communicate(timeout=stopping.STANDSTILL / 2)
     assert (process.returncode, "Traceback" in printed) == (128 + number, False), printed
     assert GO_ON in printed
-    return printed
-
-
-RAY = ("--engine", "ray", "--node-timeout", "600")
-IN_A_TERMINAL = [
-    ((), "training:2", signal.SIGTERM, ()),  # as a scheduler ends it
-    pytest.param(RAY, "training:5", signal.SIGINT, RAY, marks=pytest.mark.soak),
-    pytest.param(RAY, "averaging:2", signal.SIGINT, (), marks=pytest.mark.soak),
-]
-"""Options, moment, signal, and the options with which it goes on: the bytes are the same whichever they are. Ray
-starts, works or waits for the server; in process every moment is tried above, without a process of its own."""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("engine", "moment", "number", "going_on"), IN_A_TERMINAL)
-def test_both_engines_end_before_a_standstill_in_a_terminal(engine, moment, number, going_on, place, whole):
-    when = (place / "here").exists
-    printed = ended(place, *engine, number=number, when=when, variables=at(moment, place))
-    assert GO_ON + " --engine ray" * bool(engine) in printed
-    go_on = started if going_on else fedprivacy  # Ray in a process of its own, which ends it
-    go_on("simulate", "--resume", "run", *going_on, cwd=place)
+    fedprivacy("simulate", "--resume", "run", cwd=place)
     assert results(place / "run") == whole

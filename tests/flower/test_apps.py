@@ -62,7 +62,8 @@ def deployed(**run_config):
 def test_the_deployed_apps_train_as_the_library_s_do_and_run_nothing_again(tmp_path, undrawn):
     given, out = {"task": "cancer", "clients": 3, "rounds": 3, "seed": 1}, tmp_path / "deployed"
     config = resolve(given | {"out": str(tmp_path / "library")})
-    expected = engine.simulate(server_app(config=config), private_client(config=config), config)
+    engine.drive(server_app(config=config), private_client(config=config), config)
+    expected = read_history(tmp_path / "library")
     for place in ("out", "resume"):
         deployed(**given, **{place: str(out)})
         assert read_history(out).rounds == expected.rounds and len(expected.rounds) == 3

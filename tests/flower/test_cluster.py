@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.flower.simulated import actor, cluster, joining
+from fedprivacy.flower.simulated import cluster, joining
 from fedprivacy.flower.simulated.cluster import ClusterWorkers
 from fedprivacy.flower.simulated.crew import WorkerError
 from fedprivacy.flower.simulated.populations import train_privately
@@ -253,7 +253,7 @@ def test_no_more_workers_than_clients_and_gpus_that_a_cluster_lacks():
         entered({"CPU": 8.0}, device="cuda")
 
 
-GREETING = actor.Greeting("gpu-7", actor.versions(), 0)
+GREETING = cluster.Greeting("gpu-7", cluster.versions(), 0)
 
 
 class Pretended:
@@ -385,6 +385,6 @@ def test_a_shard_that_cannot_be_opened_there_is_refused_before_anything_is_spent
 
 
 def test_a_gpu_that_pytorch_does_not_find():
-    worker = actor.Actor(Pretended(1), SimpleNamespace(greet=SimpleNamespace(remote=object)), 0, 1.0, Placement())
+    worker = cluster.Actor(Pretended(1), SimpleNamespace(greet=SimpleNamespace(remote=object)), 0, 1.0, Placement())
     with pytest.raises(ConfigError, match="PyTorch finds no GPU on gpu-7: install a build for its GPUs, or use device"):
         worker.be_greeted()

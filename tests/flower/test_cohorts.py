@@ -140,6 +140,19 @@ def test_another_attempt_draws_other_noise():
     assert max(alike) <= 1  # of six numbers on a lattice, one is equal by chance in 3,000 runs
 
 
+def test_no_two_trainings_share_a_draw_of_noise(monkeypatch):
+    drawn, release = [], cohort.release_by_row
+
+    def noting(mechanisms, totals, keystreams, position):
+        drawn.extend((each.key, each.stream, position) for each in keystreams)
+        return release(mechanisms, totals, keystreams, position)
+
+    monkeypatch.setattr(cohort, "release_by_row", noting)
+    done = run_together(plan_of(BLOBS, clients=9, rounds=20, noise_multiplier=2.0, epsilon=50.0))
+    assert len(drawn) == sum(spent.steps for spent in done.records[-1].spent.values())
+    assert len(set(drawn)) == len(drawn)
+
+
 def test_two_runs_on_one_ledger_share_no_noise():
     plan = plan_of(BLOBS, clients=3, rounds=1, noise_multiplier=2.0, ledger="sqlite:///ledger.db")
     one, other = (model_of(run_together(plan)) for _ in range(2))

@@ -112,19 +112,6 @@ def test_workers_have_the_bits_of_one_process(secret, two, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_updates_that_are_kept_apart_are_those_that_are_added_up_whoever_trains(secret, two, monkeypatch):
-    monkeypatch.setattr(Keystream, "secret", lambda: KEY)
-    given, alone = (orders(8), arrays_of(secret.task), ATTEMPT, 0, 0.0), Population(secret.task, secret.config)
-    apart, mean = two.train(*given, apart=True).apart, alone.train(*given).mean()
-    weights = {order.client_id: order.weight for order in orders(8)}
-    own = alone.train(*given, apart=True).apart
-    assert own.keys() == apart.keys() == weights.keys()
-    assert all(torch.equal(apart[client_id], row) for client_id, row in own.items())
-    total = sum(weights[client_id] * row.double() for client_id, row in own.items())
-    assert (total / sum(weights.values()) - mean).abs().max() < 1e-12
-
-
-@pytest.mark.exhaustive
 def test_a_round_of_fewer_clients_than_workers_and_what_ends_a_round_ends_the_workers(secret, two):
     assert set(two.train(orders(1), arrays_of(secret.task), ATTEMPT, 0, 0.0).weights) == {"client-00"}
     processes = [worker._process for worker in two._workers]

@@ -93,7 +93,6 @@ def test_what_follows_from_a_wrong_value_is_not_held_against_the_other_settings(
 
 LOCAL, PERSONAL = {"algorithm": "ditto", "local_steps": 4}, {"algorithm": "fedrep", "local_steps": 4}
 CONTROLLED = {"algorithm": "scaffold", "local_steps": 4}
-ASYNCHRONOUS = {"concurrency": 4, "buffer_size": 2}
 USER_LEVEL = {"user_level_epsilon": 8.0, "user_level_delta": 1e-3}
 SPEEDS, AVAILABILITY = "; give equal, lognormal:SIGMA", "; give diurnal:SHARE"
 
@@ -156,7 +155,6 @@ REFUSED = [
     ({**CONTROLLED, "strategy": "krum"}, "whose controls are told by the average, and strategy is 'krum'"),
     ({"fine_tuning_rounds": 5, "rounds": 5}, "so that no global model is trained; give fewer, or"),
     ({**LOCAL, "fine_tuning_rounds": 3}, "trains each client's own model already; leave it open, or choose fedavg"),
-    ({**LOCAL, **ASYNCHRONOUS}, "clients keep something from round to round, and buffer-size makes rounds"),
     ({**LOCAL, **USER_LEVEL}, "clients keep something from round to round, and there is user-level noise"),
     # who takes part
     ({"cohort_size": 3, "fraction_train": 0.5}, "cohort-size and fraction-train both say how many clients"),
@@ -167,17 +165,6 @@ REFUSED = [
     ({"cohort_size": 4, "strategy": "krum"}, "needs 5 clients in each round, and cohort-size is 4; give more"),
     ({"cohort_size": 6, "strategy": "krum", "cohort_sampling": "poisson"}, "'poisson' may leave fewer; leave that"),
     ({"availability": "diurnal:0.5", "strategy": "fedtrimmedavg"}, "'diurnal:0.5' may leave fewer"),
-    # asynchronous rounds
-    ({"concurrency": 4}, "concurrency is 4 and buffer-size is open; asynchronous rounds need both"),
-    ({"buffer_size": 4}, "buffer-size is 4 and concurrency is open; asynchronous rounds need both"),
-    ({**ASYNCHRONOUS, "concurrency": 11}, "concurrency is 11, and clients is 10; give at most as many"),
-    ({**ASYNCHRONOUS, "buffer_size": 11}, "buffer-size is 11, and clients is 10; give at most as many"),
-    ({**ASYNCHRONOUS, "cohort_size": 3}, "cohort-size is 3, and asynchronous rounds (buffer-size, concurrency)"),
-    ({**ASYNCHRONOUS, "deadline": 60.0}, "deadline is 60.0, and asynchronous rounds"),
-    ({**ASYNCHRONOUS, "strategy": "krum"}, "strategy is 'krum', which compares the clients' updates"),
-    ({**ASYNCHRONOUS, "local_evaluation": 2}, "local-evaluation is on, which asynchronous rounds cannot do"),
-    ({**ASYNCHRONOUS, "user_level_epsilon": 8.0}, "there is user-level noise, which asynchronous rounds cannot"),
-    ({**ASYNCHRONOUS, "privacy": False}, "privacy is off, which asynchronous rounds cannot do"),
     # user-level noise
     ({"user_level_clipping_norm": 1.0}, "and there is no user-level noise; give a user-level-noise-multiplier"),
     ({**USER_LEVEL, "strategy": "krum"}, "there is nothing but their noisy average; choose one of"),
@@ -207,7 +194,6 @@ JUST_RIGHT = [
     {"strategy": "fedtrimmedavg", "fraction_train": 0.5},
     {"strategy": "fedprox", "local_steps": 2},
     {"cohort_size": 10},
-    {"concurrency": 10, "buffer_size": 10},
 ]
 """The other side of the edges of what is refused."""
 
@@ -305,11 +291,10 @@ def test_what_a_strategy_leaves_open_is_its_entry_s():
     assert chosen(strategy="mine.py:Mine", **{"server-momentum": 0.5}) == (None, 0.5, None)
 
 
-def test_asynchronous_rounds_go_with_what_simulates_clients_and_no_trace_is_looked_for_before_a_server_needs_it():
+def test_what_simulates_clients_goes_together_and_no_trace_is_looked_for_before_a_server_needs_it():
     """A client resolves the settings of its run, too, and opens no file that a server names."""
-    given = {"buffer-size": 2, "speeds": "/nowhere/speeds.csv", "drop-out": 0.1, "availability": "diurnal:0.5"}
-    config = resolve({"concurrency": 4, **given})
-    assert (config.buffer_size, config.speeds) == (2, "/nowhere/speeds.csv")
+    config = resolve({"speeds": "/nowhere/speeds.csv", "drop-out": 0.1, "availability": "diurnal:0.5"})
+    assert config.speeds == "/nowhere/speeds.csv"
 
 
 def test_neither_torch_nor_flower_nor_a_database_is_needed_to_know_the_settings():

@@ -3,7 +3,7 @@
 import pytest
 
 from fedprivacy.runs.placement import HERE, Placement
-from fedprivacy.runs.settings.configuration import ConfigError, Engine
+from fedprivacy.runs.settings.configuration import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -12,8 +12,6 @@ from fedprivacy.runs.settings.configuration import ConfigError, Engine
         (Placement(workers=0), "workers is 0; choose 1, .* as cores"),
         (Placement(workers="many"), "workers is many; choose 1, "),
         (Placement(workers=0, ray_address="auto"), "workers is 0; choose 1, .* as the cluster has GPUs or CPUs"),
-        (Placement(Engine.RAY, 2), "workers is 2, and Ray has workers of its own; choose engine in-process"),
-        (Placement(Engine.RAY, ray_address="auto"), "ray-address is 'auto', and engine ray is Flower's"),
         (Placement(ray_address="ray://head:10001"), "ray-address is 'ray://head:10001', for which Ray has a proxy"),
         (Placement(ray_address="head"), "ray-address is 'head'; give host:port"),
         (Placement(ray_address=6379), "ray-address is '6379'; give host:port"),
@@ -37,7 +35,6 @@ def test_what_another_run_takes():
     for placement, *told in (
         (HERE, False, "", ""),
         (Placement(workers=8), True, "", ""),  # their number is left open: a run goes on with any
-        (Placement(Engine.RAY), False, " --engine ray", ", engine='ray'"),
         (Placement(workers=1, ray_address="auto"), True, " --ray-address auto", ", ray_address='auto'"),
     ):
         assert [placement.elsewhere, placement.typed, placement.keywords] == told

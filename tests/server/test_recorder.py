@@ -31,7 +31,8 @@ SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
 
 def run(folder, **settings):
     config = resolve(SMALL | {"out": str(folder)} | settings)
-    return engine.simulate(server_app(config=config), private_client(config=config), config)
+    engine.drive(server_app(config=config), private_client(config=config), config)
+    return read_history(folder)
 
 
 def store_of(folder):
@@ -65,7 +66,7 @@ def test_a_run_that_was_stopped_is_recorded_whole_when_it_goes_on(tmp_path):
 
     config = resolve(SMALL | {"out": str(tmp_path / "run")})
     with pytest.raises(Stopped):
-        engine.simulate(server_app(stop_after_two, config=config), private_client(config=config), config)
+        engine.drive(server_app(stop_after_two, config=config), private_client(config=config), config)
     store = store_of(tmp_path / "run")
     assert store.runs()[0].status is RunStatus.FAILED
     done = CliRunner().invoke(command_line, ["simulate", "--resume", str(tmp_path / "run")])

@@ -27,7 +27,6 @@ from fedprivacy.runs.records.folder import CLIENT_TERMS, ledger_of, read_history
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.client_terms import Terms, client_terms_of
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent, reason_of
 
 PROVES = "Every client lost as much privacy as is said, by what was executed, and not more."
@@ -90,7 +89,7 @@ def check_run(folder: Path) -> Gate:
     if history.settings.get("privacy") is False or history.noise_multiplier == 0.0:
         reasons.append("This run trained without privacy: no epsilon bounds what left its clients.")
     else:
-        reasons += _uncharged(history) + _unasked(history)
+        reasons += _uncharged(history)
         for client, (executed, complaints) in _executed(folder, history).items():
             reasons += complaints
             spent = pld.epsilon(executed, history.last.spent[client].delta)
@@ -116,7 +115,8 @@ def _uncharged(history: RunHistory) -> list[str]:
     before = history.start
     for now in history.rounds:
         asked = history.facts.schedule.steps_in(now.round)
-        for client in _asked(now):
+        trained = [*now.participants, *(client for client, why in now.failures.items() if not reason_of(why).refused)]
+        for client in trained:
             was, after = before.spent.get(client), now.spent[client]
             steps = after.steps - (was.steps if was else 0)
             if steps < asked and not (steps >= 1 and after.exhausted):
@@ -124,26 +124,6 @@ def _uncharged(history: RunHistory) -> list[str]:
             if was and after.epsilon < was.epsilon * (1.0 - TOLERANCE):
                 reasons.append(f"The epsilon that is shown for {client} fell in round {now.round}; it never can.")
         before = now
-    return reasons
-
-
-def _asked(now: RoundResult) -> list[str]:
-    """Clients that a round must have charged; an asynchronous round must have charged those that it dispatched."""
-    if now.buffered:
-        return list(now.buffered.dispatched)
-    return [*now.participants, *(c for c, why in now.failures.items() if not reason_of(why).refused)]
-
-
-def _unasked(history: RunHistory) -> list[str]:
-    """Updates of an asynchronous run that no round before, nor their own, has dispatched anybody for."""
-    training: set[str] = set()
-    reasons = []
-    for now in history.rounds:
-        if now.buffered:
-            training |= set(now.buffered.dispatched)
-            answered = {*now.participants, *now.failures}
-            reasons += [f"{c} answered in round {now.round}, and was not asked." for c in sorted(answered - training)]
-            training -= answered
     return reasons
 
 

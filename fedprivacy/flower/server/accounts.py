@@ -310,12 +310,12 @@ class Accounts(ABC, Generic[Granted]):
     @spanned("settling charges")
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit the charges that were spent, and return those of clients that refused before reading a record."""
-        for settled in outcome.settlements:
-            self._accountant.commit(settled.attempt, settled.confirmed)
-            self._accountant.void(settled.attempt, settled.untouched)
-            self._close_charges(settled.attempt, set(settled.confirmed).union(settled.untouched))
-            if self._plan.config.clipping == "adaptive":
-                self.clipping_norms.update(settled.clipping_norms)
+        attempt = outcome.opened.attempt
+        self._accountant.commit(attempt, outcome.confirmed)
+        self._accountant.void(attempt, outcome.untouched)
+        self._close_charges(attempt, set(outcome.confirmed).union(outcome.untouched))
+        if self._plan.config.clipping == "adaptive":
+            self.clipping_norms.update(outcome.clipping_norms)
         self.left_out.update(outcome.exhausted)
         reach("server.settled")
 
@@ -443,16 +443,6 @@ class RunAccounts(Accounts[Grant]):
             steps=steps,
             weight=self.weight(client),
         )
-
-    def steps_ahead(self, attempt: Attempt, client_ids: Iterable[str], *, again: bool) -> dict[str, int]:
-        """Return the steps that each of these clients would be granted in a round. Nothing is charged.
-
-        An attempt that is handed out again grants the steps charged for it, regardless of the budget left since.
-        """
-        wanted, spent = self._plan.config.schedule.steps_in(attempt.round), self.spent()
-        charged = dict.fromkeys(self._accountant.charged(attempt), wanted) if again else {}
-        granted = self._accountant.grant(attempt, charged, resumed=True) if charged else {}
-        return {c: granted[c] if c in granted else min(wanted, spent[c].steps_left) for c in client_ids}
 
     def weight(self, client: EnrolledClient) -> float:
         """The weight of a client's update in the average: public."""

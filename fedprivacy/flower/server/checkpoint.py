@@ -31,7 +31,6 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.control import ServerControl
-from fedprivacy.flower.server.underway import Underway
 from fedprivacy.runs.records.folder import RunFolderError, begun_only, writing
 from fedprivacy.training.optimizers import MovingAverage
 
@@ -67,7 +66,6 @@ class Checkpoint:
         clock: simulated seconds since the run began; 0 if the run has no such clock.
         strategy, random: the state of the wrapped strategy and of the global random generators.
         user_level_clipping_norm: the current norm for clipping whole updates; None: there is none.
-        underway: the clients that train meanwhile in an asynchronous run; None: rounds end together.
         control: the state of the algorithm's server half.
         kept, keeps: the vectors that simulated clients keep, by client_id, and the algorithm that they belong to.
         callbacks: the class name and the state of each callback.
@@ -85,7 +83,6 @@ class Checkpoint:
     strategy: State
     random: RandomState
     user_level_clipping_norm: float | None = None
-    underway: Underway | None = None
     control: ServerControl = field(default_factory=ServerControl)
     kept: Arrays = field(default_factory=dict)
     keeps: str = ""
@@ -120,7 +117,6 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "strategy": layout,
         "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
         "user_level_clipping_norm": checkpoint.user_level_clipping_norm,
-        "underway": checkpoint.underway.facts if checkpoint.underway else None,
         "control": checkpoint.control.facts,
         "keeps": checkpoint.keeps,
         "callbacks": [(name, layout) for name, layout, _ in callbacks],
@@ -128,7 +124,6 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
     groups |= {"control": checkpoint.control.arrays, "kept": checkpoint.kept}
     groups |= {f"callbacks/{number}": arrays for number, (_, _, arrays) in enumerate(callbacks)}
-    groups["underway"] = checkpoint.underway.arrays if checkpoint.underway else {}
     content = save(
         {
             f"{group}/{name}": np.asarray(array, order="C")
@@ -178,8 +173,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
     if facts["version"] != _VERSION:
         raise ValueError(f"its version is {facts['version']}, and this is version {_VERSION}")
-    kept, pending, control, own = (_of_group(group, arrays) for group in ("strategy", "underway", "control", "kept"))
-    underway = facts.get("underway")  # an earlier version has none
+    kept, control, own = (_of_group(group, arrays) for group in ("strategy", "control", "kept"))
     return Checkpoint(
         run_id=facts["run_id"],
         round=facts["round"],
@@ -193,7 +187,6 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
         user_level_clipping_norm=facts.get("user_level_clipping_norm"),  # an earlier version has none
-        underway=None if underway is None else Underway.of(facts["run_id"], underway, pending),
         control=ServerControl.of(facts.get("control", {}), control),  # an earlier version has none
         kept=own,
         keeps=facts.get("keeps", ""),

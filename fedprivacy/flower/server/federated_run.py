@@ -22,7 +22,6 @@ from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.accounts import Books, RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.ask_clients import ask_clients
-from fedprivacy.flower.server.buffered import BufferedSchedule, check_known_to_average
 from fedprivacy.flower.server.by_message import ByMessage
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
@@ -42,14 +41,13 @@ from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.rounds import RoundFailedError, RoundSchedule, RunRounds, Transport
 from fedprivacy.flower.server.schedule import PoissonSampled, StrategyChooses
 from fedprivacy.flower.server.together import Together, population_of
-from fedprivacy.flower.server.underway import Underway
 from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
+from fedprivacy.runs.participation import check_participation, participation_of
 from fedprivacy.runs.plans.initial_model import initial_parameters
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
@@ -66,11 +64,6 @@ _NAMED = 10
 """Number of clients that one event names."""
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-NOT_SIMULATED = (
-    "buffer-size and concurrency make rounds asynchronous, which are simulated: with fedprivacy's own client app, by "
-    "the in-process engine; leave both open here."
-)
 
 
 @dataclass
@@ -132,9 +125,6 @@ class FederatedRun:
         self.clock = resume.clock if resume else 0.0
         parts.accounts.check(plan.config)
         self._participation = participation_of(plan.config, self.run_id)
-        self.buffer = buffer_of(plan.config, self._participation)
-        if self.buffer:
-            check_known_to_average(strategy)
         if plan.config.user_level:
             _check_user_level(strategy, parts.checkpoints)
         self._strategy, self._plan, self._parts, self._resume = strategy, plan, parts, resume
@@ -143,7 +133,6 @@ class FederatedRun:
             self._callbacks.check_goes_on(resume.callback_names)
         self.measures = Measures(plan, None)
         self._user_level: UserLevelReleases | None = None  # what clips and noises the clients' updates
-        self._buffered: BufferedSchedule | None = None  # who trains meanwhile
 
     def run(  # noqa: PLR0917 - as Flower starts a strategy
         self,
@@ -155,8 +144,6 @@ class FederatedRun:
         evaluate: EvaluateFn | None,
     ) -> PrivateResult:
         """Run the rounds up to the last; see `PrivateStrategy.start`."""
-        if self.buffer and population_of(grid) is None:
-            raise ConfigError([NOT_SIMULATED])
         finished, model = self._beginning(initial_arrays)
         self.result.arrays = model.kept
         if self._resume and finished >= last:
@@ -263,7 +250,6 @@ class FederatedRun:
             held_out=held_out,
             clock=outcome.ended if clocked else None,
             seconds=outcome.ended - self.clock if clocked else None,
-            buffered=outcome.buffered,
             most_charged=rounds.accounts.most_charged(),
             user_level=self._user_level.spent() if self._user_level else None,
         )
@@ -299,7 +285,6 @@ class FederatedRun:
             strategy=read_state(self._strategy),
             random=RandomState.now(),
             user_level_clipping_norm=self._user_level.clipping_norm if self._user_level else None,
-            underway=self._buffered.underway if self._buffered else None,
             control=rounds.control,
             kept=kept.arrays if kept else {},
             keeps=kept.algorithm if kept else "",
@@ -364,7 +349,9 @@ class FederatedRun:
             control,
             self.result.standardise,
         )
-        schedule = self._schedule(wrapped, accounts, transport)
+        schedule: RoundSchedule = StrategyChooses(wrapped)
+        if self._user_level:
+            schedule = PoissonSampled(wrapped, self._user_level)
         return RunRounds(wrapped, accounts, transport, schedule, control, parts.on_phase)
 
     def _together(
@@ -381,18 +368,10 @@ class FederatedRun:
             "a strategy that may look at each update": not averages(self._strategy),
         }
         why = [reason for reason, given in needs_messages.items() if given]
-        if self.buffer or not why:
+        if not why:
             return Together(registry, accounts, population, control)
         population.warn_of_messages(" and ".join(why))
         return None
-
-    def _schedule(self, wrapped: WrappedStrategy, accounts: Books, transport: Transport) -> RoundSchedule:
-        """Return the schedule, which decides the clients in a round's average."""
-        if self.buffer and isinstance(accounts, RunAccounts):
-            underway = self._resume.underway if self._resume else None
-            self._buffered = BufferedSchedule(wrapped, accounts, self.buffer, transport.names, underway or Underway())
-            return self._buffered
-        return PoissonSampled(wrapped, self._user_level) if self._user_level else StrategyChooses(wrapped)
 
     def _restored(self) -> ServerControl:
         """Restore the vectors that simulated clients kept, and return the server's control; empty for a new run."""

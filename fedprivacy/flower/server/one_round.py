@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -14,10 +13,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.simulated.orders import Order
 from fedprivacy.ledger.replay import Evidence
-from fedprivacy.participation import Course, Dispatch
 from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.rounds import Buffered
 from fedprivacy.values.wording import count_text
 
 
@@ -50,7 +47,6 @@ class OpenRound:
         sampled: whether the clients joined by Poisson sampling, for a noisy average. The sample may be empty, or hold
             clients without budget; the round is released all the same.
         over: the reason why no round can be opened, if it depends on the number of rounds alone; empty: none.
-        course: the events of an asynchronous round; None: the round ends together.
     """
 
     attempt: Attempt
@@ -66,7 +62,6 @@ class OpenRound:
     passed_over: bool = False
     sampled: bool = False
     over: str = ""
-    course: Course | None = None
 
     @property
     def asked(self) -> int:
@@ -78,20 +73,9 @@ class OpenRound:
         """Settings that the wrapped strategy sends besides the model."""
         return settings_in(self.template) if self.template else ConfigRecord()
 
-    @cached_property
-    def dispatched(self) -> dict[str, Dispatch]:
-        """The clients that begin to train in an asynchronous round, by client_id."""
-        return {dispatch.client_id: dispatch for dispatch in self.course.dispatched} if self.course else {}
-
-    def trains(self, client_id: str) -> bool:
-        """Tell whether a charged client will answer: in an asynchronous round some go away."""
-        return self.course is None or self.dispatched[client_id].answers
-
     @property
     def ends_the_run(self) -> bool:
         """Tell whether the run has nothing more to do. An empty Poisson sample does not end a run."""
-        if self.course is not None:  # while somebody trains, there is
-            return self.course.empty
         return bool(self.over) or not (self.asked or self.sampled)
 
     @property
@@ -106,23 +90,6 @@ class OpenRound:
         return f"{count_text(self.eligible, 'client')} with budget left are too few for the strategy"
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """The charges of one attempt that are now confirmed or returned.
-
-    Attributes:
-        attempt: the attempt that was charged.
-        confirmed: clients that have spent their charge, by client_id, with their signed receipts; None in a simulation.
-        clipping_norms: clipping norm that the next step of each of these clients would have, by client_id.
-        untouched: clients that refused before they read a record, when they were asked for the first time.
-    """
-
-    attempt: Attempt
-    confirmed: Mapping[str, Evidence | None]
-    clipping_norms: Mapping[str, float]
-    untouched: Sequence[str] = ()
-
-
 @dataclass(frozen=True)
 class RoundOutcome:
     """The outcome of a round.
@@ -132,26 +99,29 @@ class RoundOutcome:
         updates: the updates that can be averaged, in the form of the round's transport.
         participants: clients whose updates may be averaged, sorted.
         failures: clients without a usable update, with a short constant reason, sorted.
-        settlements: charges to confirm or return in the books.
+        confirmed: clients that have spent their charge, by client_id, with their signed receipts; None in a simulation.
+        clipping_norms: clipping norm that the next step of each of these clients would have, by client_id.
+        untouched: clients that refused before they read a record, when they were asked for the first time: their
+            charges are returned.
         exhausted: clients whose own guard says that their budget is spent.
         missed: clients that the simulation let drop out, or be too late.
         all_lost: whether no client has an update because all were charged for one that is gone.
         evaluated: releases of local evaluations, by client_id, sorted.
         ended: end of the round in simulated seconds.
-        buffered: the clients and staleness behind an asynchronous round's step; None: the round ended together.
     """
 
     opened: OpenRound
     updates: Any = field(default_factory=dict)
     participants: tuple[str, ...] = ()
     failures: Mapping[str, str] = field(default_factory=dict)
-    settlements: Sequence[Settlement] = ()
+    confirmed: Mapping[str, Evidence | None] = field(default_factory=dict)
+    clipping_norms: Mapping[str, float] = field(default_factory=dict)
+    untouched: Sequence[str] = ()
     exhausted: AbstractSet[str] = frozenset()
     missed: AbstractSet[str] = frozenset()
     all_lost: bool = False
     evaluated: Mapping[str, NoisySums] = field(default_factory=dict)
     ended: float = 0.0
-    buffered: Buffered | None = None
 
 
 def settings_in(message: Message) -> ConfigRecord:

@@ -12,7 +12,7 @@ from fedprivacy._support import signing
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Replies
-from fedprivacy.flower.server.one_round import Instruction, OpenRound, RoundOutcome, Settlement
+from fedprivacy.flower.server.one_round import Instruction, OpenRound, RoundOutcome
 from fedprivacy.flower.unpublished import is_unreached
 from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import (
@@ -115,14 +115,9 @@ def outcome_of(opened: OpenRound, verdicts: Verdicts, ended: float = 0.0, scores
         updates,
         participants=tuple(updates),
         failures=failures,
-        settlements=[
-            Settlement(
-                opened.attempt,
-                {client_id: verdicts[client_id].evidence for client_id in receipts},
-                {client_id: receipt.clipping_norm for client_id, receipt in receipts.items()},
-                [client_id for client_id, each in verdicts.items() if each.untouched],
-            )
-        ],
+        confirmed={client_id: verdicts[client_id].evidence for client_id in receipts},
+        clipping_norms={client_id: receipt.clipping_norm for client_id, receipt in receipts.items()},
+        untouched=[client_id for client_id, each in verdicts.items() if each.untouched],
         exhausted={c for c, each in verdicts.items() if each.refusal is RefusalCode.BUDGET_EXHAUSTED},
         missed={c for c, reason in failures.items() if reason in {DROPPED_OUT, TOO_LATE}},
         all_lost={each.refusal for each in verdicts.values()} == {RefusalCode.ALREADY_CHARGED},

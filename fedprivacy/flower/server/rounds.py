@@ -3,8 +3,8 @@
 The rounds of two runs differ in two things. A `Transport` asks the clients: by Flower's messages
 (`fedprivacy.flower.server.by_message`), or all together as a simulated population, in this process, in others or on a
 cluster (`fedprivacy.flower.server.together`). A `RoundSchedule` decides which updates are averaged in a round: those of
-the clients that the wrapped strategy chose for this round; a Poisson sample of all clients, in one noisy average (both
-in `fedprivacy.flower.server.schedule`); or those in a buffer (`fedprivacy.flower.server.buffered`).
+the clients that the wrapped strategy chose for this round; or a Poisson sample of all clients, in one noisy average
+(both in `fedprivacy.flower.server.schedule`).
 """
 
 from __future__ import annotations
@@ -78,10 +78,6 @@ class RoundSchedule(ABC):
     ) -> tuple[OpenRound, Mapping[int, Message]]:
         """Return the round with the clients to charge, and the wrapped strategy's messages to them."""
 
-    def arrived(self, outcome: RoundOutcome) -> RoundOutcome:
-        """Select the updates and charges that this round averages and settles, received now or before."""
-        return outcome
-
     @abstractmethod
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         """Return the updates that the wrapped strategy aggregates; empty: none, and the model stays.
@@ -124,7 +120,7 @@ class RunRounds:
         allowed = self.accounts.open_to(attempt, again=again)
         chosen, written = self.schedule.choose(attempt, arrays, config, allowed, again, at)
         opened = self.transport.open(chosen, written, again=again)
-        if opened.asked or opened.course is not None:  # an asynchronous one goes on with who trains already
+        if opened.asked:
             return opened
         return replace(opened, passed_over=self.wrapped.could_ask(allowed, opened.began))
 
@@ -141,7 +137,7 @@ class RunRounds:
     @spanned("settling the round")
     def settle(self, opened: OpenRound, answers: Any) -> RoundOutcome:
         """Return the round's outcome, and commit the charges that were spent."""
-        outcome = self.schedule.arrived(self.transport.received(opened, answers))
+        outcome = self.transport.received(opened, answers)
         self.accounts.settle(outcome)
         return outcome
 
@@ -161,7 +157,7 @@ class RunRounds:
         return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
 
     def _advance_control(self, outcome: RoundOutcome) -> None:
-        """Let the algorithm's server half take in a round: one that ends together, as the settings demand."""
+        """Let the algorithm's server half take in a round."""
         opened, config = outcome.opened, self.wrapped.config
         number = opened.attempt.round
         half = config.algorithm_in(number).server

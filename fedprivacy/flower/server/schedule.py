@@ -1,4 +1,4 @@
-"""Rounds that end together: of clients that the wrapped strategy chooses, or of a Poisson sample of all."""
+"""The clients in a round: those that the wrapped strategy chooses, or a Poisson sample of all."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.by_message import ByMessage
 from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
 from fedprivacy.flower.server.exchange import Replies
-from fedprivacy.flower.server.federated_run import NOT_SIMULATED, EvaluateFn, FederatedRun, PrivateResult, RunParts
+from fedprivacy.flower.server.federated_run import EvaluateFn, FederatedRun, PrivateResult, RunParts
 from fedprivacy.flower.server.one_round import OpenRound
 from fedprivacy.flower.server.rounds import RunRounds
 from fedprivacy.runs.callbacks import Callback
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.settings.configuration import ConfigError, Value
+from fedprivacy.runs.settings.configuration import Value
 from fedprivacy.tasks import Task
 from fedprivacy.values.rounds import Observer, PhaseObserver
 
@@ -40,9 +40,6 @@ class PrivateStrategy(Strategy):
     With user-level noise (`user-level-noise-multiplier`, `user-level-epsilon`) clients join by Poisson sampling, and
     the wrapped strategy is given one update: the global model plus the noisy average of clipped differences from it.
     What that costs each client as a whole has an account of its own, see `fedprivacy.runs.user_level_book`.
-
-    With `buffer-size` and `concurrency` rounds are asynchronous, in simulations alone: the simulated clock chooses
-    clients, and the wrapped strategy is given the mean of a buffer, see `fedprivacy.flower.server.buffered`.
 
     Formal guarantee: see `fedprivacy.runs.accountant`.
 
@@ -77,7 +74,7 @@ class PrivateStrategy(Strategy):
             why no noise meets the budget; or that the run goes on, and there is no checkpoint to go on from; or that it
             is without privacy, and these are not the accounts for that; or a trace that it names cannot be read; or
             that it has user-level noise, with a strategy that needs more than an average, or no folder for its account;
-            or asynchronous rounds, with a strategy that may need more; or that it goes on, and had other callbacks.
+            or that it goes on, and had other callbacks.
         RunFolderError: there is no checkpoint to go on from.
 
     Attributes:
@@ -137,7 +134,6 @@ class PrivateStrategy(Strategy):
         task: a new model, the rounds, the round's time-out, the evaluation on the server's public records.
 
         Raises:
-            ConfigError: rounds are asynchronous, and the clients are not simulated in this process.
             CallbackError: a callback gives what a run cannot take.
             TooFewClientsError: the configured number of clients did not come in time.
             BudgetSpentError: no client's budget allows one step.
@@ -154,12 +150,7 @@ class PrivateStrategy(Strategy):
         """Open a round, for callers that drive this strategy by Flower's hooks; `start` does not use them.
 
         Returns no message when no client has budget left.
-
-        Raises:
-            ConfigError: rounds are asynchronous, which messages cannot be.
         """
-        if self._run.buffer:
-            raise ConfigError([NOT_SIMULATED])
         rounds = self._hooked[0] if self._hooked else self._run.enlist(grid, None, by_messages=True)
         attempt, again = next(rounds.accounts.attempts(server_round))
         opened = rounds.open(attempt, arrays, config, again=again, at=self._run.clock)

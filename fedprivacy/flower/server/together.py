@@ -18,7 +18,7 @@ from torch import Tensor
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
 from fedprivacy.flower.server.control import ServerControl
-from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome, Settlement
+from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.simulated.populations import CohortUpdate, Population
 
@@ -56,17 +56,14 @@ class Together:
         orders = [
             self.accounts.order(client, self.registry.part(node_id), granted[client.client_id])
             for node_id, client in clients.items()
-            if opened.trains(client.client_id)
         ]
         return replace(opened, clients=clients, orders=sorted(orders, key=lambda order: order.client_id))
 
     def ask(self, opened: OpenRound) -> CohortUpdate:
         """Let the cohort train."""
         pull = float(opened.settings.get("proximal-mu", 0.0))  # type: ignore[arg-type]
-        earlier, apart = self.accounts.earlier_runs, opened.course is not None
-        return self.population.train(
-            opened.orders, opened.arrays, opened.attempt, earlier, pull, apart, self.control.value
-        )
+        earlier = self.accounts.earlier_runs
+        return self.population.train(opened.orders, opened.arrays, opened.attempt, earlier, pull, self.control.value)
 
     def received(self, opened: OpenRound, answers: CohortUpdate) -> RoundOutcome:
         """Confirm the charges of clients that trained; a failed client may have spent, so its charge stays open."""
@@ -76,27 +73,22 @@ class Together:
             answers,
             participants=tuple(sorted(answers.weights)),
             failures=dict(sorted(answers.failures.items())),
-            settlements=[Settlement(opened.attempt, dict.fromkeys(norms), norms)],
+            confirmed=dict.fromkeys(norms),
+            clipping_norms=norms,
             ended=opened.began,
         )
 
     def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
         """The average as a single update, with the weight of all."""
-        update, model = outcome.updates, outcome.opened.arrays
+        update, opened = outcome.updates, outcome.opened
+        assert opened.template is not None
         mean, _ = self.mean(outcome)
-        return [one_for_all(outcome.opened, shaped(mean.numpy(), update.names, model), update.weight, weighted_by)]
+        average, weight = shaped(mean.numpy(), update.names, opened.arrays), MetricRecord({weighted_by: update.weight})
+        return [Message(RecordDict({ARRAYS: average, "metrics": weight}), reply_to=opened.template)]
 
     def mean(self, outcome: RoundOutcome) -> tuple[Tensor, Mapping[str, float]]:
         """The weighted average of the updates, flat, and their weights by client_id."""
         return outcome.updates.mean().cpu(), outcome.updates.weights
-
-
-def one_for_all(opened: OpenRound, arrays: ArrayRecord, weight: float, weighted_by: str) -> Message:
-    """One update that stands for all of a round's, with the weight of all."""
-    assert opened.template is not None
-    return Message(
-        RecordDict({ARRAYS: arrays, "metrics": MetricRecord({weighted_by: weight})}), reply_to=opened.template
-    )
 
 
 def shaped(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:

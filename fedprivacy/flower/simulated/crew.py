@@ -143,7 +143,7 @@ class Crew(Population, ABC):
         def training(row: range) -> TrainingErrand:
             return TrainingErrand(first + row.start, orders[row.start : row.stop])
 
-        update = CohortUpdate(apart={} if start.apart else None)
+        update = CohortUpdate()
         for part in self._divided(len(orders), training, start):
             assert isinstance(part, CohortUpdate)
             update.join(part)

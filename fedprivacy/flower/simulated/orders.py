@@ -57,7 +57,6 @@ class Start:
         round: the round's number.
         keystream: the round's key, from which each client derives a stream of its own.
         proximal_mu: FedProx's pull.
-        apart: whether each client's update is kept by itself, instead of being added to the others'.
         control: the vector of the algorithm's server half, shape [d]; None: nothing.
     """
 
@@ -65,7 +64,6 @@ class Start:
     round: int
     keystream: Keystream
     proximal_mu: float
-    apart: bool = False
     control: Tensor | None = None
 
     def control_for(self, model: nn.Module) -> Tensor | None:

@@ -47,8 +47,6 @@ log = logging.getLogger("fedprivacy.client")
 class CohortUpdate:
     """The sum of a cohort's updates. Apart from client_ids, nothing in it grows with the number of clients.
 
-    In asynchronous rounds updates are kept apart, and there is no sum.
-
     Attributes:
         names: names of the trained parameters, in the model's order; empty: no client trained.
         sum: sum of these parameters, each client's times its weight, flat, float64, by the clients' ranks.
@@ -56,7 +54,6 @@ class CohortUpdate:
         clipping_norms: clipping norm that the next step of each trained client would have, by client_id; infinite
             without clipping.
         failures: the reason why a client has no usable update, as a constant code, by client_id.
-        apart: each client's parameters, by client_id, flat, shape [d]; None: they are summed.
         kept: vectors that clients keep for their next round, by client_id, shape [d]: they are in no sum.
     """
 
@@ -65,7 +62,6 @@ class CohortUpdate:
     weights: dict[str, float] = field(default_factory=dict)
     clipping_norms: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    apart: dict[str, Tensor] | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
 
     @spanned("adding updates")
@@ -82,10 +78,6 @@ class CohortUpdate:
                 self.weights[order.client_id] = order.weight
             else:
                 self.failures[order.client_id] = "not-finite"
-        if self.apart is not None:
-            each = zip(orders, portion.parameters.cpu(), usable.tolist(), strict=True)
-            self.apart |= {order.client_id: row.clone() for order, row, use in each if use}
-            return
         rows = portion.parameters if bool(usable.all()) else portion.parameters.where(usable.unsqueeze(1), 0.0)
         weights = torch.tensor([[order.weight] for order in orders], dtype=torch.float64, device=rows.device)
         self.sum.add(ranks, rows.double().mul_(weights))
@@ -104,8 +96,6 @@ class CohortUpdate:
         self.clipping_norms |= other.clipping_norms
         self.failures |= other.failures
         self.kept |= other.kept
-        if self.apart is not None:
-            self.apart |= other.apart or {}
 
     @property
     def weight(self) -> float:
@@ -223,7 +213,6 @@ class Population:
         attempt: Attempt,
         earlier_runs: int,
         proximal_mu: float,
-        apart: bool = False,
         control: Tensor | None = None,
     ) -> CohortUpdate:
         """Train a cohort from the global model; the population stores the vectors that its clients keep.
@@ -234,7 +223,6 @@ class Population:
             attempt: the attempt that was charged for this.
             earlier_runs: runs that the ledger held before this one.
             proximal_mu: FedProx's pull.
-            apart: whether each client's update is kept by itself.
             control: the vector of the algorithm's server half; None: nothing.
 
         Raises:
@@ -242,7 +230,7 @@ class Population:
         """
         seed = self._config.seed
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
-        start = Start(arrays, attempt.round, base, proximal_mu, apart, control)
+        start = Start(arrays, attempt.round, base, proximal_mu, control)
         own = self.kept.of(text_of(self._config.algorithm_in(attempt.round)))
         update = self.trained(0, [replace(o, own=own.get(o.client_id)) for o in self._in_line(orders)], start)
         own |= update.kept
@@ -257,7 +245,7 @@ class Population:
 
     def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
         """Train consecutive clients of a cohort, beginning at the rank `first`."""
-        update = CohortUpdate(apart={} if start.apart else None)
+        update = CohortUpdate()
         keep_freed_memory()
         for clients in self._by_device(enumerate(orders, first), update):
             ranks, asked, opened = zip(*clients, strict=True)

@@ -24,7 +24,7 @@ def equivalents(config: RunConfig) -> list[str]:
 
 
 def _alone(config: RunConfig) -> Iterator[str]:
-    averaged = config.strategy == "fedavg" and not (config.user_level or config.buffer_size)
+    averaged = config.strategy == "fedavg" and not config.user_level
     if config.clients == 1 and config.algorithm in _ALONE_LOCAL and averaged:
         yield (
             f"clients is 1 and algorithm is '{config.algorithm}', which then trains as local: there is nobody to "

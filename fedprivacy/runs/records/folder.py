@@ -36,7 +36,7 @@ from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.rounds import Buffered, RoundResult
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.user_level import UserLevelSpent
@@ -117,8 +117,6 @@ class RunWriter:
             told["held_out"] = plain(result.held_out)
         if result.clock is not None:
             told |= {"clock": result.clock, "seconds": result.seconds}
-        if result.buffered:
-            told["buffered"] = plain(result.buffered)
         if result.most_charged:
             told["most_charged"] = as_list(result.most_charged)
         if result.user_level:
@@ -393,11 +391,6 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_mul
         held_out={client: HeldOut(**told) for client, told in line.get("held_out", {}).items()},
         clock=line.get("clock"),
         seconds=line.get("seconds"),
-        buffered=_buffered(line["buffered"]) if "buffered" in line else None,
         most_charged=from_list(line.get("most_charged", ())),
         user_level=UserLevelSpent(**unbounded(line["user_level"])) if "user_level" in line else None,
     )
-
-
-def _buffered(fields: Mapping[str, Any]) -> Buffered:
-    return Buffered(**{**fields, "dispatched": tuple(fields["dispatched"])})

@@ -16,7 +16,6 @@ from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.profile import Profile
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
 from fedprivacy.values.held_out import spread_of
-from fedprivacy.values.rounds import Buffered
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.user_level import UserLevelSpent
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
@@ -113,8 +112,7 @@ class Run:
         `round`, counted from 1; every metric under its own name; `max_epsilon`, the largest of a client, at its delta,
         infinite without privacy;
         `participants`, `failed`, `exhausted` and `unreconciled`, numbers of clients; where the run has a clock, `clock`
-        at its end, in simulated seconds, and `seconds` that it took; where rounds are asynchronous, `mean_staleness`
-        and `max_staleness` of the updates, None without any, and `training`, number of clients after it.
+        at its end, in simulated seconds, and `seconds` that it took.
         """
         return Rows(
             {
@@ -126,7 +124,6 @@ class Run:
                 "exhausted": len(result.exhausted),
                 "unreconciled": len(result.unreconciled),
                 **({} if result.clock is None else {"clock": result.clock, "seconds": result.seconds}),
-                **(_staleness(result.buffered) if result.buffered else {}),
             }
             for result in self.history.rounds
         )
@@ -276,10 +273,6 @@ class Run:
         more = len(clients) - len(rows)
         caption = f"<caption>and {count_text(more, 'more client')}</caption>" if more else ""
         return f"<table>{caption}<tr>{heads}</tr>{body}</table>"
-
-
-def _staleness(buffered: Buffered) -> dict[str, float | None]:
-    return {name: getattr(buffered, name) for name in ("mean_staleness", "max_staleness", "training")}
 
 
 def open_run(folder: str | PathLike[str], task: Task | None = None) -> Run:

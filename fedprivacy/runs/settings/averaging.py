@@ -112,9 +112,7 @@ def _too_few_steps(strategy: str, local_steps: int) -> Iterator[str]:
         )
 
 
-def _compares_what_is_averaged(
-    strategy: str, algorithm: str, asynchronous: bool, user_level: bool, weighting: str
-) -> Iterator[str]:
+def _compares_what_is_averaged(strategy: str, algorithm: str, user_level: bool, weighting: str) -> Iterator[str]:
     known = STRATEGIES.get(strategy)
     remedy = f"choose one of {', '.join(name for name, each in STRATEGIES.items() if each.averages)}."
     if ALGORITHMS[algorithm].server is not None and (known is None or not known.averages):
@@ -123,8 +121,6 @@ def _compares_what_is_averaged(
     if known is None or known.averages:
         return
     compares = f"strategy is '{strategy}', which compares the clients' updates, and"
-    if asynchronous:
-        yield f"{compares} an asynchronous round gives it the mean of a buffer; {remedy}"
     if user_level:
         yield f"{compares} with user-level noise there is nothing but their noisy average; {remedy}"
     elif weighting != "size":

@@ -12,7 +12,6 @@ What it may choose from is stated where it is implemented (`OPTIMIZERS`, `CLIPPI
 from __future__ import annotations
 
 import dataclasses
-import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from fedprivacy._support.settings import (
 )
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
-from fedprivacy.participation.asynchronous import ASYNCHRONOUS, AsynchronySettings
 from fedprivacy.participation.selection import ParticipationSettings
 from fedprivacy.runs.settings import task_problems
 from fedprivacy.runs.settings.averaging import StrategySettings
@@ -60,7 +58,6 @@ __all__ = [
     "OF_TRAINING",
     "RUNS",
     "ConfigError",
-    "Engine",
     "RunConfig",
     "Value",
     "of_simulation",
@@ -83,18 +80,8 @@ DEFAULT_SEED = 0
 _OF_PRIVACY = {"noise_multiplier", "question_spend", "spend", "autocast"}
 """Settings that a run without privacy ignores."""
 
-_SWITCHES = {"asynchronous": ASYNCHRONOUS, "user_level": USER_LEVEL}
+_SWITCHES = {"user_level": USER_LEVEL}
 """Settings any of which switches a mode on, by the name of the mode in the groups' rules."""
-
-
-class Engine(enum.StrEnum):
-    """Engine that runs simulated clients.
-    `IN_PROCESS`: one after another in this process; the fastest for small models. `RAY`: in Ray's worker processes,
-    several at once, on GPUs and clusters.
-    """
-
-    IN_PROCESS = "in-process"
-    RAY = "ray"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +93,6 @@ class RunConfig(
     TaskSettings,
     StrategySettings,
     ParticipationSettings,
-    AsynchronySettings,
     UserLevelSettings,
     ExecutionSettings,
 ):

@@ -65,15 +65,12 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
 
 
 @contextmanager
-def spelt_as_keywords(*problems: str) -> Iterator[None]:
-    """Let the errors of a configuration name keywords, and report what is wrong besides with them."""
-    found = list(problems)
+def spelt_as_keywords() -> Iterator[None]:
+    """Let the errors of a configuration name keywords."""
     try:
         yield
     except ConfigError as error:
-        found += map(as_keywords, error.problems)
-    if found:
-        raise ConfigError(found)
+        raise ConfigError([*map(as_keywords, error.problems)]) from None
 
 
 def as_keywords(text: str) -> str:

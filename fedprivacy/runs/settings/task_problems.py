@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from fedprivacy._support.settings import Value, key_of
-from fedprivacy.participation.asynchronous import ASYNCHRONOUS
 from fedprivacy.runs.settings.user_level_noise import USER_LEVEL
 from fedprivacy.training.optimizers import OPTIMIZERS, settings_of
 
@@ -52,11 +51,6 @@ def of_question(task: Task, given: Settings, wrong: Collection[str]) -> list[str
         return [str(error)]
     if question is None and "question_spend" in given and "question_spend" not in wrong:
         return ["question-spend is given, and the task asks no question (Task.standardise); leave it open."]
-    if question is not None and given.keys() & {*ASYNCHRONOUS}:
-        return [
-            f"task {task.name} standardises by a question, which asynchronous rounds do not know; leave buffer-size "
-            "and concurrency open, or give the task no question."
-        ]
     if question is not None and given.get("privacy", True) and given.keys() & {*USER_LEVEL}:
         return [
             f"task {task.name} standardises by a question, whose answer goes to every client and is in no user-level "

@@ -36,16 +36,6 @@ class AlgorithmSettings(SettingsGroup, question="Which algorithm?", basic=("algo
         bounds=(0, 10**9),
     )
 
-    @property
-    def keeps(self) -> bool:
-        """Return whether clients keep something of their own from round to round."""
-        return bool(self.keeping)
-
-    @property
-    def keeping(self) -> str:
-        """The setting that has clients keep something of their own, for people; empty: none."""
-        return _keeping(self.algorithm, self.fine_tuning_rounds)
-
     @classmethod
     def problems(cls, known: KnownSettings) -> list[str]:
         """Find settings that the algorithm does not take, and runs in which it makes no sense."""
@@ -58,12 +48,6 @@ class AlgorithmSettings(SettingsGroup, question="Which algorithm?", basic=("algo
             _tunes_what_is_personal,
             _kept_from_round_to_round,
         )
-
-
-def _keeping(algorithm: str, fine_tuning_rounds: int) -> str:
-    if ALGORITHMS[algorithm].keeps:
-        return f"algorithm is '{algorithm}'"
-    return f"fine-tuning-rounds is {fine_tuning_rounds}" if fine_tuning_rounds else ""
 
 
 def _not_taken(algorithm: str, pull: float | None = None, personal_steps: int | None = None) -> Iterator[str]:
@@ -118,15 +102,11 @@ def _tunes_what_is_personal(fine_tuning_rounds: int, algorithm: str) -> Iterator
         )
 
 
-def _kept_from_round_to_round(
-    algorithm: str, fine_tuning_rounds: int, asynchronous: bool, user_level: bool
-) -> Iterator[str]:
-    unable = {
-        "buffer-size makes rounds asynchronous": asynchronous,
-        "there is user-level noise, which protects what the server averages alone": user_level,
-    }
-    for what, given in unable.items():
-        if given and (keeping := _keeping(algorithm, fine_tuning_rounds)):
-            yield (
-                f"{keeping}, so that clients keep something from round to round, and {what}; leave one of them open."
-            )
+def _kept_from_round_to_round(algorithm: str, fine_tuning_rounds: int, user_level: bool) -> Iterator[str]:
+    keeps = ALGORITHMS[algorithm].keeps
+    if user_level and (keeps or fine_tuning_rounds):
+        keeping = f"algorithm is '{algorithm}'" if keeps else f"fine-tuning-rounds is {fine_tuning_rounds}"
+        yield (
+            f"{keeping}, so that clients keep something from round to round, and there is user-level noise, which "
+            "protects what the server averages alone; leave one of them open."
+        )
