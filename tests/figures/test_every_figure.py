@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from fedprivacy.figures import (
-    AttackCurve,
-    Picture,
     audit_figure,
     compared_epsilon_figure,
     compared_metric_figure,
@@ -18,8 +16,6 @@ from fedprivacy.figures import (
     epsilon_figure,
     forecast_figure,
     limit_figure,
-    picture_figure,
-    roc_figure,
     run_figure,
     to_svg,
     tradeoff_figure,
@@ -43,7 +39,6 @@ RUNS = [
     {"run": name, "metrics": {"accuracy": value}, "settings": {"learning-rate": 10 * value, "algorithm": name}}
     for name, value in (("fedavg", 0.5), ("ditto", 0.75))
 ]
-CURVES = [AttackCurve("found", RATES, np.sqrt(RATES), limit=np.minimum(1.0, 3.0 * RATES), limit_at=RATES)] * 2
 
 FIGURES = {
     "a run": lambda: run_figure(unlike(12, quota=20).series(["client-1"])),
@@ -52,13 +47,11 @@ FIGURES = {
     "cost": lambda: cost_figure(GROWTH, SERIES.facts),
     "forecast": lambda: forecast_figure(FORECAST, SERIES.facts, "a"),
     "audits": lambda: audit_figure(AUDITS, "run digits"),
-    "attacks": lambda: roc_figure(CURVES, "title", ["about"]),
     "limits": lambda: limit_figure(
         RATES, np.sqrt(RATES), "title", ["about"], alone=RATES**0.25, marked=[(0.1, 0.32, "32 %")]
     ),
     "points of runs": lambda: experiment_figure(RUNS, "learning-rate", "accuracy", "algorithm"),
     "parallel coordinates": lambda: parallel_figure(RUNS, ["learning-rate", "algorithm"], "accuracy"),
-    "pictures": lambda: picture_figure([Picture("one", [[0.5]])], "title", ["about"]),
     **{figure.__name__: lambda figure=figure: figure(EIGHT) for figure in COMPARED},
 }
 
@@ -125,10 +118,8 @@ ONE_HAS_A_ROUND = r"none of the runs can be drawn yet: a \(no finished round\), 
         (lambda: cost_figure(CostMap(("a",), (), (), np.empty((1, 0))), SERIES.facts), "no finished round"),
         (lambda: forecast_figure([], SERIES.facts, "a"), "forecast is empty"),
         (lambda: audit_figure([], "run digits"), "no audit"),
-        (lambda: picture_figure([], "title", ["about"]), "nothing to draw"),
         (lambda: experiment_figure(RUNS, "pull", "accuracy"), "no run has pull and accuracy yet"),
         (lambda: parallel_figure(RUNS, ["algorithm"], "auc"), "no run has auc yet"),
-        (lambda: roc_figure([], "title", ["about"]), "give 1 to"),
     ],
 )
 def test_of_nothing_nothing_is_drawn(draw, said):
