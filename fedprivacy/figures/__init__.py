@@ -13,7 +13,7 @@ from fedprivacy.figures.cost import cost_figure
 from fedprivacy.figures.limit import limit_figure
 from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.figures.notebook import RunFigures
-from fedprivacy.figures.run import epsilon_figure, forecast_figure, metric_figure, run_figure, tradeoff_figure
+from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "cost_figure",
     "dark",
     "epsilon_figure",
-    "forecast_figure",
     "limit_figure",
     "metric_figure",
     "run_figure",

@@ -14,7 +14,6 @@ from fedprivacy.figures import (
     compared_tradeoff_figure,
     cost_figure,
     epsilon_figure,
-    forecast_figure,
     limit_figure,
     run_figure,
     to_svg,
@@ -32,7 +31,6 @@ SERIES = FEW.series()
 COMPARED = [compared_metric_figure, compared_epsilon_figure, compared_tradeoff_figure]
 EIGHT = [unlike(4, rounds=20, out=f"runs/{n}").series() for n in range(8)]
 AUDITS = [AuditResult(1.7e9, "canaries", "a", lower, 0.95, 3.0, 1e-4, "PLD", "server") for lower in (1.2, 4.5)]
-FORECAST = [(1.0, 5), (SERIES.facts.noise_multiplier, 37), (4.0, 140)]
 GROWTH = CostMap(("a", "b"), (1, 2), (1, 2), np.array([[0.3, 0.1], [0.0, 0.4]]))
 RATES = np.linspace(0.0, 1.0, 11)
 RUNS = [
@@ -45,7 +43,6 @@ FIGURES = {
     "a run of many": lambda: run_figure(unlike(200).series()),
     "trade-off": lambda: tradeoff_figure(SERIES),
     "cost": lambda: cost_figure(GROWTH, SERIES.facts),
-    "forecast": lambda: forecast_figure(FORECAST, SERIES.facts, "a"),
     "audits": lambda: audit_figure(AUDITS, "run digits"),
     "limits": lambda: limit_figure(
         RATES, np.sqrt(RATES), "title", ["about"], alone=RATES**0.25, marked=[(0.1, 0.32, "32 %")]
@@ -90,15 +87,10 @@ READING = "composed over all rounds and runs, an odometer's reading"
             lambda: cost_figure(GROWTH, SERIES.facts, 900),
             "2 clients; growth of each one's ε {}, over all runs; grey: none, empty: unknown",
         ),
-        (
-            lambda: forecast_figure(FORECAST, SERIES.facts, "a", 900),
-            "rounds of 4 local steps that its budget still allows if the run goes on with another noise multiplier; "
-            "ε {}",
-        ),
         (lambda: compared_epsilon_figure(EIGHT, 900), f"largest ε of a client {{}}, {READING}"),
         (lambda: compared_tradeoff_figure(EIGHT, width=900), f"largest ε of a client {{}}, {READING}"),
     ],
-    ids=["epsilon", "trade-off", "cost", "forecast", "compared losses", "compared trade-offs"],
+    ids=["epsilon", "trade-off", "cost", "compared losses", "compared trade-offs"],
 )
 def test_the_subtitle_says_what_epsilon_is(figure, said):
     seen = "as seen by the server, δ = 1e-4, PLD accountant"
@@ -116,7 +108,6 @@ ONE_HAS_A_ROUND = r"none of the runs can be drawn yet: a \(no finished round\), 
         *((lambda figure=figure: figure(BEGUN), ONE_HAS_A_ROUND) for figure in COMPARED),
         (lambda: cost_figure(alike(rounds=0).costs(), SERIES.facts), "no finished round"),
         (lambda: cost_figure(CostMap(("a",), (), (), np.empty((1, 0))), SERIES.facts), "no finished round"),
-        (lambda: forecast_figure([], SERIES.facts, "a"), "forecast is empty"),
         (lambda: audit_figure([], "run digits"), "no audit"),
         (lambda: experiment_figure(RUNS, "pull", "accuracy"), "no run has pull and accuracy yet"),
         (lambda: parallel_figure(RUNS, ["algorithm"], "auc"), "no run has auc yet"),
