@@ -58,7 +58,7 @@ def grid(clients: int) -> dict[str, float]:
     """A population on the grid: cold and warm rounds, bytes a client."""
     rng, clock = np.random.default_rng(0), Clock()
     before = _resident_bytes()
-    population = PopulationAccountant(rate_grid=GRID)
+    population = PopulationAccountant()
     rows = population.enrol([f"digits/client-{number:07d}" for number in range(clients)], DELTA)
     exponents = rng.integers(231, 579, clients)  # of 1.01: rates from 0.1 down to 0.0032
     distinct, place = np.unique(exponents, return_inverse=True)

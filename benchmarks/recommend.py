@@ -32,8 +32,8 @@ from scipy.io import loadmat
 from torch import Tensor, nn
 
 import fedprivacy as fp
-from fedprivacy.reproductions.mnist import ScatteredMnist, features
-from fedprivacy.reproductions.tcga_brca import TcgaBrca
+from simulations.reproduce.mnist import ScatteredMnist, features
+from simulations.reproduce.tcga_brca import TcgaBrca
 
 Settings = dict[str, Any]
 

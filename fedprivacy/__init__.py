@@ -7,12 +7,11 @@ True
 
 What there is: `simulate` trains a federation on this machine, `sweep` every combination of settings, `list_runs`
 finds runs again, `open_run` opens what it recorded, `compare` puts runs side by side, `plan` tells the cost before,
-`recommend` chooses settings, `reproduce` runs one of the `reproductions` over seeds, or an experiment of one's own,
-`audit_training` tells whether the code deserves its epsilon; a `Callback`, such as `EarlyStopping`, hears of every
-round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource`, `Unit` and `Score`, and `tasks` has the
-built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number`, `Category` and `Date`,
-`read_table` as a `Table`, which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet`
-and `Evenly`;
+`recommend` chooses settings, `audit_training` tells whether the code deserves its epsilon; a `Callback`, such as
+`EarlyStopping`, hears of every round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource`, `Unit`
+and `Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number`,
+`Category` and `Date`, `read_table` as a `Table`, which questions are asked of, and a simulation splits it by one of
+`ByColumn`, `ByDirichlet` and `Evenly`;
 `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation, and
 `PrivateGradients` is for a loop of one's own; `epsilon`, `noise_multiplier` and `risk` calculate.
 
@@ -28,7 +27,6 @@ from fedprivacy._support.lazy import from_homes, names_of
 from fedprivacy._support.openmp import ask_for_short_waits
 
 if TYPE_CHECKING:
-    from fedprivacy import reproductions as reproductions
     from fedprivacy import tasks as tasks
     from fedprivacy.accounting.calculator import epsilon as epsilon
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from fedprivacy.flower.client.client_app import private_client as private_client
     from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
     from fedprivacy.guard.errors import BudgetExhaustedError as BudgetExhaustedError
-    from fedprivacy.reproductions.reproduction import reproduce as reproduce
     from fedprivacy.runs.callbacks import Callback as Callback
     from fedprivacy.runs.callbacks import EarlyStopping as EarlyStopping
     from fedprivacy.runs.prospect import plan as plan
@@ -84,8 +81,6 @@ _HOMES = {
     "Run": "runs.records.run",
     "plan": "runs.prospect",
     "recommend": "runs.recommendation",
-    "reproduce": "reproductions.reproduction",
-    "reproductions": "",
     "audit_training": "audit.training_audit",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",

@@ -4,11 +4,12 @@ One run is one draw of noise, and a difference between two runs may be nothing b
 rows with several seeds, and prints mean, standard error and a verdict on what was claimed beforehand: here, that within
 epsilon 1 the hospitals diagnose better together. What was measured is kept: to stop it and to go on costs nothing.
 
-    python simulations/over_seeds.py                             # a minute
-    fedprivacy reproduce simulations/over_seeds.py:Together      # the same, on all cores
+    python -m simulations.over_seeds                                       # a minute
+    python -m simulations.reproduce simulations/over_seeds.py:Together     # the same, on all cores
 """
 
 import fedprivacy as fp
+from simulations.reproduce import Measured, Row, reproduce
 
 HOSPITALS, EPSILON = 4, 1.0
 ALGORITHMS = {"together": "fedavg", "alone": "local"}
@@ -25,8 +26,8 @@ class Together:
     data = {}  # file: where to get it
     settings = {"hospitals": HOSPITALS, "epsilon": EPSILON}  # results of other settings are refused
     rows = (
-        fp.reproductions.Row("together", "accuracy on public biopsies", goal=0.9),
-        fp.reproductions.Row("alone", "accuracy on public biopsies, mean of four models"),
+        Row("together", "accuracy on public biopsies", goal=0.9),
+        Row("alone", "accuracy on public biopsies, mean of four models"),
     )
 
     def measure(self, seed, place):
@@ -46,10 +47,10 @@ class Together:
             owners = [client["client_id"] for client in run.clients] if row == "alone" else [None]  # None: of all
             accuracies = [fp.tasks.Cancer().evaluate(run.model(client_id=owner))["accuracy"] for owner in owners]
             accuracy, spent = sum(accuracies) / len(owners), max(client["epsilon"] for client in run.clients)
-            yield row, fp.reproductions.Measured(accuracy, spent, run.metrics)
+            yield row, Measured(accuracy, spent, run.metrics)
 
 
 if __name__ == "__main__":
-    results = fp.reproduce(Together())
+    results = reproduce(Together())
     for row in results.table:
         print(f"{row['name']:10} {row['mean']:.3f} +- {row['standard_error']:.3f}, epsilon {row['epsilon']:.2f}")

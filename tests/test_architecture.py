@@ -21,7 +21,6 @@ FLOORS = (
     ("flower",),
     ("audit", "server", "deploy", "dashboard", "single"),
     ("simulation",),
-    ("reproductions",),
     ("commands",),
 )
 """The rooms of the package, the lowest floor first. A room imports from lower floors and from itself."""

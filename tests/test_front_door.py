@@ -27,8 +27,8 @@ from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.training.adaptive import CLIPPINGS
 from tests.flower.blobs import Blobs
+from tests.house import ROOT, imports, modules
 
-ROOT = Path(__file__).parent.parent
 LOSS = torch.nn.CrossEntropyLoss(reduction="none")
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -71,7 +71,7 @@ def test_to_import_it_loads_nothing_heavy_and_every_name_when_it_is_asked_for():
     assert printed.splitlines() == ["set()", "cancer"]
 
 
-@pytest.mark.parametrize("package", [fp, fp.flower, fp.gradients, fp.ledger, fp.reproductions, fp.tasks])
+@pytest.mark.parametrize("package", [fp, fp.flower, fp.gradients, fp.ledger, fp.tasks])
 def test_names_are_completed_before_they_are_loaded(package):
     code = f"import {package.__name__} as package; print(*dir(package))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == sorted(package.__all__)
@@ -79,7 +79,7 @@ def test_names_are_completed_before_they_are_loaded(package):
 
 def test_every_name_is_there_and_explained():
     words = {name: getattr(fp, name).__doc__ or "" for name in fp.__all__}
-    unexplained = {"__version__", "reproductions", "tasks", "ConfigError", "BudgetExhaustedError"}
+    unexplained = {"__version__", "tasks", "ConfigError", "BudgetExhaustedError"}
     assert [name for name in words if name not in unexplained and len(words[name]) <= 40] == []
 
 
@@ -92,6 +92,13 @@ def test_the_scripts_use_the_door_alone():
     for script in (ROOT / "simulations").glob("*.py"):
         imported = re.findall(r"^.*\bfedprivacy\b.*import.*|^import fedprivacy.*", script.read_text(), re.MULTILINE)
         assert imported == ["import fedprivacy as fp"], script.name
+
+
+def test_the_reproductions_use_the_door_and_rooms_that_pages_explain():
+    documented = ("fedprivacy.figures.", "fedprivacy.gradients", "fedprivacy.tasks.scattering")
+    for path in modules("simulations/reproduce"):
+        entered = {name for name in imports(path) if name.startswith("fedprivacy.")}
+        assert all(name.startswith(documented) for name in entered), path
 
 
 # --- simulate, and its settings ---

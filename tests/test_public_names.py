@@ -24,16 +24,13 @@ WITHOUT_EXAMPLE = {
     "fedprivacy.audit.apps.audit_app": "the audit of docs/notebooks/8-audit-and-attack.md, which a test runs",
     "fedprivacy.training.algorithms.LocalRound": "an argument in the example of Algorithm",
     "fedprivacy.training.algorithms.LocalUpdate": "the result in the example of Algorithm",
-    "fp.reproductions.Measured": "the result in the example of fp.reproduce",
-    "fp.reproductions.Reproduction": "the example of fp.reproduce is one",
-    "fp.reproductions.Workplace": "an argument in the example of fp.reproduce",
 }
 """Public names whose use another example shows, and which."""
 
 
 def offered():
     """Public functions and classes: those of the front door, of its rooms, and what pages import from elsewhere."""
-    for door, value in {"fp": fp, "fp.tasks": fp.tasks, "fp.reproductions": fp.reproductions}.items():
+    for door, value in {"fp": fp, "fp.tasks": fp.tasks}.items():
         yield from ((f"{door}.{name}", getattr(value, name)) for name in value.__all__)
     yield from ((f"fp.ask.{name}", getattr(fp.ask, name)) for name in dir(fp.ask) if not name.startswith("_"))
     reader = Python()

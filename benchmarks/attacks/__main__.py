@@ -27,6 +27,7 @@ from scipy.integrate import trapezoid
 
 from benchmarks.attacks.archives import Archive, Locations, inversion
 from benchmarks.attacks.exposure import LEARNED_NOTHING, exposed
+from benchmarks.attacks.figures import AttackCurve, Picture, picture_figure, roc_figure
 from benchmarks.attacks.inversion import Inverted
 from benchmarks.attacks.limits import DELTA, breaches
 from benchmarks.attacks.membership import attacked
@@ -34,7 +35,7 @@ from benchmarks.attacks.roc import Roc
 from benchmarks.attacks.shadows import train_shadows
 from benchmarks.attacks.trainers import Trainer, Training, WithoutPrivacy, WithPrivacy
 from fedprivacy.accounting.risk import Risk
-from fedprivacy.figures import AttackCurve, Picture, picture_figure, roc_figure, save_png, to_svg
+from fedprivacy.figures import save_png, to_svg
 from fedprivacy.tasks import Shard
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History

@@ -14,12 +14,7 @@ number. Epsilons are computed on request, for the clients that a round has chang
 
 from __future__ import annotations
 
-import json
-import math
-import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import scipy
@@ -28,42 +23,28 @@ from numpy.typing import ArrayLike
 from fedprivacy.accounting.arrays import BoolArray, FloatArray, IntArray
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.histories import check_delta
-from fedprivacy.values.event_codec import as_fields, from_fields
-from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, NeighbouringRelation
 
 MOST_STEPS = 2**31 - 1  # maximum for one mechanism on one dataset
 _MECHANISM_BITS, _STEP_BITS, _DELTA_BITS = 24, 31, 8
 _MECHANISM = 2**_MECHANISM_BITS - 1
-# Ratio of two neighbouring deltas of the grid; a tenth less delta costs about half a percent of epsilon.
-_DELTA_RATIO = 1.1
-_ON_GRID = 1e-9  # distance of an exponent from a whole number that counts as rounding
 _MOST_REMEMBERED = 2**20  # maximum number of cached epsilons
-_VERSION = 1
 
 
 class PopulationAccountant:
     """The accounts of a population of datasets under one neighbouring relation.
 
     Formal guarantee: `epsilons` bounds each dataset's privacy loss as `pld.epsilon` does, at the dataset's own delta.
-    If a grid is chosen, sampling rates are rounded up and deltas down to it. Both can only raise epsilon: the pair of a
-    smaller rate is a mixture of that of the larger one and of two equal distributions, hockey-stick divergences are
-    jointly convex, and domination survives composition; and a bound at a delta holds at a larger one. The reading
-    is an odometer's (see `filters`), not a budget.
+    The reading is an odometer's (see `filters`), not a budget.
 
     Not safe for concurrent use.
 
     Args:
         relation: neighbouring relation of every event.
-        rate_grid: ratio, above 1, of neighbouring sampling rates on a geometric grid; deltas then have a grid, too.
-            1.01 maps rates that differ 30-fold to 350 mechanisms. None: nothing is rounded.
     """
 
-    def __init__(
-        self, relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE, rate_grid: float | None = None
-    ) -> None:
-        if rate_grid is not None and not 1.0 < rate_grid < 2.0:
-            raise ValueError(f"rate_grid is {rate_grid}; choose a ratio in (1, 2), or None to round nothing.")
-        self._relation, self._rate_grid = relation, rate_grid
+    def __init__(self, relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE) -> None:
+        self._relation = relation
         self._composer = BatchComposer()
         self._row: dict[str, int] = {}
         self._delta: FloatArray = np.empty(0)
@@ -75,12 +56,6 @@ class PopulationAccountant:
 
     def __len__(self) -> int:
         return len(self._row)
-
-    @property
-    def nbytes(self) -> int:
-        """Number of bytes that the accounts take, names of datasets excepted."""
-        arrays = (self._delta, self._delta_number, self._epsilon, self._changed, self._keys, self._steps)
-        return sum(array.nbytes for array in arrays)
 
     def enrol(self, dataset_ids: Sequence[str], deltas: ArrayLike) -> IntArray:
         """Open accounts, or find those that are open.
@@ -95,7 +70,9 @@ class PopulationAccountant:
         Raises:
             ValueError: a delta is outside (0, 1), or differs from that of the open account.
         """
-        wanted = self._rounded_down(np.broadcast_to(np.asarray(deltas, dtype=np.float64), len(dataset_ids)))
+        wanted = np.broadcast_to(np.asarray(deltas, dtype=np.float64), len(dataset_ids))
+        for delta in wanted[~((wanted > 0.0) & (wanted < 1.0))][:1]:
+            check_delta(float(delta))
         before = len(self._row)
         rows = np.array([self._row.setdefault(name, len(self._row)) for name in dataset_ids], dtype=np.int64)
         grown = len(self._row) - before
@@ -128,16 +105,18 @@ class PopulationAccountant:
         Raises:
             ValueError: an event has another relation than the population, or there are too many different ones.
         """
-        rounded = [self._rounded_up(event) for event in events]
-        for event in rounded:
+        for event in events:
             if event.relation != self._relation:
                 raise ValueError(
                     f"the event {event} has another neighbouring relation than the accounts ({self._relation}), and no "
                     "theorem composes the two; keep one population for each relation."
                 )
-        numbers = self._composer.columns(rounded)
+        numbers = self._composer.columns(events)
         if numbers.size and numbers.max() >= 2**_MECHANISM_BITS:
-            raise ValueError(f"there are more than {2**_MECHANISM_BITS} different events; choose a rate_grid.")
+            raise ValueError(
+                f"there are more than {2**_MECHANISM_BITS} different events; round the sampling rates up, so that "
+                "datasets share some."
+            )
         return numbers
 
     def record(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> None:
@@ -224,41 +203,6 @@ class PopulationAccountant:
             self._changed[changed] = False
         return self._epsilon.copy() if rows is None else self._epsilon[rows]
 
-    def save(self, path: Path) -> None:
-        """Write all accounts to a file (NumPy's .npz; no code is run when it is read)."""
-        named = {"relation": self._relation, "rate_grid": self._rate_grid, "version": _VERSION}
-        events = [as_fields(event) for event in self._composer.events]
-        with path.open("wb") as file:
-            np.savez_compressed(
-                file,
-                about=json.dumps(named | {"events": events, "dataset_ids": list(self._row)}),
-                deltas=self._delta,
-                keys=self._keys,
-                steps=self._steps,
-            )
-
-    @classmethod
-    def load(cls, path: Path) -> PopulationAccountant:
-        """Read the accounts of a file.
-
-        Raises:
-            ValueError: the file was not written by `save`, or is of another version.
-        """
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                about = json.loads(str(stored["about"]))
-                deltas, keys, steps = stored["deltas"], stored["keys"], stored["steps"]
-        except (KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} holds no accounts of a population ({error}).") from error
-        if about["version"] != _VERSION:
-            raise ValueError(f"{path} has version {about['version']}; this program reads version {_VERSION}.")
-        population = cls(NeighbouringRelation(about["relation"]))  # rates and deltas are rounded already
-        population.enrol(about["dataset_ids"], deltas)
-        population.mechanisms([from_fields(fields) for fields in about["events"]])
-        population.record(keys >> _MECHANISM_BITS, keys & _MECHANISM, steps)
-        population._rate_grid = about["rate_grid"]
-        return population
-
     def _computed(self, rows: IntArray) -> FloatArray:
         """Compute the epsilons of datasets whose histories have changed, shape of `rows`, in increasing order."""
         starts, stops = np.searchsorted(self._keys, [rows << _MECHANISM_BITS, (rows + 1) << _MECHANISM_BITS])
@@ -293,20 +237,6 @@ class PopulationAccountant:
             shape=(deltas.size, len(self._composer.events)),
         )
         return self._composer.epsilons(counts, deltas)
-
-    def _rounded_up(self, event: Event) -> Event:
-        if self._rate_grid is None or not isinstance(event, PoissonSampledGaussian):
-            return event
-        exponent = math.floor(-math.log(event.sampling_rate) / math.log(self._rate_grid) + _ON_GRID)
-        return replace(event, sampling_rate=max(self._rate_grid**-exponent, event.sampling_rate))
-
-    def _rounded_down(self, deltas: FloatArray) -> FloatArray:
-        for delta in deltas[~((deltas > 0.0) & (deltas < 1.0))][:1]:
-            check_delta(float(delta))
-        if self._rate_grid is None:
-            return deltas
-        exponents = np.floor(np.log(deltas) / math.log(_DELTA_RATIO) + _ON_GRID)
-        return np.asarray(np.minimum(_DELTA_RATIO**exponents, deltas))
 
 
 class _Memo:

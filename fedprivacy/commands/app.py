@@ -27,7 +27,6 @@ from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.reproduce import reproduce
 from fedprivacy.commands.risk import risk
 from fedprivacy.commands.runs import runs_app
 from fedprivacy.commands.terminal import (
@@ -422,7 +421,6 @@ app.command()(compare)
 app.command()(epsilon)
 app.command()(sigma)
 app.command()(risk)
-app.command()(reproduce)
 
 
 @app.command()

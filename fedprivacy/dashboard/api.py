@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 
 from fedprivacy.dashboard import models, presentation
-from fedprivacy.dashboard.forecasts import forecast
-from fedprivacy.dashboard.lookup import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
+from fedprivacy.dashboard.lookup import NOT_FOUND, ClientName, Runs, TheRun, Words, client_of
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.records.store import ClientQuery
 from fedprivacy.values.nulls import finite_or_none
@@ -23,7 +22,6 @@ api = APIRouter(tags=["runs"])
 Limit = Annotated[int, Query(ge=1, le=500)]
 Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Number = Annotated[int, Query(ge=0, le=1_000_000_000)]
-Noise = Annotated[float, Query(ge=0.05, le=1e4, description="sigma of every local step")]
 SortBy = Literal[
     "client_id", "rounds", "averaged", "failed", "steps", "sampling_rate", "epsilon", "budget", "share", "rounds_left",
     "state",
@@ -122,9 +120,3 @@ def failures(found: TheRun) -> models.FailuresBody:
 def audits(found: TheRun) -> models.Audits:
     """List the results of audits of the run."""
     return models.Audits(audits=[presentation.audit(one) for one in found.audits()])
-
-
-@api.get("/runs/{run_id}/forecast", responses=NOTHING_YET)
-def what_if(found: TheRun, noise_multiplier: Noise, client_id: ClientName = "") -> models.Forecast:
-    """Forecast the rounds that a budget allows at another noise multiplier; by default of the next exhausted client."""
-    return forecast(found, client_id, noise_multiplier)

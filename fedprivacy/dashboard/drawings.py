@@ -8,7 +8,7 @@ import io
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,7 +17,6 @@ from pydantic import AfterValidator, WithJsonSchema
 
 from fedprivacy import figures
 from fedprivacy._support.altair import alt
-from fedprivacy.dashboard.forecasts import forecast, rounds_by_noise
 from fedprivacy.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find
 from fedprivacy.figures import observations
 from fedprivacy.figures.named import FigureOptions, NamedFigure, RunData
@@ -57,11 +56,10 @@ AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schem
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Options of a figure: chosen clients, a metric other than the first, the client of a forecast."""
+    """Options of a figure: chosen clients, and a metric other than the first."""
 
     clients: Annotated[list[ClientName], Query(default_factory=list, max_length=MOST_CHOSEN)]
     metric: Words = ""
-    client_id: ClientName = ""
     below: Below = False
 
     @property
@@ -93,21 +91,10 @@ def _named(found: NamedFigure) -> _Drawn:
     )
 
 
-def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
-    rounds, client_id = rounds_by_noise(run, wish.client_id)
-    most_noise, left = rounds[-1]
-    why = "" if left else forecast(run, client_id, most_noise).asked.words
-    facts = replace(run.facts, noise_multiplier=rounds[len(rounds) // 2][0])  # the client's
-    return figures.forecast_figure(rounds, facts, client_id, width, why)
-
-
 _DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items()} | {
     "audit": _Drawn(
         lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
         lambda run, _: observations.audit_rows(run.audits()),
-    ),
-    "forecast": _Drawn(
-        _forecast_figure, lambda run, wish: observations.forecast_rows(*rounds_by_noise(run, wish.client_id))
     ),
 }
 """Figures of a run by name: those that it has everywhere, and those that only its database can draw."""

@@ -268,33 +268,6 @@ class Audits(BaseModel):
     audits: list[Audit]
 
 
-class AskedBody(BaseModel):
-    """The steps that a budget would allow at another noise multiplier."""
-
-    noise_multiplier: float
-    steps_left: int | None
-    rounds_left: int | None
-    allowed: bool = Field(description="whether the filter that enforces the budget takes this noise multiplier")
-    words: str
-
-
-class Forecast(BaseModel):
-    """The steps that a client's budget still allows, at its noise multiplier in the run and at another."""
-
-    client_id: str
-    epsilon: float | None
-    epsilon_text: str
-    budget: float | None
-    budget_text: str
-    filter: str
-    delta: float
-    view: str = "server"
-    accountant: str = "PLD"
-    noise_multiplier: float
-    rounds_left: int | None
-    asked: AskedBody
-
-
 class ProblemBody(BaseModel):
     """The reason why there is no answer."""
 

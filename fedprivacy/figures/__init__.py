@@ -7,20 +7,18 @@ Figures are drawn from a `RunSeries`, whose size is bounded, and load neither to
 The rows behind them are in `fedprivacy.figures.observations`.
 """
 
-from fedprivacy.figures.attacks import AttackCurve, Picture, limit_figure, picture_figure, roc_figure
 from fedprivacy.figures.audit import audit_figure
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.cost import cost_figure
+from fedprivacy.figures.limit import limit_figure
 from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.figures.notebook import RunFigures
-from fedprivacy.figures.run import epsilon_figure, forecast_figure, metric_figure, run_figure, tradeoff_figure
+from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg
 
 __all__ = [
     "DARK",
     "NAMED_FIGURES",
-    "AttackCurve",
-    "Picture",
     "RunFigures",
     "audit_figure",
     "compared_epsilon_figure",
@@ -29,11 +27,8 @@ __all__ = [
     "cost_figure",
     "dark",
     "epsilon_figure",
-    "forecast_figure",
     "limit_figure",
     "metric_figure",
-    "picture_figure",
-    "roc_figure",
     "run_figure",
     "save_png",
     "spec_of",

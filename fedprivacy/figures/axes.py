@@ -17,9 +17,6 @@ from fedprivacy.values.wording import budget_text, is_share
 HEADROOM = 0.1
 """Free space beyond the largest value, as a share of the axis."""
 
-POWER = "format(pow(10, datum.value), '.2~g')"
-"""The label of a logarithm, in Vega's expression language."""
-
 PERCENT = "round(100 * datum.value) + '\u00a0%'"
 """A label in percent, in Vega's expression language."""
 
@@ -48,13 +45,12 @@ DASHES = [5, 4]
 class Scale:
     """A linear scale from `low` to `high`, in the unit of its values.
 
-    `percent`: they are shares of 1; `logarithms`: to the base of 10, labelled by what they are logarithms of.
+    `percent`: they are shares of 1.
     """
 
     low: float
     high: float
     percent: bool = False
-    logarithms: bool = False
 
     def x(self, field: str) -> alt.X:
         """Return the horizontal channel of a field."""
@@ -64,8 +60,7 @@ class Scale:
     def y(self, field: str) -> alt.Y:
         """Return the vertical channel of a field; its axis has no title, because the figure's title names it."""
         scaled = alt.Y(f"{field}:Q").title(None).scale(domain=[self.low, self.high], nice=False)
-        words = PERCENT if self.percent else POWER if self.logarithms else None
-        return scaled.axis(alt.Axis(tickCount=5, labelExpr=words) if words else alt.Axis(tickCount=5))
+        return scaled.axis(alt.Axis(tickCount=5, labelExpr=PERCENT) if self.percent else alt.Axis(tickCount=5))
 
     def length(self, px: float) -> float:
         """Convert px of a plot's height to the unit of the scale."""

@@ -119,14 +119,6 @@ def audit_rows(audits: Iterable[AuditResult]) -> Rows:
     ]
 
 
-def forecast_rows(forecast: Iterable[tuple[float, int]], client_id: str) -> Rows:
-    """Return rows `client`, `noise_multiplier`, `rounds_left`."""
-    return [
-        {"client": client_id, "noise_multiplier": noise_multiplier, "rounds_left": rounds_left}
-        for noise_multiplier, rounds_left in forecast
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """A run among others, by a unique name; its place decides its look in every figure."""

@@ -11,11 +11,8 @@ from fedprivacy._support.altair import alt
 from fedprivacy.figures import observations
 from fedprivacy.figures.axes import (
     AXIS_ROOM,
-    DASHES,
-    HEADROOM,
     Label,
     PlotFrame,
-    Scale,
     leaders,
     loss_scale,
     metric_scale,
@@ -131,48 +128,6 @@ def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = W
         *_last(rows, x, y),
     ]
     return styled(layered(layers, title, width))
-
-
-def forecast_figure(
-    forecast: Sequence[tuple[float, int]], facts: RunFacts, client_id: str, width: int = WIDTH, reason: str = ""
-) -> alt.LayerChart:
-    """Draw the rounds that a client's budget still allows, by noise multiplier; that of the run is marked.
-
-    Args:
-        forecast: (noise multiplier, rounds left), by ascending noise multiplier.
-        facts: facts about the run.
-        client_id: the client.
-        width: width of the plot between its axes, in px.
-        reason: reason that the most noise leaves no round; empty: it leaves some.
-
-    Raises:
-        ValueError: the forecast is empty.
-    """
-    if not forecast:
-        raise ValueError("the forecast is empty; ask for at least one noise multiplier.")
-    sigma, rows = facts.noise_multiplier, observations.forecast_rows(forecast, client_id)
-    own = [row for row in rows if math.isclose(row["noise_multiplier"], sigma)]
-    noises = [sigma, *(noise for noise, _ in forecast)]
-    margin = HEADROOM * (max(noises) - min(noises)) or HEADROOM * max(noises)
-    noise = Scale(max(0.0, min(noises) - margin), max(noises) + margin)
-    x = noise.x("noise_multiplier").title("noise multiplier")
-    y = loss_scale(float(rounds) for _, rounds in forecast).y("rounds_left")
-    y = y.axis(alt.Axis(tickCount=5, tickMinStep=1))
-    line = chart_of(rows).encode(x, y, tooltip=[alt.Tooltip("noise_multiplier:Q"), alt.Tooltip("rounds_left:Q")])
-    ours = chart_of([{"noise_multiplier": sigma, "text": f"this run: {sigma:.4g}"}]).encode(x)
-    left = sigma > (noise.low + noise.high) / 2  # of its line, where there is more room
-    layers = [
-        ours.mark_rule(color=INK, strokeDash=DASHES),
-        line.mark_line(color=SPENDING),
-        line.mark_point(color=SPENDING, size=30),
-        chart_of(own).mark_point(color=INK, size=80).encode(x, y),
-        *outlined(
-            ours.encode(alt.YValue(6), alt.Text("text:N")),
-            align="right" if left else "left",
-            dx=-6 if left else 6,
-        ),
-    ]
-    return styled(layered(layers, _forecast_title(own, facts, client_id, width, reason), width))
 
 
 def check_private(facts: RunFacts) -> None:
@@ -354,13 +309,3 @@ def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, alt.Text("text:N"))
     falls = bool(rows) and rows[-1]["value"] < rows[0]["value"]
     return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
-
-
-def _forecast_title(own: Rows, facts: RunFacts, client_id: str, width: int, reason: str) -> alt.TitleParams:
-    left = "rounds left by noise multiplier"
-    for row in own:
-        left = f"{count_text(row['rounds_left'], 'round')} left at noise multiplier {facts.noise_multiplier:.4g}"
-    steps = count_text(facts.local_steps, "local step")
-    what = [f"rounds of {steps} that its budget still allows if the run goes on with another noise multiplier"]
-    clauses = [[reason.removesuffix(".")]] if reason else []
-    return titled(f"{shortened(client_id)}: {left}", [what, *clauses, seen("ε", facts.delta)], width + AXIS_ROOM)

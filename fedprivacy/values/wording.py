@@ -189,16 +189,6 @@ def change_text(change: float, *, percent: bool) -> str:
     return f"{100 * change:+.1f} points" if percent else f"{change:+.3g}"
 
 
-def beside_text(value: float, other: float | None) -> str:
-    """Format a number to four digits, or to as many as tell it from the number beside it.
-
-    >>> beside_text(0.949961, 0.95), beside_text(0.951234, 0.95), beside_text(2 / 3, None)
-    ('0.94996', '0.9512', '0.6667')
-    """
-    texts = (f"{value:.{digits}g}" for digits in range(4, 18))
-    return next(text for text in texts if other is None or value == other or float(text) != other)
-
-
 def count_text(count: int, noun: str) -> str:
     """'1 client', '10 clients'."""
     return f"{count} {noun if count == 1 else plural(noun)}"

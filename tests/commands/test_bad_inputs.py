@@ -47,7 +47,6 @@ FILES = {
     "compare kept": ("1 run cannot be compared", "name 2 to 8 folders"),
     "compare kept kept --metric auc": ("metric is 'auc', which none of the runs has measured", "choose from accuracy"),
     "compare kept kept --out broken.py": ("out is 'broken.py', which is a file", "name a folder"),
-    "reproduce digits --out /proc/nowhere": ("out is '/proc/nowhere', which cannot be written", "name another folder"),
     "simulate --out kept": ("out is 'kept'", "already holds a run", "name a new folder"),
     "simulate --resume nowhere": ("'nowhere' holds no run", "name a folder"),
     "simulate --ledger mysql://x/y": ("ledger is 'mysql://x/y'", "sqlite:///"),

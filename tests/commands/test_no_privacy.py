@@ -85,7 +85,7 @@ def test_the_dashboard_says_so(baseline):
     assert run["guarantee"].startswith("A baseline: no privacy.")
     clients = client.get(f"{path}/clients").json()["clients"]
     assert {(c["epsilon"], c["epsilon_text"], c["noise_multiplier"]) for c in clients} == {(None, "no privacy", None)}
-    for drawn in ("epsilon", "tradeoff", "cost", "forecast"):
+    for drawn in ("epsilon", "tradeoff", "cost"):
         assert client.get(f"{path}/figures/{drawn}").status_code == 409
     assert client.get(f"{path}/figures/metric").status_code == 200
     metrics = client.get("/metrics").text

@@ -1,7 +1,6 @@
 """The API says what the store holds, in pages, and refuses what it cannot answer."""
 
 import csv
-import datetime
 import io
 import json
 import math
@@ -10,13 +9,11 @@ from dataclasses import replace
 import pytest
 
 from fedprivacy.accounting.risk import Risk
-from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records.store.writer import record_audits
-from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.runs import AuditResult
 from tests.dashboard.shown import EVENT, asking, record
-from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
+from tests.runs.store.made_up import DELTA, facts, growing
 
 API = "/api/v1"
 
@@ -139,66 +136,6 @@ def test_audits_stand_beside_the_guarantee(tmp_path):
     assert "canaries" in json.dumps(get(ask, "runs/audited/figures/audit"))
 
 
-def test_what_if_tells_rounds_left_at_another_noise_multiplier(ask):
-    low, high = (get(ask, "runs/done/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 6.0))
-    assert 0 < low["rounds_left"] < high["rounds_left"] and low["allowed"] and high["allowed"]
-    assert get(ask, "runs/done/forecast", noise_multiplier=6.0)["client_id"] == "client-01"  # it runs out next
-    numbers = ask.get(f"{API}/runs/done/figures/forecast.csv").text.splitlines()
-    left = [int(line.split(",")[-1]) for line in numbers[1:]]
-    assert left == sorted(left) and left[0] < left[-1] and len(left) == 13
-    assert left[6] == low["rounds_left"]
-
-
-def test_what_if_says_when_the_filter_would_refuse(tmp_path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    record(url, facts("fixed"), growing(["a"], 3), charged=3, filter="fixed-mechanism")
-    ask = asking(tmp_path)
-    own, other = (get(ask, "runs/fixed/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 3.0))
-    assert own["allowed"] and not other["allowed"] and "filter = adaptive" in other["words"]
-    assert other["rounds_left"] > own["rounds_left"]
-
-
-def test_what_if_says_why_more_noise_leaves_no_round(tmp_path):
-    """The filter then counts several mechanisms, and has a small part of delta for those."""
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    record(url, facts("mixed"), growing(["a"], 3), charged=25, filter="fixed-then-adaptive")
-    ask = asking(tmp_path)
-    own, other = (get(ask, "runs/mixed/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 3.0))
-    assert own["rounds_left"] > 0 == other["rounds_left"]
-    assert other["words"] == (
-        "With noise multiplier 3 the fixed-then-adaptive filter allows no step more: for several mechanisms it has 2% "
-        "of delta and an RDP bound, which lies above the epsilon that is read. The earlier noise multiplier, 1.5, "
-        f"allows {own['steps_left']} more steps."
-    )
-    drawn = get(ask, "runs/mixed/figures/forecast")
-    assert " ".join(drawn["title"]["subtitle"]).count("the fixed-then-adaptive filter allows no step more") == 1
-
-
-def test_what_if_leaves_nothing_of_a_budget_that_has_expired(tmp_path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    record(url, facts("over"), growing(["a", "b"], 3), charged=3)
-    ask = asking(tmp_path)
-    assert get(ask, "runs/over/forecast", noise_multiplier=3.0, client_id="a")["asked"]["rounds_left"] > 0
-    long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-    Ledger(url).set_budget("digits/a", PrivacyBudget(3.0, DELTA), long_ago, "the study is over")
-    for sigma in (1.5, 3.0):
-        asked, own = (get(ask, "runs/over/forecast", noise_multiplier=sigma, client_id=c)["asked"] for c in "ab")
-        assert (asked["steps_left"], asked["rounds_left"]) == (0, 0) and "expired" in asked["words"]
-        assert own["rounds_left"] > 0
-    rows = ask.get(f"{API}/runs/over/figures/forecast.csv", params={"client_id": "a"}).text.splitlines()[1:]
-    assert len(rows) == 13 and {row.split(",")[-1] for row in rows} == {"0"}
-
-
-def test_what_if_without_a_budget_or_an_account(ask, tmp_path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    record(url, facts("free"), [finished(0, [spent("a", 0.1, budget=math.inf)])], charged=1)
-    free = asking(tmp_path)
-    answer = get(free, "runs/free/forecast", noise_multiplier=2.0)
-    assert (answer["budget"], answer["asked"]["rounds_left"], answer["rounds_left"]) == (None, None, None)
-    assert "no budget" in get(free, "runs/free/figures/forecast", 409)["detail"]
-    assert "account" in get(ask, "runs/begun/forecast", 409, noise_multiplier=2.0)["detail"]
-
-
 @pytest.mark.parametrize("name", ["metric", "epsilon", "tradeoff", "cost"])
 def test_every_figure_is_vega_lite_and_csv(ask, name):
     light = get(ask, f"runs/done/figures/{name}", clients=["client-03"], width=700)
@@ -255,7 +192,6 @@ def test_what_is_unknown_or_out_of_bounds_is_refused(ask):
         ("runs/done/figures/metric", {"width": 10_000}),
         ("runs/done/figures/unknown", {}),
         ("runs/done/figures/epsilon", {"clients": ["a"] * 11}),
-        ("runs/done/forecast", {"noise_multiplier": "nan"}),
         ("compare/figures/metric", {"runs": ["done"] * 9}),
     ):
         get(ask, path, 422, **query)

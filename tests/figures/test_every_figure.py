@@ -8,18 +8,13 @@ import numpy as np
 import pytest
 
 from fedprivacy.figures import (
-    AttackCurve,
-    Picture,
     audit_figure,
     compared_epsilon_figure,
     compared_metric_figure,
     compared_tradeoff_figure,
     cost_figure,
     epsilon_figure,
-    forecast_figure,
     limit_figure,
-    picture_figure,
-    roc_figure,
     run_figure,
     to_svg,
     tradeoff_figure,
@@ -36,29 +31,24 @@ SERIES = FEW.series()
 COMPARED = [compared_metric_figure, compared_epsilon_figure, compared_tradeoff_figure]
 EIGHT = [unlike(4, rounds=20, out=f"runs/{n}").series() for n in range(8)]
 AUDITS = [AuditResult(1.7e9, "canaries", "a", lower, 0.95, 3.0, 1e-4, "PLD", "server") for lower in (1.2, 4.5)]
-FORECAST = [(1.0, 5), (SERIES.facts.noise_multiplier, 37), (4.0, 140)]
 GROWTH = CostMap(("a", "b"), (1, 2), (1, 2), np.array([[0.3, 0.1], [0.0, 0.4]]))
 RATES = np.linspace(0.0, 1.0, 11)
 RUNS = [
     {"run": name, "metrics": {"accuracy": value}, "settings": {"learning-rate": 10 * value, "algorithm": name}}
     for name, value in (("fedavg", 0.5), ("ditto", 0.75))
 ]
-CURVES = [AttackCurve("found", RATES, np.sqrt(RATES), limit=np.minimum(1.0, 3.0 * RATES), limit_at=RATES)] * 2
 
 FIGURES = {
     "a run": lambda: run_figure(unlike(12, quota=20).series(["client-1"])),
     "a run of many": lambda: run_figure(unlike(200).series()),
     "trade-off": lambda: tradeoff_figure(SERIES),
     "cost": lambda: cost_figure(GROWTH, SERIES.facts),
-    "forecast": lambda: forecast_figure(FORECAST, SERIES.facts, "a"),
     "audits": lambda: audit_figure(AUDITS, "run digits"),
-    "attacks": lambda: roc_figure(CURVES, "title", ["about"]),
     "limits": lambda: limit_figure(
         RATES, np.sqrt(RATES), "title", ["about"], alone=RATES**0.25, marked=[(0.1, 0.32, "32 %")]
     ),
     "points of runs": lambda: experiment_figure(RUNS, "learning-rate", "accuracy", "algorithm"),
     "parallel coordinates": lambda: parallel_figure(RUNS, ["learning-rate", "algorithm"], "accuracy"),
-    "pictures": lambda: picture_figure([Picture("one", [[0.5]])], "title", ["about"]),
     **{figure.__name__: lambda figure=figure: figure(EIGHT) for figure in COMPARED},
 }
 
@@ -97,15 +87,10 @@ READING = "composed over all rounds and runs, an odometer's reading"
             lambda: cost_figure(GROWTH, SERIES.facts, 900),
             "2 clients; growth of each one's ε {}, over all runs; grey: none, empty: unknown",
         ),
-        (
-            lambda: forecast_figure(FORECAST, SERIES.facts, "a", 900),
-            "rounds of 4 local steps that its budget still allows if the run goes on with another noise multiplier; "
-            "ε {}",
-        ),
         (lambda: compared_epsilon_figure(EIGHT, 900), f"largest ε of a client {{}}, {READING}"),
         (lambda: compared_tradeoff_figure(EIGHT, width=900), f"largest ε of a client {{}}, {READING}"),
     ],
-    ids=["epsilon", "trade-off", "cost", "forecast", "compared losses", "compared trade-offs"],
+    ids=["epsilon", "trade-off", "cost", "compared losses", "compared trade-offs"],
 )
 def test_the_subtitle_says_what_epsilon_is(figure, said):
     seen = "as seen by the server, δ = 1e-4, PLD accountant"
@@ -123,12 +108,9 @@ ONE_HAS_A_ROUND = r"none of the runs can be drawn yet: a \(no finished round\), 
         *((lambda figure=figure: figure(BEGUN), ONE_HAS_A_ROUND) for figure in COMPARED),
         (lambda: cost_figure(alike(rounds=0).costs(), SERIES.facts), "no finished round"),
         (lambda: cost_figure(CostMap(("a",), (), (), np.empty((1, 0))), SERIES.facts), "no finished round"),
-        (lambda: forecast_figure([], SERIES.facts, "a"), "forecast is empty"),
         (lambda: audit_figure([], "run digits"), "no audit"),
-        (lambda: picture_figure([], "title", ["about"]), "nothing to draw"),
         (lambda: experiment_figure(RUNS, "pull", "accuracy"), "no run has pull and accuracy yet"),
         (lambda: parallel_figure(RUNS, ["algorithm"], "auc"), "no run has auc yet"),
-        (lambda: roc_figure([], "title", ["about"]), "give 1 to"),
     ],
 )
 def test_of_nothing_nothing_is_drawn(draw, said):

@@ -16,7 +16,6 @@ from rich.console import Console
 import fedprivacy as fp
 from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.client_table import client_table
-from fedprivacy.dashboard.forecasts import forecast
 from fedprivacy.flower.simulated.populations import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
@@ -179,7 +178,6 @@ def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     assert standing.facts.noise_text == text
     stored = store.run(standing.facts.run_id)
     assert [client.spent.noise_multiplier for client in stored.named([c["client_id"] for c in whole.clients])] == noises
-    assert forecast(stored, "client-1", 5.0).noise_multiplier == 3.0
     assert check_run(whole.folder).passed
     table = Path(folder := shutil.copytree(whole.folder, "changed"), CLIENT_TERMS)
     table.write_text(table.read_text().replace("3.0,0.2", "3.5,0.2"))

@@ -16,10 +16,10 @@ import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.noisy_average import OVER
-from fedprivacy.reproductions import school
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import BOOK
 from fedprivacy.training.user_level import CLIENT_ALLOWANCE
+from simulations.reproduce import school
 from tests.flower.blobs import BLOBS, Blobs, plan_of
 from tests.flower.runs import SAMPLING, answering, run
 

@@ -9,7 +9,6 @@ import torch
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, pld
-from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.wire.messages import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
@@ -54,28 +53,6 @@ def test_a_budget_that_changes_while_a_run_is_under_way_counts_from_then_on(ledg
     ledger.set_budget("a", PrivacyBudget(1e-3, 1e-3), None, "it was too much")
     assert accountant.grant(Attempt("run", 2), {"a": 2}) == {}
     assert accountant.spent()["a"].exhausted
-
-
-# The population's rounding
-
-
-@pytest.mark.parametrize("grid", [1.001, 1.5])
-def test_a_rounded_population_shows_no_client_less_than_it_spent(grid):
-    """Catches: the population's rates rounded down. Some lie on the grid, next to it, and anywhere between."""
-    beside = grid**-2 * (1 + np.array([0.0, 1e-7, 1e-12]))
-    rates = np.unique([*np.geomspace(0.01, 0.9, 7), grid**-1, *beside, 0.999, 1.0])
-    events = [PoissonSampledGaussian(float(rate), 1.5) for rate in rates]
-    population = PopulationAccountant(rate_grid=grid)
-    rows = population.enrol([f"d{number}" for number in range(len(events))], 1e-5)
-    population.record(rows, population.mechanisms(events), 20)
-    exact = PopulationAccountant()
-    exact.enrol([f"d{number}" for number in range(len(events))], 1e-5)
-    exact.record(rows, exact.mechanisms(events), 20)
-    for row, event, shown, spent in zip(rows, events, population.epsilons(), exact.epsilons(), strict=True):
-        (counted,) = population.history(row)
-        assert counted.sampling_rate >= event.sampling_rate
-        assert counted.noise_multiplier <= event.noise_multiplier
-        assert shown >= spent * (1 - 1e-9)
 
 
 # One charge at a time

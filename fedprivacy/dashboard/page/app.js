@@ -16,16 +16,14 @@ import { RunCharts } from "./run-charts.js";
 import { RunPicker } from "./runs.js";
 import { showSettings } from "./settings.js";
 import { chooseTheme, chosenTheme, nextTheme } from "./theme.js";
-import { WhatIf } from "./whatif.js";
 import { STATUS, statusOf } from "./words.js";
 
 const LOOK_AGAIN = 30_000;
 
 const picker = new RunPicker((run) => openRun(run.run_id));
 const charts = new RunCharts();
-const whatIf = new WhatIf();
-const clients = new Clients({ onChosen: () => charts.drawClients(), askWhatIf });
-const sections = [charts, new Audits(), clients, new Failures(), whatIf, new Comparison(), new Experiments((runId) => openRun(runId))];
+const clients = new Clients({ onChosen: () => charts.drawClients() });
+const sections = [charts, new Audits(), clients, new Failures(), new Comparison(), new Experiments((runId) => openRun(runId))];
 const live = new Live(connectionChanged);
 
 let shown = null;
@@ -144,11 +142,6 @@ function connectionChanged(state) {
   if (state === "lost") {
     knock();
   }
-}
-
-function askWhatIf(clientId) {
-  whatIf.ask(clientId);
-  jumpTo("whatif-section");
 }
 
 function showThemeChoice() {

@@ -41,12 +41,10 @@ export class ClientRow {
   #opener;
   #row;
   #details = null;
-  #askWhatIf;
 
-  /** @param pick called with the client's id and whether it was ticked; askWhatIf with its id. */
-  constructor(runId, clientId, { pick, askWhatIf }) {
+  /** @param pick called with the client's id and whether it was ticked. */
+  constructor(runId, clientId, { pick }) {
     this.#runId = runId;
-    this.#askWhatIf = askWhatIf;
     this.#box = el("input", {
       type: "checkbox",
       "aria-label": `Draw ${clientId} in the figure`,
@@ -117,19 +115,14 @@ export class ClientRow {
   }
 
   #summary() {
-    const { steps, steps_left, client_id, delta_text, noise_multiplier } = this.#client;
+    const { steps, steps_left, delta_text, noise_multiplier } = this.#client;
     const left = steps_left === null ? "no limit to what is left" : `${number(steps_left)} left`;
     const words = `${count(steps, "local step")} charged over all runs, ${left}.`;
     const delta = `ε is for δ${NBSP}=${NBSP}${delta_text}.`;
     if (noise_multiplier === null) {
       return el("p", { class: "summary" }, "No privacy: nothing was charged.");
     }
-    const ask = el(
-      "button",
-      { type: "button", onclick: () => this.#askWhatIf(client_id) },
-      "What if the noise were another?",
-    );
-    return el("p", { class: "summary" }, `${words} ${delta}`, ask);
+    return el("p", { class: "summary" }, `${words} ${delta}`);
   }
 
   #charges(answer) {

@@ -23,12 +23,10 @@ export class Clients {
   #pages;
   #fresh;
   #onChosen;
-  #askWhatIf;
 
-  /** @param onChosen called when clients to draw were ticked; askWhatIf with the client of a forecast. */
-  constructor({ onChosen, askWhatIf }) {
+  /** @param onChosen called when clients to draw were ticked. */
+  constructor({ onChosen }) {
     this.#onChosen = onChosen;
-    this.#askWhatIf = askWhatIf;
     this.#headers = [
       header("Client", "client_id", this),
       ...COLUMNS.map(({ words, sort, kind }) => header(words, sort, this, kind)),
@@ -122,7 +120,7 @@ export class Clients {
   #row(clientId) {
     if (!this.#rows.has(clientId)) {
       const pick = (id, ticked) => this.#choose(id, ticked);
-      this.#rows.set(clientId, new ClientRow(this.#run.run_id, clientId, { pick, askWhatIf: this.#askWhatIf }));
+      this.#rows.set(clientId, new ClientRow(this.#run.run_id, clientId, { pick }));
     }
     return this.#rows.get(clientId);
   }

@@ -104,12 +104,7 @@ export function durationText(seconds) {
   return hours < 24 ? `about ${hours} h ${minutes % 60} min` : `about ${Math.round(hours / 24)} days`;
 }
 
-/** 'ε 1.42 of budget 3', or without a budget. */
-export function spentText({ epsilon_text, budget, budget_text }) {
-  return `ε${NBSP}${epsilon_text}${budget === null ? ", no budget set" : ` of budget${NBSP}${budget_text}`}`;
-}
-
-/** The same of its own budget, in a sentence. */
+/** 'ε 1.42 (δ = 1e-5) of its budget 3', or without a budget. */
 export function ownSpentText({ epsilon_text, budget, budget_text }, deltaText) {
   const delta = `(δ${NBSP}=${NBSP}${deltaText})`;
   const epsilon = `ε${NBSP}${epsilon_text}`;

@@ -247,8 +247,8 @@ def test_charges_and_accounts_come_from_the_ledger(store, url):
     assert (total, newest[0]["client_id"], newest[0]["round"]) == (4, "b", 2)
     assert store.run("run-1").charges(client_id="a", limit=9, offset=0)[0] == 2
     assert store.run("run-1").charges(state="reserved", round=1, limit=9, offset=0)[1][0]["client_id"] == "b"
-    assert store.run("run-1").account("a") == ({EVENT: 4}, allowance)
-    assert store.run("run-1").account("c") == ({}, None)
+    assert store.run("run-1").executed("a") == {EVENT: 4}
+    assert store.run("run-1").executed("c") == {}
     assert len(verify_ledger(ledger).replay.charges) == 4, "the run store is no part of what is verified"
     ledger.close()
 

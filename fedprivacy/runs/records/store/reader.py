@@ -23,7 +23,7 @@ from sqlalchemy import (
     select,
 )
 
-from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of, allowances_of
+from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
 from fedprivacy.ledger.database import Database, among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
@@ -41,7 +41,6 @@ from fedprivacy.runs.records.store.schema import (
     recorded_runs,
     standing_of,
 )
-from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding, RunTally
 from fedprivacy.values.series import ClientCurves, RoundPoint, stride
@@ -250,13 +249,12 @@ class StoredRun:
 
         return self._read(work)
 
-    def account(self, client_id: str) -> tuple[History, Allowance | None]:
-        """The history of a client's dataset in the ledger, over all runs, and its allowance."""
+    def executed(self, client_id: str) -> History:
+        """The history of a client's dataset in the ledger, over all runs."""
 
-        def work(connection: Connection) -> tuple[History, Allowance | None]:
+        def work(connection: Connection) -> History:
             dataset = self._dataset_prefix(connection) + client_id
-            account = accounts_of(connection, [dataset]).get(dataset, NOTHING_SPENT)
-            return account.history, allowances_of(connection, [dataset]).get(dataset)
+            return accounts_of(connection, [dataset]).get(dataset, NOTHING_SPENT).history
 
         return self._read(work)
 

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor, nn
 
 import fedprivacy as fp
-from fedprivacy.reproductions.experiment import Measured, Row, Workplace
 from fedprivacy.tasks.scattering import group_normalised, scattering
+from simulations.reproduce.experiment import Measured, Row, Workplace
 
 DATA = "mnist.npz"
 WHENCE = "arrays X (uint8 [63000, 784], the first 60,000 for training) and y, made of http://yann.lecun.com/exdb/mnist"

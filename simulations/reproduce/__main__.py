@@ -1,25 +1,37 @@
-"""`fedprivacy reproduce`: a paper's experiment over several seeds, and a table of what came out beside its figures."""
+"""`python -m simulations.reproduce NAME`: a paper's experiment over several seeds, and a table beside its figures."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedprivacy.commands.terminal import ERR, OUT, Json, ends_in_order, plain_errors, print_json
-from fedprivacy.reproductions import REPRODUCTIONS
+from simulations.reproduce import REPRODUCTIONS, ReproductionError
+from simulations.reproduce import reproduce as reproduced
+from simulations.reproduce.figures import NO_PRIVACY, beside_text, seeds_text
+from simulations.reproduce.results import ReproductionResults, RowResult
 
-if TYPE_CHECKING:
-    from fedprivacy.reproductions.results import ReproductionResults, RowResult
+OUT = Console(emoji=False)
+ERR = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
+@app.command()
 def reproduce(
     name: Annotated[
         str,
@@ -49,18 +61,14 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Run a paper's experiment over several seeds, and compare what came out with what was published.
 
     Seeds that are finished are kept: the same command goes on with those that are left. Exit code 1: a goal is not
     met; 2: it cannot be run, for example because data files are missing.
     """
-    from fedprivacy.reproductions.experiment import ReproductionError
-    from fedprivacy.reproductions.reproduction import reproduce as reproduced
-    from fedprivacy.runs.records.folder import RunFolderError
-
-    with ends_in_order(), plain_errors(ReproductionError, RunFolderError, OSError, code=2), _said_if_stopped():
+    with _ended_in_order():
         results = reproduced(
             name,
             seeds=seeds,
@@ -71,7 +79,7 @@ def reproduce(
             progress=not as_json,
         )
     if as_json:
-        print_json(results.summary() | {"out": str(results.out)})
+        print(json.dumps(results.summary() | {"out": str(results.out)}), flush=True)
     else:
         OUT.print(_table(results))
         OUT.print(_measured(results), highlight=False)
@@ -81,15 +89,29 @@ def reproduce(
 
 
 @contextmanager
-def _said_if_stopped() -> Iterator[None]:
+def _ended_in_order() -> Iterator[None]:
+    """End with 2 and a sentence if it cannot be run, and with 128 + the signal after Ctrl-C or SIGTERM."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
-    except KeyboardInterrupt:
+    except (ReproductionError, OSError) as error:
+        ERR.print(f"error: {error}")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt as stopped:
         ERR.print("Stopped. Finished seeds are kept: the same command goes on with the others.")
-        raise
+        raise typer.Exit(128 + next(iter(stopped.args), signal.SIGINT)) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 _COLOURS = {"met": "green", "not met": "red", "recorded": "dim"}
+
+_ASIDE = re.compile(r"^clients_records$|^each_.*_(least|most)$")
+"""Pattern of the metrics that stand beside another: the number of records, and the extremes of clients."""
 
 
 def _table(results: ReproductionResults) -> Table:
@@ -108,8 +130,6 @@ def _table(results: ReproductionResults) -> Table:
 
 def _measured(results: ReproductionResults) -> str:
     """The kinds of figures, each with the rows that hold it, whose they are, and what else was measured."""
-    from fedprivacy.values.metrics import main_metrics
-
     names: dict[str, list[str]] = {}
     for found in results.rows:
         names.setdefault(found.row.what, []).append(found.row.name)
@@ -120,24 +140,28 @@ def _measured(results: ReproductionResults) -> str:
     if results.left_out:
         figures.append(f"Not measured: [dim]{escape('; '.join(results.left_out))}[/]")
     shown = {found.row.metric for found in results.rows}
-    if others := [name for name in main_metrics(results.metrics) if name not in shown]:
+    if others := [name for name in results.metrics if name not in shown and not _ASIDE.search(name)]:
         figures.append(f"Also measured: {escape(', '.join(others))}; --metric shows another.")
     return "\n".join([*figures, f"\n{escape(about.source)}. Delta {about.delta:g}."])
 
 
 def _cells(row: RowResult) -> list[str]:
-    from fedprivacy.values.wording import NO_PRIVACY, beside_text, epsilon_text
-
     return [
         escape(row.row.name),
         _number(row.row.published),
         _number(row.row.goal),
         beside_text(row.mean, row.row.goal),
         "-" if row.standard_error is None else f"{row.standard_error:.2g}",
-        NO_PRIVACY if row.epsilon is None else epsilon_text(row.epsilon),
+        NO_PRIVACY if row.epsilon is None else _rounded_up(row.epsilon),
         f"[{_COLOURS[row.verdict]}]{row.verdict}[/]",
         f"{row.seconds:.0f} s",
     ]
+
+
+def _rounded_up(epsilon: float) -> str:
+    if not math.isfinite(epsilon):
+        return "∞"
+    return f"{Decimal(repr(float(epsilon))).quantize(Decimal('0.01'), ROUND_CEILING)}"
 
 
 def _number(value: float | None) -> str:
@@ -145,8 +169,10 @@ def _number(value: float | None) -> str:
 
 
 def _last_words(results: ReproductionResults) -> str:
-    from fedprivacy.values.wording import count_text
-
     files = ", ".join(escape(str(path)) for path in results.files)
-    seeds = count_text(len(results.seeds), "seed")
+    seeds = seeds_text(len(results.seeds))
     return f"\nMean over {seeds}, {results.seconds:.0f} s in all; a row's time is that of one seed.\nWritten: {files}"
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m simulations.reproduce")

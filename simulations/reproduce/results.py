@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -11,16 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedprivacy._support.durable import write_durably
-from fedprivacy.figures import to_svg
-from fedprivacy.figures.budgets import budgets_figure, has_lines
 from fedprivacy.figures.notebook import Figure
-from fedprivacy.figures.reproduction import DrawnRow, reproduction_figure
-from fedprivacy.figures.style import for_both_themes
-from fedprivacy.reproductions.experiment import Reproduction, ReproductionError, Row
-from fedprivacy.values.metrics import measured_on
-from fedprivacy.values.runs import Rows
-from fedprivacy.values.wording import less_is_better, metric_name
+from fedprivacy.figures.style import for_both_themes, to_svg
+from simulations.reproduce.experiment import Reproduction, ReproductionError, Row
+from simulations.reproduce.figures import DrawnRow, budgets_figure, has_lines, reproduction_figure
 
 RESULTS, FIGURE, BUDGETS = "results.json", "figure.svg", "budgets.svg"
 
@@ -70,7 +65,7 @@ class SeedResult:
         """Write the figures, with the settings that they were measured with."""
         rows = {name: asdict(timed) for name, timed in self.rows.items()}
         kept = {"name": reproduction.name, "seed": self.seed, "settings": settings_of(reproduction), "rows": rows}
-        write_durably(_file(out, self.seed), (json.dumps(kept, indent=2) + "\n").encode())
+        _write(_file(out, self.seed), json.dumps(kept, indent=2) + "\n")
 
     @classmethod
     def read(cls, reproduction: Reproduction, out: Path, seed: int) -> SeedResult | None:
@@ -211,14 +206,14 @@ class ReproductionResults:
         return math.fsum(timed.seconds for seed in self.seeds for timed in seed.rows.values())
 
     @cached_property
-    def table(self) -> Rows:
+    def table(self) -> list[dict[str, Any]]:
         """A row for each figure.
 
         `name`, `what`, `goal`, `published`, `at_least`, `line`, `budget` and `metric` as in `Row`; `values` of the
         seeds, their `mean` and its `standard_error`, None of one seed; the largest `epsilon`, None without privacy; the
         `verdict`; `seconds` of one seed.
         """
-        return Rows(
+        return [
             {
                 **asdict(row.row),
                 "values": list(row.values),
@@ -229,7 +224,7 @@ class ReproductionResults:
                 "seconds": row.seconds,
             }
             for row in self.rows
-        )
+        ]
 
     @property
     def figures(self) -> dict[str, Figure]:
@@ -254,7 +249,7 @@ class ReproductionResults:
             "metrics": self.metrics,
             "left_out": self.left_out,
             "seeds": [seed.seed for seed in self.seeds],
-            "rows": list(self.table),
+            "rows": self.table,
             "met": self.met,
             "seconds": self.seconds,
         }
@@ -266,9 +261,9 @@ class ReproductionResults:
 
     def save(self) -> None:
         """Write the summary and the figures into the folder."""
-        write_durably(self.out / RESULTS, (json.dumps(self.summary(), indent=2) + "\n").encode())
+        _write(self.out / RESULTS, json.dumps(self.summary(), indent=2) + "\n")
         for name, figure in self.figures.items():
-            write_durably(self.out / name, for_both_themes(to_svg(figure.chart)).encode())
+            _write(self.out / name, for_both_themes(to_svg(figure.chart)))
 
     def _row(self, row: Row) -> RowResult | None:
         found = [seed.rows[row.name] for seed in self.seeds]
@@ -276,9 +271,8 @@ class ReproductionResults:
         if len(values) < len(found):
             return None
         if self.metric not in ("", row.metric):
-            what = f"{metric_name(self.metric)}, {measured_on(self.metric)}"
-            up = not less_is_better(self.metric)
-            row = replace(row, what=what, goal=None, published=None, at_least=up, metric=self.metric)
+            row = replace(row, what=_words(self.metric), goal=None, published=None, metric=self.metric)
+            row = replace(row, at_least=not _MISTAKE.search(self.metric.lower()))
         epsilons = [timed.epsilon for timed in found if timed.epsilon is not None]
         seconds = math.fsum(timed.seconds for timed in found) / len(found)
         return RowResult(row, tuple(values), max(epsilons, default=None), seconds)
@@ -288,6 +282,27 @@ def settings_of(reproduction: Reproduction) -> dict[str, Any]:
     """The settings, as JSON gives them back."""
     settings: dict[str, Any] = json.loads(json.dumps(dict(reproduction.settings)))
     return settings
+
+
+_MISTAKE = re.compile(r"(loss|error)([_-]|$)|(^|[_-])(mse|rmse|mae|nll|perplexity|brier)([_-]|$)")
+"""Pattern of the metrics of which less is better."""
+
+
+def _words(metric: str) -> str:
+    """Name a metric in words, with the model and the records that it is of: docs/how-to/metrics.md."""
+    of = "global model on the server's public records"
+    if metric.startswith("each_"):
+        of = "each client's model on its held-out records"
+    elif metric.startswith("clients_"):
+        of = "global model on the clients' own records, with noise"
+    return f"{metric.replace('_', ' ').replace('-', ' ')}, {of}"
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file whole or not at all, whenever the command is ended."""
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def _file(out: Path, seed: int) -> Path:

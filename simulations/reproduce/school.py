@@ -18,9 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy.reproductions.experiment import Measured, Row, Workplace
-from fedprivacy.simulation.simulate import simulate
-from fedprivacy.tasks import Score, Shard, ShardSource, Task
+import fedprivacy as fp
+from simulations.reproduce.experiment import Measured, Row, Workplace
 
 SCHOOLS, FEATURES = 139, 28
 LARGEST_SCORE = 70.0
@@ -51,7 +50,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class School(Task):
+class School(fp.Task):
     """Predicts a pupil's exam score, as a share of the largest, from 28 features.
 
     Attributes:
@@ -77,15 +76,15 @@ class School(Task):
         """The squared error."""
         return (outputs[:, 0] - targets).square()
 
-    def scores(self) -> Mapping[str, Score]:
+    def scores(self) -> Mapping[str, fp.Score]:
         """The same, by school."""
-        return {"mse": Score(self.loss, 0.0, 1.0)}
+        return {"mse": fp.Score(self.loss, 0.0, 1.0)}
 
-    def shard(self, source: ShardSource) -> Shard:
+    def shard(self, source: fp.ShardSource) -> fp.Shard:
         """A school's pupils that are trained on."""
         return self._pupils(source, held_out=False)
 
-    def held_out(self, source: ShardSource) -> Shard:
+    def held_out(self, source: fp.ShardSource) -> fp.Shard:
         """Its other pupils."""
         return self._pupils(source, held_out=True)
 
@@ -93,12 +92,12 @@ class School(Task):
         """Each school is a client."""
         return f"schools of split {self.seed}"
 
-    def _pupils(self, source: ShardSource, *, held_out: bool) -> Shard:
+    def _pupils(self, source: fp.ShardSource, *, held_out: bool) -> fp.Shard:
         features, scores = self._schools[source.partition_id or 0]
         order = np.random.default_rng([self.seed, source.partition_id or 0]).permutation(len(scores))
         kept = len(order) - round(HELD_OUT * len(order))
         rows = order[kept:] if held_out else order[:kept]
-        return Shard(torch.from_numpy(features[rows]), torch.from_numpy(scores[rows]))
+        return fp.Shard(torch.from_numpy(features[rows]), torch.from_numpy(scores[rows]))
 
     @cached_property
     def _schools(self) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
@@ -157,7 +156,7 @@ def _run(task: School, name: str, place: Workplace, epsilon: float) -> Measured:
     place.tell(f"{name}, epsilon {epsilon:g}")
     out = place.runs / f"{name}-{epsilon:g}"
     settings = {**SETTINGS, **ALGORITHMS[name], "epsilon": epsilon}
-    run = simulate(task, clients=SCHOOLS, seed=task.seed, out=out, progress=False, **settings)
+    run = fp.simulate(task, clients=SCHOOLS, seed=task.seed, out=out, progress=False, **settings)
     return Measured(run.metrics[METRIC], run.history.last.max_epsilon, run.metrics)
 
 

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fedprivacy as fp
-from fedprivacy.reproductions.experiment import Measured, Row, Workplace
 from fedprivacy.tasks.scattering import group_normalised, scattering
+from simulations.reproduce.experiment import Measured, Row, Workplace
 
 CLIENTS, DELTA = 10, 1e-4
 ROUNDS, CLIPPING_NORM = 40, 0.1

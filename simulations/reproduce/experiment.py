@@ -75,7 +75,7 @@ class Workplace:
 
 
 class Reproduction(Protocol):
-    """A paper's experiment, as `fedprivacy reproduce` runs it. Attributes will do where there are properties here."""
+    """A paper's experiment, as the command runs it. Attributes will do where there are properties here."""
 
     @property
     def name(self) -> str:

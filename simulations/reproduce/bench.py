@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
 import re
 import shutil
+import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from fedprivacy._support import sources
-from fedprivacy.reproductions import REPRODUCTIONS
-from fedprivacy.reproductions.experiment import Reproduction, ReproductionError, Workplace, lacking
-from fedprivacy.reproductions.results import SeedResult, Timed, settings_of
+from simulations.reproduce.experiment import Reproduction, ReproductionError, Workplace, lacking
+from simulations.reproduce.results import SeedResult, Timed, settings_of
+
+REPRODUCTIONS: dict[str, str] = {
+    "school": "simulations.reproduce.school:SCHOOL",
+    "logistic": "simulations.reproduce.logistic:LOGISTIC",
+    "mnist": "simulations.reproduce.mnist:MNIST",
+    "tcga-brca": "simulations.reproduce.tcga_brca:TCGA_BRCA",
+    "readmission": "simulations.reproduce.readmission:READMISSION",
+    "digits": "simulations.reproduce.digits:DIGITS",
+}
+"""Place of each reproduction, "module:attribute", by the name that is typed. It is imported on first use."""
 
 
 def reproduction_of(name: str) -> Reproduction:
@@ -24,14 +37,11 @@ def reproduction_of(name: str) -> Reproduction:
     Raises:
         ReproductionError: there is none, or what there is lacks a part of one.
     """
-    if name not in REPRODUCTIONS and not sources.is_source(name):
+    if name not in REPRODUCTIONS and not all(name.rpartition(":")):
         raise ReproductionError(
             f"reproduction is '{name}'; choose one of {', '.join(REPRODUCTIONS)}, or write path/to/file.py:name."
         )
-    try:
-        found = sources.load("reproduction", REPRODUCTIONS.get(name, name))
-    except sources.SourceError as error:
-        raise ReproductionError(str(error)) from error
+    found = _loaded(REPRODUCTIONS.get(name, name))
     made = _made(found, name) if isinstance(found, type) or (callable(found) and lacking(found)) else found
     check_complete(made, f"reproduction is '{name}'")
     return made
@@ -58,11 +68,43 @@ def check_complete(reproduction: object, named: str) -> None:
         raise ReproductionError(f"{named}, and its settings cannot be kept ({error}); take what JSON has.") from None
 
 
+def _loaded(source: str) -> Any:
+    """Load what `path/to/file.py:name` or `package.module:name` defines; whoever names it chooses what is run."""
+    place, _, attribute = source.rpartition(":")
+    kind = "file" if place.endswith(".py") else "module"
+    if kind == "file" and not Path(place).is_file():
+        raise ReproductionError(f"reproduction names file '{place}', which does not exist; give its path from here.")
+    try:
+        module = _run(Path(place)) if kind == "file" else importlib.import_module(place)
+    except Exception as error:
+        raise ReproductionError(f"reproduction names {kind} '{place}', which cannot be run: {_told(error)}.") from error
+    if not hasattr(module, attribute):
+        raise ReproductionError(
+            f"reproduction is '{source}', but {place} defines no '{attribute}'; name what it defines."
+        )
+    return getattr(module, attribute)
+
+
+def _run(path: Path) -> ModuleType:
+    name = f"reproduction_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # true for every .py path
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _told(error: BaseException) -> str:
+    """Describe an error in one line: its kind, its text, and where it came from."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+
+
 def _made(maker: Callable[[], Reproduction], name: str) -> Reproduction:
     try:
         return maker()
     except Exception as error:
-        raise ReproductionError(f"reproduction is '{name}', which cannot be made: {sources.told(error)}.") from error
+        raise ReproductionError(f"reproduction is '{name}', which cannot be made: {_told(error)}.") from error
 
 
 def data_folder(reproduction: Reproduction, data: Path | None) -> Path:

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 import fedprivacy as fp
-from fedprivacy.reproductions.experiment import Measured, Row, Workplace
-from fedprivacy.reproductions.survival import concordance_index, expected_risk, hazard_model, survival_loss
+from simulations.reproduce.experiment import Measured, Row, Workplace
+from simulations.reproduce.survival import concordance_index, expected_risk, hazard_model, survival_loss
 
 REGIONS = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
 """Names of the regions, in the order of FLamby's split."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedprivacy.reproductions import logistic
-from fedprivacy.reproductions.experiment import Workplace
+from simulations.reproduce import logistic
+from simulations.reproduce.experiment import Workplace
 
 
 @pytest.fixture

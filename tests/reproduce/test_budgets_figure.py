@@ -2,9 +2,8 @@
 
 import pytest
 
-from fedprivacy.figures.budgets import budgets_figure, has_lines
-from fedprivacy.figures.reproduction import DrawnRow
 from fedprivacy.figures.style import spec_of
+from simulations.reproduce.figures import DrawnRow, budgets_figure, has_lines
 from tests.figures.reading import drawn, texts
 
 

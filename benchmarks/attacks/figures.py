@@ -1,4 +1,4 @@
-"""Figures of attacks: the members that an attack finds, or may find at most, and what an update reveals about a record.
+"""Figures of attacks: the members that an attack finds, and what an update reveals about a record.
 
 A curve is identified by its colour, its dashes and its name; the limit that privacy sets is a thin line of the same
 colour. A picture is drawn in shades of one ink, so that everybody can read it on any page.
@@ -8,30 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedprivacy._support.altair import alt
 from fedprivacy.figures.axes import BESIDE_LABEL
 from fedprivacy.figures.comparison import DASHES
-from fedprivacy.figures.style import (
-    INK,
-    MUTED,
-    RUNS,
-    SPENDING,
-    chart_of,
-    layered,
-    outlined,
-    styled,
-    titled,
-)
+from fedprivacy.figures.limit import SIDE, guessing, rates_line
+from fedprivacy.figures.style import INK, MUTED, RUNS, chart_of, layered, styled, titled
 
 MOST_CURVES = len(RUNS)
-
-SIDE = 380
-"""Width and height of the plot in px; it is a square because both axes are rates."""
 
 _POINTS = 400
 """Number of points of a curve in a figure, evenly spaced on its logarithmic axis."""
@@ -39,18 +26,11 @@ _POINTS = 400
 _ROW, _SWATCH, _KEY_ROOM = 36, 30, 210
 """Height of an entry of the key, length of its line, and room of the key beside the plot, in px."""
 
-_AXIS_ROOM = 60
-"""Room of the axis beside a plot without a key, in px."""
-
-_TAKEN = "others taken for members", "members found"
-_ACCUSED = "accused wrongly", "found, at most"
+_TITLES = "others taken for members", "members found"
 """Titles of the two axes."""
 
 _WORDS = 44
 """Height of a picture's name and note below it, in px."""
-
-_TICKS = [10.0**power for power in range(-6, 1)]
-_PERCENT = "format(100 * datum.value, '~g') + '\u00a0%'"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,13 +81,15 @@ def roc_figure(
     if not 1 <= len(curves) <= MOST_CURVES:
         raise ValueError(f"{len(curves)} curves are given; give 1 to {MOST_CURVES}.")
     grid = np.logspace(np.log10(least), 0.0, _POINTS)
-    layers = [_diagonal(least)]
+    layers = [guessing(least, _TITLES)]
     for place, curve in enumerate(curves):
         colour = RUNS[place]
         if curve.limit is not None:
-            allowed = _line(grid, np.interp(grid, np.asarray(curve.limit_at), np.asarray(curve.limit)), least)
+            allowed = rates_line(
+                grid, np.interp(grid, np.asarray(curve.limit_at), np.asarray(curve.limit)), least, _TITLES
+            )
             layers.append(allowed.mark_line(color=colour, strokeWidth=1.2))
-        measured = _line(grid, _step(curve, grid), least)
+        measured = rates_line(grid, _step(curve, grid), least, _TITLES)
         layers.append(measured.mark_line(color=colour, strokeDash=DASHES[place], strokeCap="butt"))
     layers += _key(curves, width)
     return styled(layered(layers, titled(title, [about, _explained(curves)], width + _KEY_ROOM), width, width))
@@ -118,33 +100,11 @@ def _explained(curves: Sequence[AttackCurve]) -> list[str]:
     return [*limits, "grey: guessing"]
 
 
-def _line(
-    grid: NDArray[np.float64], rates: NDArray[np.float64], least: float, titles: tuple[str, str] = _TAKEN
-) -> alt.Chart:
-    rows = [{"fpr": x, "tpr": y} for x, y in zip(grid.tolist(), rates.tolist(), strict=True) if y >= least]
-    across, up = _axis(alt.X, "fpr", least, titles), _axis(alt.Y, "tpr", least, titles)
-    return chart_of(rows).encode(across, up, alt.Order("fpr:Q"))
-
-
 def _step(curve: AttackCurve, grid: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the most members found with at most each rate of false alarms: nothing between two thresholds counts."""
     alarms, found = np.asarray(curve.false_positive_rates), np.asarray(curve.true_positive_rates)
     places = np.searchsorted(alarms, grid * (1.0 + 1e-12), side="right") - 1
     return np.where(places >= 0, found[np.maximum(places, 0)], 0.0)
-
-
-def _axis(channel: Any, field: str, least: float, titles: tuple[str, str]) -> Any:
-    """Make a logarithmic axis from the smallest rate to 1, labelled in percent at the powers of ten."""
-    ticks = [tick for tick in _TICKS if tick >= least * (1.0 - 1e-9)]
-    scale = alt.Scale(type="log", domain=[least, 1.0], nice=False, clamp=True)
-    axis = alt.Axis(values=ticks, labelExpr=_PERCENT, grid=True, labelFlush=False)
-    return channel(f"{field}:Q").title(titles[field == "tpr"]).scale(scale).axis(axis)
-
-
-def _diagonal(least: float, titles: tuple[str, str] = _TAKEN) -> alt.Chart:
-    ends = np.array([least, 1.0])
-    line: alt.Chart = _line(ends, ends, least, titles).mark_line(color=MUTED, strokeWidth=1, strokeDash=[2, 3])
-    return line
 
 
 def _key(curves: Sequence[AttackCurve], width: int) -> list[alt.Chart]:
@@ -163,40 +123,6 @@ def _key(curves: Sequence[AttackCurve], width: int) -> list[alt.Chart]:
         note = base.mark_text(color=MUTED, fontSize=12)
         layers.append(note.encode(alt.XValue(texts), alt.YValue(height + 15), alt.Text("note:N")))
     return layers
-
-
-def limit_figure(
-    rates: ArrayLike,
-    found: ArrayLike,
-    title: str,
-    about: Sequence[str],
-    *,
-    alone: ArrayLike | None = None,
-    marked: Sequence[tuple[float, float, str]] = (),
-    width: int = SIDE,
-) -> alt.LayerChart:
-    """Draw the most that any attack finds against its false accusations, on logarithmic axes from 0.1 % to 100 %.
-
-    Args:
-        rates: shares accused wrongly, ascending, shape [points].
-        found: largest share found at each, the same shape.
-        title: sentence that states what the figure shows.
-        about: phrases that name what was released.
-        alone: share that epsilon and delta alone allow at each, the same shape; None: nothing else is known.
-        marked: points of the curve with a label, each (share accused wrongly, share found, label).
-        width: width of the plot between its axes, in px.
-    """
-    least, wrong = 1e-3, np.asarray(rates, dtype=np.float64)
-    layers, key = [_diagonal(least, _ACCUSED)], ["dotted: guessing"]
-    if alone is not None:
-        layers.append(_line(wrong, np.asarray(alone), least, _ACCUSED).mark_line(color=MUTED, strokeWidth=1.2))
-        key.insert(0, "thin: what ε and δ alone would allow")
-    layers.append(_line(wrong, np.asarray(found), least, _ACCUSED).mark_line(color=SPENDING))
-    if marked:
-        base = chart_of([{"fpr": x, "tpr": y, "label": label} for x, y, label in marked])
-        base = base.encode(_axis(alt.X, "fpr", least, _ACCUSED), _axis(alt.Y, "tpr", least, _ACCUSED))
-        layers += [base.mark_point(color=SPENDING), *outlined(base.encode(alt.Text("label:N")), dx=9, dy=9)]
-    return styled(layered(layers, titled(title, [about, key], width + _AXIS_ROOM), width, width))
 
 
 def picture_figure(pictures: Sequence[Picture], title: str, about: Sequence[str], *, side: int = 168) -> alt.LayerChart:

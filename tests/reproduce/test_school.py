@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from fedprivacy.reproductions import school
-from fedprivacy.reproductions.experiment import Workplace
 from fedprivacy.tasks import ShardSource
+from simulations.reproduce import school
+from simulations.reproduce.experiment import Workplace
 
 SIZES = (30, 55, 80, 105)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.reproductions.experiment import Workplace
-from fedprivacy.reproductions.tcga_brca import METRICS, REGIONS, TCGA_BRCA, TcgaBrca, patients
+from simulations.reproduce.experiment import Workplace
+from simulations.reproduce.tcga_brca import METRICS, REGIONS, TCGA_BRCA, TcgaBrca, patients
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -44,7 +44,7 @@ def test_three_nats_rank_patients_better_than_flambys_average_without_privacy(tm
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("undrawn")
 def test_it_measures_the_rows_that_it_announces(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedprivacy.reproductions.tcga_brca.OPEN_ROUNDS", 2)
+    monkeypatch.setattr("simulations.reproduce.tcga_brca.OPEN_ROUNDS", 2)
     monkeypatch.setattr(TcgaBrca, "recipe", fp.Recipe(clients=6, rounds=2, delta=1e-3))
     measured = dict(TCGA_BRCA.measure(0, Workplace(DATA, tmp_path, lambda words: None)))
     assert list(measured) == [row.name for row in TCGA_BRCA.rows]

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from fedprivacy.reproductions.experiment import Measured, Row
+from simulations.reproduce.experiment import Measured, Row
 
 
 @dataclass

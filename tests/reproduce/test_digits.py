@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedprivacy.reproductions import digits
-from fedprivacy.reproductions.experiment import Workplace
+from simulations.reproduce import digits
+from simulations.reproduce.experiment import Workplace
 
 
 @pytest.fixture(scope="module")

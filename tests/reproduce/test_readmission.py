@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.reproductions.experiment import Workplace
-from fedprivacy.reproductions.readmission import PAYERS, READMISSION, ROW, Readmission, encounters
+from simulations.reproduce.experiment import Workplace
+from simulations.reproduce.readmission import PAYERS, READMISSION, ROW, Readmission, encounters
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -47,7 +47,7 @@ def test_three_nats_a_patient_cost_little_of_the_auc(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("undrawn")
 def test_it_measures_the_rows_that_it_announces(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedprivacy.reproductions.readmission.OPEN_ROUNDS", 2)
+    monkeypatch.setattr("simulations.reproduce.readmission.OPEN_ROUNDS", 2)
     recipe = fp.Recipe(clients=len(PAYERS), rounds=2, sampling_rate=0.02, learning_rate=0.5, delta=1e-5)
     monkeypatch.setattr(Readmission, "recipe", recipe)
     measured = dict(READMISSION.measure(0, Workplace(DATA, tmp_path, lambda words: None)))

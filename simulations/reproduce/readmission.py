@@ -32,7 +32,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 import fedprivacy as fp
-from fedprivacy.reproductions.experiment import Measured, Row, Workplace
+from simulations.reproduce.experiment import Measured, Row, Workplace
 
 RECORDS = "readmission.csv.gz"
 DELTA = 1e-5

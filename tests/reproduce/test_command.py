@@ -1,19 +1,29 @@
-"""`fedprivacy reproduce`: a table with verdicts, files to keep, and a command that goes on where it was stopped."""
+"""Reproductions' command: a table with verdicts, files to keep, and a command that goes on where it was stopped."""
 
+import contextlib
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-import fedprivacy as fp
-from fedprivacy.reproductions import REPRODUCTIONS
-from fedprivacy.reproductions.bench import measure, reproduction_of
-from fedprivacy.reproductions.experiment import Measured, ReproductionError, Row
-from fedprivacy.reproductions.results import GoalVerdict, RowResult, SeedResult, Timed
-from tests.commands.running import fedprivacy
-from tests.reproductions import coins
-from tests.reproductions.coins import Coins
+from simulations.reproduce import REPRODUCTIONS, reproduce
+from simulations.reproduce.__main__ import app
+from simulations.reproduce.bench import measure, reproduction_of
+from simulations.reproduce.experiment import Measured, ReproductionError, Row
+from simulations.reproduce.results import GoalVerdict, RowResult, SeedResult, Timed
+from tests.reproduce import coins
+from tests.reproduce.coins import Coins
+from tests.terminal import CliRunner
+
+
+def command(*arguments, cwd, code=0, columns=120):
+    """Run the command in this process, and return what it printed."""
+    with contextlib.chdir(cwd):
+        typed = [str(argument) for argument in arguments]
+        run = CliRunner().invoke(app, typed, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+    assert run.exit_code == code, run.output
+    return run
 
 
 @pytest.fixture
@@ -22,8 +32,8 @@ def toss(tmp_path, monkeypatch):
 
     def run(*options, code=0, **changes):
         monkeypatch.setattr(coins, "COINS", Coins(**changes))
-        monkeypatch.setitem(REPRODUCTIONS, "coins", "tests.reproductions.coins:COINS")
-        return fedprivacy("reproduce", "coins", "--jobs", 1, *options, cwd=tmp_path, code=code)
+        monkeypatch.setitem(REPRODUCTIONS, "coins", "tests.reproduce.coins:COINS")
+        return command("coins", "--jobs", 1, *options, cwd=tmp_path, code=code)
 
     return run
 
@@ -52,8 +62,7 @@ def test_a_row_is_one_line_of_80_columns(name, tmp_path):
         rows = {row.name: Timed(0.9742 + seed / 1e4, None, 321.4) for row in reproduction.rows}
         SeedResult(seed, rows).save(reproduction, tmp_path)
     ends = any(row.goal is not None and (row.goal > 0.974 if row.at_least else True) for row in reproduction.rows)
-    command = "reproduce", name, "--seeds", 2, "--out", tmp_path
-    shown = fedprivacy(*command, cwd=tmp_path, code=int(ends), columns=80).output
+    shown = command(name, "--seeds", 2, "--out", tmp_path, cwd=tmp_path, code=int(ends), columns=80).output
     for row in reproduction.rows:
         line = next(line for line in shown.splitlines() if line.lstrip().startswith(f"{row.name} "))
         assert len(line) <= 80 and line.rstrip().endswith(" 321 s"), shown
@@ -134,12 +143,12 @@ def test_missing_data_are_named_with_where_to_get_them(toss, tmp_path):
 def test_one_of_one_s_own_is_named_by_its_file(tmp_path):
     """Seeds run in processes of their own, each of which loads it from there; those that are finished are kept."""
     source = f"{Path(coins.__file__)}:COINS"
-    told = json.loads(fedprivacy("reproduce", source, "--jobs", 2, "--json", cwd=tmp_path).stdout)
+    told = json.loads(command(source, "--jobs", 2, "--json", cwd=tmp_path).stdout)
     assert (told["name"], told["out"], told["seeds"]) == ("coins", "runs/reproduce-coins", [0, 1, 2])
     kept = sorted(file.name for file in (tmp_path / told["out"]).glob("seed-*.json"))
     assert kept == ["seed-0.json", "seed-1.json", "seed-2.json"]
     the_class = f"{Path(coins.__file__)}:Coins", "--jobs", 1, "--out", "one"
-    one = json.loads(fedprivacy("reproduce", *the_class, "--json", cwd=tmp_path).stdout)
+    one = json.loads(command(*the_class, "--json", cwd=tmp_path).stdout)
     assert [row["values"] for row in one["rows"]] == [row["values"] for row in told["rows"]]
     assert one["rows"][0]["values"] == [0.5, 0.6, 0.7]
 
@@ -160,7 +169,7 @@ def test_one_of_one_s_own_is_named_by_its_file(tmp_path):
 def test_what_is_no_reproduction_is_refused_before_anything_is_written(source, words, tmp_path):
     (tmp_path / "own.py").write_text(
         "from types import SimpleNamespace\n"
-        "from tests.reproductions.coins import Coins\n"
+        "from tests.reproduce.coins import Coins\n"
         "half = SimpleNamespace(name='half')\n"
         "elsewhere = Coins(name='../coins')\n"
         "twice = Coins(rows=Coins.rows[:1] * 2)\n"
@@ -168,14 +177,20 @@ def test_what_is_no_reproduction_is_refused_before_anything_is_written(source, w
         "class Asks:\n"
         "    def __init__(self, sides): pass\n"
     )
-    assert words in " ".join(fedprivacy("reproduce", source, cwd=tmp_path, code=2).stderr.split())
+    assert words in " ".join(command(source, cwd=tmp_path, code=2).stderr.split())
     assert [file.name for file in tmp_path.iterdir() if file.suffix != ".py" and "cache" not in file.name] == []
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    printed = command("digits", "--out", "/proc/nowhere", cwd=tmp_path, code=2).output
+    assert "out is '/proc/nowhere', which cannot be written" in printed and "name another folder" in printed
+    assert "Traceback" not in printed and list(tmp_path.iterdir()) == []
 
 
 def test_an_object_is_reproduced_from_a_script(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fair = Coins()
-    found = fp.reproduce(fair, seeds=2, progress=False)
+    found = reproduce(fair, seeds=2, progress=False)
     assert fair.measured == [0, 1] and found.met
     assert [(row["name"], row["mean"], row["verdict"]) for row in found.table] == [
         ("heads", 0.55, "met"),
@@ -185,7 +200,7 @@ def test_an_object_is_reproduced_from_a_script(tmp_path, monkeypatch):
     assert found.files == [Path("runs/reproduce-coins") / name for name in ("results.json", "figure.svg")]
     assert json.loads(found.files[0].read_text())["rows"] == list(found.table)
     again = Coins()
-    assert fp.reproduce(again, progress=False, out="runs/reproduce-coins").table[0]["values"] == [0.5, 0.6, 0.7]
+    assert reproduce(again, progress=False, out="runs/reproduce-coins").table[0]["values"] == [0.5, 0.6, 0.7]
     assert again.measured == [2]
 
 
@@ -201,7 +216,7 @@ def test_an_object_is_reproduced_from_a_script(tmp_path, monkeypatch):
 def test_what_a_script_cannot_ask_for_is_said_before_anything_is_measured(settings, words, tmp_path):
     fair = Coins()
     with pytest.raises(ReproductionError, match=re.escape(words)):
-        fp.reproduce(fair, out=tmp_path / "out", **settings)
+        reproduce(fair, out=tmp_path / "out", **settings)
     assert fair.measured == [] and not (tmp_path / "out").exists()
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.reproductions import mnist
-from fedprivacy.reproductions.experiment import Workplace
+from simulations.reproduce import mnist
+from simulations.reproduce.experiment import Workplace
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

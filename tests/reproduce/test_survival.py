@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedprivacy.reproductions.survival import concordance_index, expected_risk, hazard_model, survival_loss
+from simulations.reproduce.survival import concordance_index, expected_risk, hazard_model, survival_loss
 
 ENDS = torch.tensor([1.0, 2.0, 3.0])
 

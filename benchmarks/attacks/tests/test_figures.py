@@ -1,10 +1,13 @@
 """Figures of attacks: what was found beside what is allowed, and pictures."""
 
+import re
+
 import numpy as np
 import pytest
 
-from fedprivacy.figures.attacks import AttackCurve, Picture, limit_figure, picture_figure, roc_figure
-from fedprivacy.figures.style import INK, MUTED, RUNS, SPENDING
+from benchmarks.attacks.figures import AttackCurve, Picture, picture_figure, roc_figure
+from fedprivacy.figures import to_svg
+from fedprivacy.figures.style import DARK, INK, MUTED, RUNS
 from tests.figures.reading import coloured, drawn, marks, place, rows, text_called, texts, written
 
 pytestmark = pytest.mark.exhaustive
@@ -50,23 +53,6 @@ def test_a_curve_is_as_high_as_the_best_threshold_and_never_higher():
     assert 0.0999 < first < 0.102
 
 
-def test_a_limit_is_a_curve_with_marked_points_beside_a_thinner_one_and_guessing():
-    rates = np.geomspace(1e-3, 1.0, 31)
-    marked = [(0.01, 0.1, "10 %"), (0.1, 0.316, "31.6 %")]
-    root = drawn(limit_figure(rates, np.sqrt(rates), "title", ["about"], alone=rates**0.25, marked=marked, width=300))
-    guess, alone, limit = marks(root, "line")
-    assert path(limit)[0] == pytest.approx([0.0, 150.0], abs=0.01) and path(alone)[0][1] == pytest.approx(
-        75.0, abs=0.01
-    )
-    assert path(guess) == pytest.approx(np.array([[0.0, 300.0], [300.0, 0.0]]), abs=0.01)
-    assert float(alone.get("stroke-width")) < float(limit.get("stroke-width")) and limit.get("stroke") == SPENDING
-    assert {"10 %", "31.6 %", "accused wrongly", "found, at most"} <= set(texts(root)) and len(
-        marks(root, "symbol")
-    ) == 2
-    assert "thin: what ε and δ alone would allow, dotted: guessing" in written(root)
-    assert "alone" not in written(drawn(limit_figure(rates, np.sqrt(rates), "title", ["about"])))
-
-
 def test_a_picture_is_drawn_in_ink_on_paper_upright_and_in_its_place():
     shades = np.array([[-3.0, 7.0], [1.0, 1.0], [0.0, 0.0]])  # beyond ink and paper are ink and paper
     figure = picture_figure([Picture("first", shades), Picture("second", 1.0 - shades, "note")], "title", ["about"])
@@ -78,3 +64,30 @@ def test_a_picture_is_drawn_in_ink_on_paper_upright_and_in_its_place():
     assert sorted(opacities) == ["0"] * 6 + ["1"] * 6
     assert len(coloured(marks(root, "rect"), MUTED)) == 2  # frames
     assert place(text_called(root, "second"))[0] > place(text_called(root, "first"))[0]
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda: roc_figure([STRONG, WEAK], "title", ["about"]),
+        lambda: picture_figure([Picture("one", [[0.5]])], "title", ["about"]),
+    ],
+)
+def test_a_drawing_can_be_put_into_any_page(figure):
+    """No script, style, link or id, and no colour that a dark page could not replace."""
+    svg = to_svg(figure())
+    assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", svg)) <= set(DARK)
+    assert not re.search(r"<(script|style|image|a|use)\b|\s(style|id|href|on\w+)=", svg)
+    figure().to_dict(validate=True)
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda: picture_figure([], "title", ["about"]), "nothing to draw"),
+        (lambda: roc_figure([], "title", ["about"]), "give 1 to"),
+    ],
+)
+def test_of_nothing_nothing_is_drawn(draw, said):
+    with pytest.raises(ValueError, match=said):
+        draw()

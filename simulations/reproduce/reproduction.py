@@ -1,19 +1,19 @@
-"""A reproduction from its name to its results over seeds: for `fedprivacy.reproduce` and for the command."""
+"""A reproduction from its name to its results over seeds: for scripts and for the command."""
 
 from __future__ import annotations
 
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryFile
 
-from fedprivacy._support.console import bar_on, console_of
-from fedprivacy.reproductions import REPRODUCTIONS
-from fedprivacy.reproductions.bench import check_complete, data_folder, finished, reproduction_of
-from fedprivacy.reproductions.experiment import Reproduction, ReproductionError
-from fedprivacy.reproductions.results import ReproductionResults
-from fedprivacy.reproductions.seeds import SeedsLeft
-from fedprivacy.runs.records.folder import check_writable
-from fedprivacy.runs.settings.configuration import RUNS
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from simulations.reproduce.bench import REPRODUCTIONS, check_complete, data_folder, finished, reproduction_of
+from simulations.reproduce.experiment import Reproduction, ReproductionError
+from simulations.reproduce.results import ReproductionResults
+from simulations.reproduce.seeds import SeedsLeft
 
 
 def reproduce(
@@ -28,20 +28,20 @@ def reproduce(
 ) -> ReproductionResults:
     """Run a paper's experiment, or one of your own, over several seeds; what is finished is kept, and not run again.
 
-    >>> import fedprivacy as fp
+    >>> from simulations.reproduce import Measured, Row, reproduce
     >>> class Coin:
     ...     name, title, source, delta, seeds = "coin", "A coin", "nobody", 1e-3, 2
     ...     data, settings = {}, {"sides": 2}
-    ...     rows = (fp.reproductions.Row("heads", "share of heads", goal=0.5),)
+    ...     rows = (Row("heads", "share of heads", goal=0.5),)
     ...     def measure(self, seed, place):
-    ...         yield "heads", fp.reproductions.Measured(0.5 + seed / 2)
-    >>> results = fp.reproduce(Coin(), progress=False)
+    ...         yield "heads", Measured(0.5 + seed / 2)
+    >>> results = reproduce(Coin(), progress=False)
     >>> results.table[0]["mean"], results.table[0]["standard_error"], results.met
     (0.75, 0.25, True)
 
     Args:
-        reproduction: a name, as `fedprivacy reproduce` takes it, "path/to/file.py:name", or an object of your own
-            (`fedprivacy.reproductions.Reproduction`).
+        reproduction: a name, as `python -m simulations.reproduce` takes it, "path/to/file.py:name", or an object of
+            your own (`Reproduction`).
         seeds: how many, from 0 on; None: the reproduction's own number.
         data: the folder of the files that it needs.
         out: the folder for results and figures; None: "runs/reproduce-NAME".
@@ -56,8 +56,8 @@ def reproduce(
 
     Raises:
         ReproductionError: there is none of that name, files are missing, what is kept in `out` is of other settings,
-            an object, which other processes do not have, is to be run in several, or no row measured the metric.
-        RunFolderError: `out` cannot be written.
+            an object, which other processes do not have, is to be run in several, no row measured the metric, or `out`
+            cannot be written.
         KeyboardInterrupt: somebody ended it; finished seeds are kept.
     """
     chosen = _chosen(reproduction, jobs)
@@ -65,22 +65,43 @@ def reproduce(
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ReproductionError(f"{name} is {value!r}; give a whole number, 1 or more.")
     numbers = range(chosen.seeds if seeds is None else seeds)
-    folder = Path(out or Path(RUNS) / f"reproduce-{chosen.name}")
+    folder = Path(out or Path("runs") / f"reproduce-{chosen.name}")
     found = finished(chosen, numbers, folder)
     shown = partial(ReproductionResults, chosen, out=folder, metric=metric or "")
     if found:
         shown(found)  # refuses an unknown metric before the others are measured
     if left := [seed for seed in numbers if seed not in {result.seed for result in found}]:
         files = data_folder(chosen, None if data is None else Path(data))
-        check_writable(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
         several = min(jobs, len(left))
-        with bar_on(console_of(shown=progress), "figure") as bar:
+        with _bar(shown=progress) as bar:
             measured = SeedsLeft(chosen, left, files, folder, bar)
             found += measured.one_by_one() if several == 1 else measured.together(_source(reproduction), several)
     results = shown(sorted(found, key=lambda result: result.seed))
     results.save()
     return results
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ReproductionError(
+            f"out is '{folder}', which cannot be written ({error.strerror}); name another folder."
+        ) from None
+
+
+def _bar(*, shown: bool) -> Progress:
+    return Progress(
+        TextColumn("[bold]figure"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=None),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True, emoji=False, quiet=not shown),
+    )
 
 
 def _source(reproduction: str | Reproduction) -> str:

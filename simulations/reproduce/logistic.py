@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.reproductions.experiment import Measured, Row, Workplace
-from fedprivacy.simulation.simulate import simulate
-from fedprivacy.tasks import Shard, ShardSource, Task
+import fedprivacy as fp
+from simulations.reproduce.experiment import Measured, Row, Workplace
 
 USERS, RECORDS, TRAINED, INPUTS, CLASSES = 100, 5_000, 4_000, 40, 10
 FLIPPED = 0.05
@@ -46,7 +45,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Logistic(Task):
+class Logistic(fp.Task):
     """Softmax regression of ten classes on forty inputs.
 
     Attributes:
@@ -68,10 +67,10 @@ class Logistic(Task):
         nn.init.zeros_(model.bias)
         return model
 
-    def shard(self, source: ShardSource) -> Shard:
+    def shard(self, source: fp.ShardSource) -> fp.Shard:
         """The records that a user trains on."""
         inputs, classes = users(self.alpha, self.beta)
-        return Shard(inputs[source.partition_id or 0], classes[source.partition_id or 0])
+        return fp.Shard(inputs[source.partition_id or 0], classes[source.partition_id or 0])
 
     def partition(self, num_partitions: int) -> str:
         """Each user is a client."""
@@ -168,7 +167,7 @@ class LogisticReproduction:
             for name, algorithm in ALGORITHMS.items():
                 place.tell(f"{name} at ({alpha}, {beta})")
                 out = place.runs / f"{algorithm}-{alpha}-{beta}"
-                run = simulate(
+                run = fp.simulate(
                     Logistic(alpha, beta),
                     clients=USERS,
                     seed=seed,
