@@ -84,7 +84,9 @@ def main(
 
 
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
-_PROFILE = Annotated[bool, typer.Option("--profile", help="Record where the time goes: a table, and a Chrome trace.")]
+_PROFILE = Annotated[
+    bool, typer.Option("--profile", help="Record where the time goes: a table and a trace, as private as the records.")
+]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 _WORKERS = Annotated[
     int | None,
@@ -172,8 +174,7 @@ def simulate(
     from fedprivacy.commands.run_tables import held_out_table
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.records.folder import REPORT
-    from fedprivacy.runs.records.profile import TRACE
-    from fedprivacy.simulation.profile import show_profile
+    from fedprivacy.simulation.profile import TABLE, TRACE
     from fedprivacy.simulation.simulate import prepared, run
 
     plan, placement = prepared(settings), Placement(engine, workers, ray_address)
@@ -193,8 +194,10 @@ def simulate(
                 OUT.print(f"[yellow]{escape(line)}")
             given = settings | ({"config": str(file)} if file else {})
             OUT.print(outcome_text(history, config, given, placement, verbose=verbose), highlight=False, soft_wrap=True)
-            if profile:
-                show_profile(Path(config.out), OUT)
+            if profile and (table := Path(config.out) / TABLE).exists():
+                OUT.print(table.read_text(), highlight=False, soft_wrap=True, markup=False)
+                how = "open it in chrome://tracing, or at https://ui.perfetto.dev, which sends it nowhere"
+                OUT.print(f"Trace: {escape(str(Path(config.out) / TRACE))} ({how})", highlight=False, soft_wrap=True)
             if dashboard:
                 from fedprivacy.dashboard.service import wait_for_reader
 

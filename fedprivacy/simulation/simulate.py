@@ -16,7 +16,6 @@ from rich.markup import escape
 from fedprivacy._support.console import bar_on, console_of
 from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
-from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower import private_client
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
@@ -88,7 +87,8 @@ def simulate(
             the one that runs on this machine.
         callbacks: objects that hear of every round, measure the model or end the run early: see `fedprivacy.Callback`.
         progress: whether a bar shows the rounds, in the terminal or the notebook.
-        profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
+        profile: whether to record where the time goes: a trace (profile.json) and a table (profile.txt) of PyTorch's
+            profiler in the folder. Both tell how many records a step drew: they are as private as the records.
         drawn: whether the run leaves its figure and its report, which takes a second or two: many short runs need
             none, and `fedprivacy report` draws them later.
         settings: of the run, see below.
@@ -107,7 +107,7 @@ def simulate(
         WorkerError: a worker died, and so did the one that took its clients.
         LedgerError: the ledger contradicts the run, or cannot be written.
         SigningKeyError: the key that is named cannot be read or made.
-        RuntimeError: another run of this process is being profiled.
+        RuntimeError: this process is being profiled already.
         KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
     engines = ", ".join(Engine)
@@ -153,7 +153,7 @@ def run(
     simulator.check_rounds(config, placement.engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
-    with profiled(Path(config.out), placement, finished) if profile else nullcontext():
+    with profiled(Path(config.out)) if profile else nullcontext():
         return _run(plan, placement, console, finished, callbacks, drawn=drawn)
 
 
@@ -167,11 +167,10 @@ def _run(
     drawn: bool,
 ) -> Run:
     config = plan.config
-    with span("set-up"):
-        _check(config, placement)
-        _try_task(plan, placement)
-        _find_noise(plan, placement)
-        machine = _machine(plan, placement)
+    _check(config, placement)
+    _try_task(plan, placement)
+    _find_noise(plan, placement)
+    machine = _machine(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
     for words in plan.warnings(watched=bool(callbacks)):
@@ -194,7 +193,6 @@ def _run(
     return Run(Path(config.out), history, plan.task)
 
 
-@spanned("trying the task")
 def _try_task(plan: TrainingPlan, placement: Placement) -> None:
     """Open every client's shard in this process, where it stays open; for Ray's workers only the first and the last."""
     clients, config = range(plan.config.clients), plan.config
@@ -212,7 +210,6 @@ def _try_task(plan: TrainingPlan, placement: Placement) -> None:
         raise problem from error
 
 
-@spanned("choosing how gradients are computed")
 def _machine(plan: TrainingPlan, placement: Placement) -> Machine:
     """This machine, and how it computes the run's gradients, where they are private and computed here."""
     config = plan.config
@@ -221,7 +218,6 @@ def _machine(plan: TrainingPlan, placement: Placement) -> Machine:
     return machine_for(plan.task, config, stacked=simulator.trains_together(config, placement))
 
 
-@spanned("finding each client's noise")
 def _find_noise(plan: TrainingPlan, placement: Placement) -> None:
     """Raise, before there is a folder, that no noise meets the budget of a client that has its own; Ray's come later.
 
@@ -234,7 +230,6 @@ def _find_noise(plan: TrainingPlan, placement: Placement) -> None:
     plan.events({client_id: len(opened_shard(plan.task, config, number)) for number, client_id in parts})
 
 
-@spanned("checking the settings")
 def _check(config: RunConfig, placement: Placement) -> None:
     """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
     simulator.check_machine(config, placement)

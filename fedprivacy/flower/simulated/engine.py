@@ -22,7 +22,6 @@ from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.client.client_app import TaskApp
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.kept import KeptModels
@@ -169,8 +168,7 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
     The server runs in this thread, as it does without Ray, and Flower's engine in one of its own: so Ctrl-C and errors
     end the server where it is, and neither waits for the other for ever.
     """
-    with span("set-up"), span("loading Ray"):
-        from flwr.simulation import run_simulation
+    from flwr.simulation import run_simulation
 
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     # A worker that is not there after this time is started anew, for ever; on a busy machine Ray's minute is too short.
@@ -202,8 +200,7 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
             Path(folder, _ENDED).touch()
             raise
         done.set()
-        with span("closing"), span("ending Ray"):
-            engine.result()
+        engine.result()
 
 
 class _Travelling:
@@ -330,7 +327,6 @@ class InProcessGrid(Grid):
         number(message, str(self._messages))
         return str(self._messages)
 
-    @spanned("client")
     def _deliver(self, message: Message) -> Message:
         context = self._context(message.metadata.dst_node_id)
         client_id = simulated_client_id(message.metadata.dst_node_id - _FIRST_CLIENT_NODE_ID, self._clients)
