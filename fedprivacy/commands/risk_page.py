@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,8 @@ from fedprivacy.values.wording import (
     plural,
     share_text,
 )
+
+_FORMATS = (".svg", ".png", ".html", ".json")
 
 _MOST_ROWS = 50
 
@@ -299,30 +301,30 @@ def _table(title: str, *headings: str) -> Table:
     return table
 
 
-def after(subjects: Sequence[StatedRisk], run: Path | None, where: Sequence[str], program: str, *, listed: bool) -> str:
-    """The next step, and the command for it; `where` are the options that name the ledger."""
-    name = subjects[0].name
-    if listed:
-        command = ["risk", *where, "--dataset", name]
-        return f"look at one dataset, and at persons with several records:\n  {program} {shlex.join(command)}"
-    if run is not None:
-        return f"write the run's report, which has these figures, too:\n  {program} {shlex.join(['report', str(run)])}"
-    if name:
-        command = ["ledger", "certify", name, *where, "--out", "certificates"]
-        return f"state it with what was spent, signed:\n  {program} {shlex.join(command)}"
-    return f"see what a run has really given away:\n  {program} risk --run FOLDER"
-
-
 def draw(subjects: Sequence[StatedRisk], path: Path, *, listed: bool) -> None:
     """Draw the trade-off curve of the first answer into a file.
 
     Raises:
-        AskingError: several datasets are asked about, or the file cannot be written.
+        AskingError: several datasets are asked about, or the file's name tells no form of a figure, or it cannot be
+            written.
     """
-    from fedprivacy.commands.calculator.figure import check_format, save
+    from fedprivacy.figures import style
     from fedprivacy.runs.records.risk_figure import risk_figure
 
-    check_format("figure", path)
+    if path.suffix not in _FORMATS:
+        raise AskingError(f"figure is '{path}'; choose a name that ends in one of {', '.join(_FORMATS)}.")
     if listed:
         raise AskingError("figure is of one dataset; name it with --dataset.")
-    save("figure", path, risk_figure(subjects[0].risk, subjects[0].unit.name))
+    chart = risk_figure(subjects[0].risk, subjects[0].unit.name)
+    try:
+        match path.suffix:
+            case ".svg":
+                path.write_text(style.for_both_themes(style.to_svg(chart)), encoding="utf-8")
+            case ".png":
+                style.save_png(chart, path)
+            case ".html":
+                path.write_text(chart.to_html(inline=True), encoding="utf-8")
+            case _:
+                path.write_text(json.dumps(style.spec_of(chart), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise AskingError(f"figure is '{path}', which cannot be written ({error.strerror}); choose another.") from error
