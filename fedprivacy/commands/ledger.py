@@ -207,15 +207,14 @@ def dossier(
     signers: SIGNERS = None,
     ledger: LEDGER = "",
 ) -> None:
-    """Write the privacy officer's file of finished runs: one folder, as HTML, PDF and JSON.
+    """Write the privacy officer's file of finished runs: one folder, as HTML and JSON.
 
     A certificate of every dataset that the runs charged, what an attacker finds, audits, the threat model, each model
-    with its card, and an entry for the registry of deployments. A browser on this machine prints the PDF; without one,
-    the rest is written. Exit code 1: something in the ledger is not as it was written, and nothing is certified.
+    with its card. Any browser prints the page. Exit code 1: something in the ledger is not as it was written, and
+    nothing is certified.
     """
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.commands import dossier as making
-    from fedprivacy.commands.printing import PrintingError, print_page
     from fedprivacy.ledger.replay import BrokenJournalError
 
     wrong = making.DossierError, SigningKeyError, OSError
@@ -233,10 +232,6 @@ def dossier(
             certificates = _certified(opened, datasets, signing_key, signers or (), places)
         fields = making.dossier(finished, certificates, words, threats)
         page = making.write_dossier(fields, finished, signing_key, out)
-    try:
-        print_page(page, page.with_suffix(".pdf"))
-    except PrintingError as problem:
-        ERR.print(f"No PDF: {problem} All else is there.")
     if fields["open"]:
         ERR.print(f"Left open: {', '.join(fields['open'])}. Give them in a file: --about about.toml")
     ERR.print(f"The dossier is in {out}. Next: read {page}")
