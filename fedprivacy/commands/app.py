@@ -19,12 +19,11 @@ from rich.markup import escape
 
 from fedprivacy._support.extras import installed, lacks
 from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
-from fedprivacy._support.settings import kind_of
+from fedprivacy._support.settings import fields_of, kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.compare import compare
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
-from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.reproduce import reproduce
@@ -32,6 +31,7 @@ from fedprivacy.commands.risk import risk
 from fedprivacy.commands.runs import runs_app
 from fedprivacy.commands.terminal import (
     OUT,
+    OUTPUT,
     PLAIN,
     Json,
     LogForm,
@@ -46,6 +46,7 @@ from fedprivacy.commands.terminal import (
 )
 from fedprivacy.runs.settings.configuration import (
     FIELDS,
+    GROUPS,
     OF_ASKING,
     OF_SWEEPS,
     OF_TRAINING,
@@ -143,11 +144,15 @@ def with_settings(
     return wrapper
 
 
+_QUESTIONS = {key: group.question for group in GROUPS for key in fields_of(group)}
+"""The question that each setting answers: a heading of the help, in the order in which people ask."""
+
+
 def _option(key: str, *, lists: bool) -> inspect.Parameter:
     field = FIELDS[key]
     kind: type = str if lists else {"bool": bool, "int": int, "float": float, "str": str}[kind_of(field)]
     name = f"--{key}/--no-{key}" if kind is bool else f"--{key}"
-    option = typer.Option(name, help=escape(words_of(field)), show_default=False)
+    option = typer.Option(name, help=escape(words_of(field)), show_default=False, rich_help_panel=_QUESTIONS[key])
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -439,13 +444,13 @@ app.command()(reproduce)
 def sweep(
     settings: dict[str, str],
     *,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination, with seeds from 0 on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each combination, with seeds from 0 on.")] = 1,
     baseline: Annotated[bool, typer.Option("--baseline", help="The same without privacy, too.")] = False,
     baseline_learning_rates: Annotated[
         str, typer.Option(help="Learning rates of the runs without privacy; the best of them is the baseline.")
     ] = "",
     metric: Annotated[str, typer.Option(help="Metric to show. Default: the task's, or the nearest measured.")] = "",
-    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, metavar="N", help="Processes; 0: one for each core.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the runs; the same again goes on with what is left.")],
     quiet: Quiet = False,
     as_json: Json = False,

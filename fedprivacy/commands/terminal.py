@@ -25,9 +25,11 @@ from rich.text import Text
 
 from fedprivacy._support.extras import installed, of_uvx, requirement
 from fedprivacy._support.logs import FORMAT, LogFormat, writes_json
-from fedprivacy.commands.help_page import OUTPUT
 
 log = logging.getLogger("fedprivacy")
+
+OUTPUT = "What to print?"
+"""Heading of the options of the output in a command's help."""
 
 OUT = Console(emoji=False)
 PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
