@@ -41,6 +41,7 @@ from fedprivacy.commands.terminal import (
     as_typed,
     ends_in_order,
     plain_errors,
+    print_answer,
     print_json,
     print_what_the_terminal_lacks_as_ascii,
 )
@@ -356,11 +357,9 @@ def doctor(
         return
     with plain_errors(TaskError, doctors.ModelError, code=2):
         seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers, folder=data_folder), fix=fix)
-    if as_json:
-        print_json(doctors.as_json(seen))
-    else:
-        program = as_typed()
-        OUT.print(doctors.page(seen, program, f"{program} {shlex.join(sys.argv[1:])}"), highlight=False)
+    program = as_typed()
+    command = f"{program} {shlex.join(sys.argv[1:])}"
+    print_answer(lambda: doctors.as_json(seen), lambda: doctors.page(seen, program, command), as_json=as_json)
     raise typer.Exit(0 if seen.sound else 1)
 
 

@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
+from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_answer, print_json
 from fedprivacy.runs.settings.configuration import RUNS
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.wording import count_text
@@ -70,10 +70,8 @@ def show(
         charges = showing.charges(opened, dataset) if dataset else []
         questions = opened.asked(dataset)
         budgets = budget_changes(opened, [dataset])[dataset] if dataset else []
-    if as_json:
-        print_json(showing.as_json(datasets, charges, questions, budgets))
-        return
-    OUT.print(showing.page(datasets, charges, questions, budgets, OUT), highlight=False)
+    answer = datasets, charges, questions, budgets
+    print_answer(lambda: showing.as_json(*answer), lambda: showing.page(*answer, OUT), as_json=as_json)
 
 
 @ledger_app.command()

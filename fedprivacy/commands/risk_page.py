@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedprivacy._support.table import figure_columns
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked
@@ -263,12 +264,11 @@ def _found(risk: Risk) -> str:
 
 
 def _test_table(risk: Risk) -> Table:
-    table = _table("At most, whatever is computed", "accused\nwrongly", "\nfound")
-    for prior in PRIORS:
-        table.add_column(f"accusations right\nif {share_text(prior)} were used", justify="right")
+    right = [f"accusations right\nif {share_text(prior)} were used" for prior in PRIORS]
+    table = _table("At most, whatever is computed", "accused\nwrongly", "\nfound", *right)
     for rate in RATES:
-        right = (at_most_text(risk.right(rate, prior)) for prior in PRIORS)
-        table.add_row(share_text(rate), at_most_text(float(risk.found(rate))), *right)
+        true = (at_most_text(risk.right(rate, prior)) for prior in PRIORS)
+        table.add_row(share_text(rate), at_most_text(float(risk.found(rate))), *true)
     return table
 
 
@@ -295,10 +295,8 @@ def _found_headings() -> list[str]:
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
+    columns = figure_columns(*headings, wrapped=True)
+    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
 
 
 def draw(subjects: Sequence[StatedRisk], path: Path, *, listed: bool) -> None:

@@ -13,14 +13,14 @@ import signal
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from fedprivacy._support.extras import installed, of_uvx, requirement
@@ -84,6 +84,14 @@ def print_error(word: str, problem: object) -> None:
 def print_json(value: object) -> None:
     """Print a value on a line, for whoever reads it at once."""
     print(json.dumps(value), flush=True)  # noqa: T201 - the command's output
+
+
+def print_answer(told: Callable[[], object], page: Callable[[], RenderableType], *, as_json: bool) -> None:
+    """Print the answer of a command: `told` as a line of JSON for programs, or its `page` for people."""
+    if as_json:
+        print_json(told())
+    else:
+        OUT.print(page(), highlight=False)
 
 
 def as_typed() -> str:

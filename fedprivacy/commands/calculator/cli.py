@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
 
-from fedprivacy.commands.terminal import Json, plain_errors, print_json
+from fedprivacy.commands.terminal import Json, plain_errors, print_answer
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 
@@ -65,7 +64,7 @@ def epsilon(
         executed = of_person(asked.composed(trainings), rows_per_person, clients_per_person)
         answers = costs(accountant, executed, check_delta(delta))
     spent = Spent(trainings, delta, answers, rows_per_person, clients_per_person)
-    _show(spent_json(spent) if as_json else spent_page(spent))
+    print_answer(lambda: spent_json(spent), lambda: spent_page(spent), as_json=as_json)
 
 
 def sigma(
@@ -87,11 +86,4 @@ def sigma(
         if epsilon is None or delta is None or sampling_rate is None or steps is None:
             raise missing(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
         noise = least_noise(PrivacyBudget(epsilon, delta), sampling_rate, steps, relation, past)
-    _show(noise_json(noise) if as_json else noise_page(noise))
-
-
-def _show(answer: dict[str, Any] | RenderableType) -> None:
-    if isinstance(answer, dict):
-        print_json(answer)
-    else:
-        Console(emoji=False, highlight=False).print(answer)
+    print_answer(lambda: noise_json(noise), lambda: noise_page(noise), as_json=as_json)

@@ -14,9 +14,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from fedprivacy._support.table import figure_columns
 from fedprivacy.commands.calculator.costs import PLD, Accountant, Cost, Noise, Spent, Worth
 from fedprivacy.commands.calculator.trainings import TrainingSteps, described, steps_text
 from fedprivacy.values.events import NeighbouringRelation
@@ -137,17 +138,14 @@ def training_lines(trainings: Sequence[TrainingSteps]) -> Iterator[str]:
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     """Two columns; a name is not repeated below itself."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
+    grid = Table.grid(Column(style="dim", no_wrap=True), padding=(0, 2))
     for (above, _), (name, words) in pairwise([("", ""), *facts]):
         grid.add_row("" if name == above else name, Text(words))
     return grid
 
 
 def _table(costs: Sequence[Cost]) -> Table:
-    table = Table("accountant", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("epsilon", justify="right")
-    table.add_column("what it is")
+    table = Table("accountant", *figure_columns("epsilon", wrapped=True), "what it is", box=SIMPLE_HEAD, pad_edge=False)
     for cost in costs:
         accountant = cost.accountant
         if cost.epsilon is None:
