@@ -116,8 +116,8 @@ def empty_postgres_url(postgres):
 @pytest.fixture(scope="session")
 def browser():
     """The system's Chromium."""
-    from fedprivacy.commands.printing import find_browser
     from tests.dashboard.browser import chromium
+    from tests.printing import find_browser
 
     if find_browser() is None:
         lacking("no Chromium on PATH; install it, for example apt-get install chromium")

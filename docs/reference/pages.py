@@ -36,14 +36,14 @@ from fedprivacy.flower.wire.messages import (
     WireMessage,
 )
 from fedprivacy.ledger.schema import metadata
-from fedprivacy.runs.records import folder, profile
+from fedprivacy.runs.records import folder
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, resolve
 from fedprivacy.runs.settings.execution import LEDGER
 from fedprivacy.runs.settings.run_file import RUN_FILE
 from fedprivacy.runs.user_level_book import BOOK
 from fedprivacy.server.question_run import ANSWERS
-from fedprivacy.simulation.profile import TABLE
+from fedprivacy.simulation.profile import TABLE, TRACE
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS
 from fedprivacy.training.machine import MACHINE
 from fedprivacy.values.event_codec import MECHANISMS, as_fields
@@ -219,7 +219,7 @@ _FILES = {
     findings_page.PAGE: ("the audit's page", "after fedprivacy audit --run"),
     ANSWERS: ("answers to questions", "in a run that asks, instead of rounds"),
     TABLE: ("where the time went", "with --profile"),
-    profile.TRACE: ("the same as a trace for a viewer", "with --profile"),
+    TRACE: ("the same as a trace for a viewer", "with --profile"),
 }
 
 

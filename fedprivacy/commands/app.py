@@ -19,18 +19,18 @@ from rich.markup import escape
 
 from fedprivacy._support.extras import installed, lacks
 from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
-from fedprivacy._support.settings import kind_of
+from fedprivacy._support.settings import fields_of, kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.compare import compare
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
-from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.risk import risk
 from fedprivacy.commands.runs import runs_app
 from fedprivacy.commands.terminal import (
     OUT,
+    OUTPUT,
     PLAIN,
     Json,
     LogForm,
@@ -40,11 +40,13 @@ from fedprivacy.commands.terminal import (
     as_typed,
     ends_in_order,
     plain_errors,
+    print_answer,
     print_json,
     print_what_the_terminal_lacks_as_ascii,
 )
 from fedprivacy.runs.settings.configuration import (
     FIELDS,
+    GROUPS,
     OF_ASKING,
     OF_SWEEPS,
     OF_TRAINING,
@@ -82,7 +84,9 @@ def main(
 
 
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
-_PROFILE = Annotated[bool, typer.Option("--profile", help="Record where the time goes: a table, and a Chrome trace.")]
+_PROFILE = Annotated[
+    bool, typer.Option("--profile", help="Record where the time goes: a table and a trace, as private as the records.")
+]
 _WORKERS = Annotated[
     int | None,
     typer.Option(
@@ -138,11 +142,15 @@ def with_settings(
     return wrapper
 
 
+_QUESTIONS = {key: group.question for group in GROUPS for key in fields_of(group)}
+"""The question that each setting answers: a heading of the help, in the order in which people ask."""
+
+
 def _option(key: str, *, lists: bool) -> inspect.Parameter:
     field = FIELDS[key]
     kind: type = str if lists else {"bool": bool, "int": int, "float": float, "str": str}[kind_of(field)]
     name = f"--{key}/--no-{key}" if kind is bool else f"--{key}"
-    option = typer.Option(name, help=escape(words_of(field)), show_default=False)
+    option = typer.Option(name, help=escape(words_of(field)), show_default=False, rich_help_panel=_QUESTIONS[key])
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -168,8 +176,7 @@ def simulate(
     from fedprivacy.commands.run_tables import held_out_table
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.records.folder import REPORT
-    from fedprivacy.runs.records.profile import TRACE
-    from fedprivacy.simulation.profile import show_profile
+    from fedprivacy.simulation.profile import TABLE, TRACE
     from fedprivacy.simulation.simulate import prepared, run
 
     plan, placement = prepared(settings), Placement(workers, ray_address)
@@ -189,8 +196,10 @@ def simulate(
                 OUT.print(f"[yellow]{escape(line)}")
             given = settings | ({"config": str(file)} if file else {})
             OUT.print(outcome_text(history, config, given, placement, verbose=verbose), highlight=False, soft_wrap=True)
-            if profile:
-                show_profile(Path(config.out), OUT)
+            if profile and (table := Path(config.out) / TABLE).exists():
+                OUT.print(table.read_text(), highlight=False, soft_wrap=True, markup=False)
+                how = "open it in chrome://tracing, or at https://ui.perfetto.dev, which sends it nowhere"
+                OUT.print(f"Trace: {escape(str(Path(config.out) / TRACE))} ({how})", highlight=False, soft_wrap=True)
             if dashboard:
                 from fedprivacy.dashboard.service import wait_for_reader
 
@@ -343,11 +352,9 @@ def doctor(
         return
     with plain_errors(TaskError, doctors.ModelError, code=2):
         seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers, folder=data_folder), fix=fix)
-    if as_json:
-        print_json(doctors.as_json(seen))
-    else:
-        program = as_typed()
-        OUT.print(doctors.page(seen, program, f"{program} {shlex.join(sys.argv[1:])}"), highlight=False)
+    program = as_typed()
+    command = f"{program} {shlex.join(sys.argv[1:])}"
+    print_answer(lambda: doctors.as_json(seen), lambda: doctors.page(seen, program, command), as_json=as_json)
     raise typer.Exit(0 if seen.sound else 1)
 
 
@@ -428,13 +435,13 @@ app.command()(risk)
 def sweep(
     settings: dict[str, str],
     *,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination, with seeds from 0 on.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each combination, with seeds from 0 on.")] = 1,
     baseline: Annotated[bool, typer.Option("--baseline", help="The same without privacy, too.")] = False,
     baseline_learning_rates: Annotated[
         str, typer.Option(help="Learning rates of the runs without privacy; the best of them is the baseline.")
     ] = "",
     metric: Annotated[str, typer.Option(help="Metric to show. Default: the task's, or the nearest measured.")] = "",
-    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, metavar="N", help="Processes; 0: one for each core.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the runs; the same again goes on with what is left.")],
     quiet: Quiet = False,
     as_json: Json = False,

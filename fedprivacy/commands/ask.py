@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
 from fedprivacy.questions.figures import Estimate
@@ -89,9 +90,8 @@ def _show_plan(plan: QuestionPlan, asked: Questionnaire, *, as_json: bool) -> No
     if as_json:
         print_json({"questions": rows, **dataclasses.asdict(Prospect.of(plan))})
         return
-    table = Table(title="What one client's answers would be worth", title_justify="left")
-    for column in ("question", "sigma", "standard error of a count"):
-        table.add_column(column, justify="left" if column == "question" else "right")
+    worth = figure_columns("sigma", "standard error of a count", wrapped=True)
+    table = Table("question", *worth, title="What one client's answers would be worth", title_justify="left")
     for row in rows:
         table.add_row(escape(str(row["question"])), f"{row['noise_multiplier']:.3g}", f"{row['error_of_count']:.3g}")
     OUT.print(table)
@@ -130,14 +130,12 @@ def _show(done: AskResult, *, most: int, by_client: bool) -> None:
                 OUT.print(f"and {count_text(more, 'more client')}: --verbose shows each, --json has them all")
 
 
-def _table(unit: str, question: Question, figures: Mapping[str, Sequence[Estimate]]) -> Table:
-    grouped, several = any(question.groups), len(figures) > 1
-    table = Table(title=escape(question.sentence_of(unit)), title_justify="left")
-    for column in ["client"] * several + [question.by.column if question.by else "group"] * grouped + ["figure"]:
-        table.add_column(escape(column), overflow="fold")
-    for column in ("value", "standard error", "95 % interval"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for whose, rows in figures.items():
+def _table(unit: str, question: Question, told: Mapping[str, Sequence[Estimate]]) -> Table:
+    grouped, several = any(question.groups), len(told) > 1
+    whom = ["client"] * several + [question.by.column if question.by else "group"] * grouped + ["figure"]
+    columns = *text_columns(*map(escape, whom)), *figure_columns("value", "standard error", "95 % interval")
+    table = Table(*columns, title=escape(question.sentence_of(unit)), title_justify="left")
+    for whose, rows in told.items():
         for figure in rows:
             named = [whose] * several + [figure.group] * grouped + [figure.name]
             table.add_row(*map(escape, named), *_numbers(figure))

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedprivacy._support.extras import MissingExtraError, needing_extras
+from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.audit.findings import Findings
 from fedprivacy.commands.terminal import OUT, print_json
 
@@ -164,9 +165,8 @@ def _show(findings: Findings, page: str, seconds: float, *, quiet: bool) -> None
 
 
 def _gates(findings: Findings) -> Table:
-    table = Table("gate", "verdict", caption="p-value: how likely so extreme a result is where nothing is wrong.")
-    table.add_column("p-value", justify="right")
-    table.add_column("what holds if it passes", overflow="fold")
+    table = Table("gate", "verdict", *figure_columns("p-value", wrapped=True), *text_columns("what holds if it passes"))
+    table.caption = "p-value: how likely so extreme a result is where nothing is wrong."
     for gate in findings.gates:
         colour = "[green]" if gate.passed else "[bold red]"
         table.add_row(gate.name, f"{colour}{gate.verdict}", gate.p_value_text, escape(gate.proves))
@@ -179,9 +179,7 @@ def _bounds(findings: Findings) -> Table:
     upper = epsilon_text(findings.epsilon_upper)
     sure = f"{100.0 * findings.confidence:.5g} %"
     seen = f"At delta {delta_text(findings.delta)}, as the server sees it; all hold with {sure} confidence."
-    table = Table("attack", caption=seen)
-    for column in ("epsilon at least", "stated at most"):
-        table.add_column(column, justify="right")
+    table = Table("attack", *figure_columns("epsilon at least", "stated at most", wrapped=True), caption=seen)
     for bound in findings.lower_bounds:
         colour = "[bold red]" if bound in findings.violated else ""
         table.add_row(bound.name, f"{colour}{proved_text(bound.epsilon)}", upper)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Group
 from rich.markup import escape
+from rich.table import Column
 
-from fedprivacy._support.table import compact_table
+from fedprivacy._support.table import compact_table, figure_columns, text_columns
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState
@@ -33,11 +34,8 @@ def client_table(history: RunHistory, *, whole: bool = False) -> Group:
     clients, facts = history.everybody(), history.facts
     budgets = {client.spent.budget_epsilon for client in clients}
     rows = _rows(clients, facts, several=len(budgets) > 1, whole=whole)
-    table = compact_table()
-    table.add_column("client", overflow="fold")
-    for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("state", no_wrap=True)
+    spent = figure_columns("rounds", "steps", "q", "sigma", "epsilon", "left")
+    table = compact_table(*text_columns("client"), *spent, Column("state", no_wrap=True))
     for cells, (label, each) in rows.items():
         name = each[0].client_id if len(each) == 1 else f"{len(each):,} clients"
         state = each[0].state

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
+from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.commands.terminal import OUT, Json, Quiet, plain_errors, print_json
 
 if TYPE_CHECKING:
@@ -60,10 +61,9 @@ def _table(compared: Comparison) -> Table:
     metric = compared.metric
     costed = any(row["cost"] is not None for row in compared.rows)
     seeded = len({row["seed"] for row in compared.rows}) > 1
-    table = Table(caption="Epsilon: the largest of a client, server's view, PLD accountant.")
-    table.add_column("run", overflow="fold")
-    for column in (metric_name(metric), "best", "rounds", "epsilon", *["seed"] * seeded, *["cost"] * costed):
-        table.add_column(column, justify="right", no_wrap=True)
+    reached = figure_columns(metric_name(metric), "best", "rounds", "epsilon", *["seed"] * seeded, *["cost"] * costed)
+    caption = "Epsilon: the largest of a client, server's view, PLD accountant."
+    table = Table(*text_columns("run"), *reached, caption=caption)
     for row in compared.rows:
         best = "-" if row["best"] is None else f"{metric_text(metric, row['best'])} in {row['best_round']}"
         table.add_row(
@@ -80,11 +80,8 @@ def _table(compared: Comparison) -> Table:
 
 def _differing(compared: Comparison) -> Table:
     """Settings in which the runs differ: a row for each setting, a column for each run."""
-    names = [row["run"] for row in compared.rows]
-    table = Table(title="Settings that differ", title_justify="left")
-    table.add_column("setting", overflow="fold")
-    for name in names:
-        table.add_column(escape(name), overflow="fold", justify="right")
-    for key, values in compared.differing.items():
-        table.add_row(key, *map(escape, values))
+    values = [Column(escape(row["run"]), overflow="fold", justify="right") for row in compared.rows]
+    table = Table(*text_columns("setting"), *values, title="Settings that differ", title_justify="left")
+    for key, of_runs in compared.differing.items():
+        table.add_row(key, *map(escape, of_runs))
     return table

@@ -18,10 +18,10 @@ from rich.text import Text
 
 from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.logs import FORMAT, LEVEL, LogFormat, LogLevel, LogSettings
-from fedprivacy.commands.help_page import OUTPUT
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import (
     OUT,
+    OUTPUT,
     PLAIN,
     Json,
     LogForm,

@@ -1,12 +1,11 @@
 """The officer's file: one folder that says what was done with people's records, what it cost them, and how to check it.
 
-`dossier.json` is the source, the page is drawn from it, and a browser prints the page. A folder holds facts that the
+`dossier.json` is the source, the page is drawn from it, and any browser prints the page. A folder holds facts that the
 server knows, as certificates do, and words that the organisation gives; no record and no private size.
 
-    dossier.json, .html, .pdf     everything, for a machine, a screen and paper
+    dossier.json, .html           everything, for a machine, and for a screen and paper
     certificates/                 a signed sheet for each dataset
     models/RUN/                   model.safetensors, and its card as README.md
-    registry-entry.yaml           for the public registry of differential privacy deployments
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -29,7 +27,6 @@ from fedprivacy._support.software import software
 from fedprivacy.accounting.risk import RATES
 from fedprivacy.commands import risk_page
 from fedprivacy.commands.certificate_page import certificate_body, write_certificate
-from fedprivacy.commands.registry_entry import SECTORS, as_yaml, registry_entry
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.ledger.journal import now
 from fedprivacy.ledger.store import Ledger
@@ -53,8 +50,6 @@ ABOUT = {
     "description": "what it computes, from which records",
     "legal_basis": "of the processing, and the date of the impact assessment",
     "region": "whose law applies",
-    "sector": f"one of {', '.join(SECTORS)}",
-    "publication_date": "YYYY-MM-DD",
     "justification": "why this budget, this unit of privacy and these settings were chosen",
 }
 """Words that only the organisation can give, by their keys in a TOML file."""
@@ -157,12 +152,6 @@ def read_about(file: Path | None) -> dict[str, str]:
         raise DossierError(f"about is '{file}', with '{unknown[0]}'; it takes {', '.join(ABOUT)}.")
     if wrong := sorted(key for key, value in given.items() if not (isinstance(value, str) and value.strip())):
         raise DossierError(f"about is '{file}', where {wrong[0]} is {given[wrong[0]]!r}; give a text, or leave it out.")
-    if given.get("sector", SECTORS[0]) not in SECTORS:
-        raise DossierError(f"about is '{file}', where sector is {given['sector']!r}; choose {ABOUT['sector']}.")
-    if not re.fullmatch(r"\d{4}-\d\d-\d\d", given.get("publication_date", "2000-01-01")):
-        raise DossierError(
-            f"about is '{file}', where publication_date is {given['publication_date']!r}; give YYYY-MM-DD."
-        )
     return given
 
 
@@ -227,7 +216,6 @@ def dossier(
         "audits": sorted(audits.values(), key=lambda audit: (audit["at"], audit["attack"])),
         "threat_model": threat_model,
         "models": models,
-        "registry": registry_entry(named, first, models),
     }
 
 
@@ -292,7 +280,6 @@ def dossier_html(fields: Mapping[str, Any]) -> str:
         violated=[audit for audit in fields["audits"] if audit["verdict"] == Verdict.VIOLATED],
         meanings=ABOUT,
         infinite_without=or_infinite,
-        registry=as_yaml(fields["registry"]),
     )
 
 
@@ -377,7 +364,6 @@ def write_dossier(fields: Mapping[str, Any], runs: Sequence[FinishedRun], key: E
                 "model_card.md.jinja", "ledger", about=fields["about"], model=model, **_card(model, fields["about"])
             )
             (folder / "README.md").write_text(card, "utf-8")
-        (made / "registry-entry.yaml").write_text(as_yaml(fields["registry"]), "utf-8")
         (made / "dossier.json").write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", "utf-8")
         (made / "dossier.html").write_text(dossier_html(fields), "utf-8")
         made.rename(out)

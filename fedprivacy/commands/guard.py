@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fedprivacy.commands.ledger import SIGNERS
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.terminal import ERR, Json, plain_errors, print_json
+from fedprivacy.commands.terminal import ERR, Json, plain_errors, print_answer, print_json
 
 if TYPE_CHECKING:
     from fedprivacy.guard.tally import Tally
@@ -32,10 +31,7 @@ def show(
     from fedprivacy.commands.guard_tables import as_page, summary
 
     tally = _read(file)
-    if as_json:
-        print_json(summary(tally))
-    else:
-        Console(emoji=False, highlight=False).print(as_page(tally))
+    print_answer(lambda: summary(tally), lambda: as_page(tally), as_json=as_json)
 
 
 @guard_app.command()
@@ -62,10 +58,7 @@ def compare(
     from fedprivacy.commands.guard_tables import compared, comparison_page
 
     facts = compared(_read(file), read_certificate(certificate, signers or ()))
-    if as_json:
-        print_json(facts)
-    else:
-        Console(emoji=False, highlight=False).print(comparison_page(facts))
+    print_answer(lambda: facts, lambda: comparison_page(facts), as_json=as_json)
     if facts["more"] or not facts["same_unit"]:
         raise typer.Exit(1)
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.accounting import more_runs
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.spend import shortage
@@ -95,9 +96,8 @@ def compared(tally: Tally, certificate: Certificate) -> dict[str, Any]:
 def comparison_page(facts: Mapping[str, Any]) -> RenderableType:
     """Everything of a comparison for a terminal."""
     title = Text(f"{facts['certificate']['dataset_id']}, certificate of {facts['certificate']['issued'][:10]}")
-    table = Table("mechanism of a step", box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for heading in ("guard", "certificate"):
-        table.add_column(heading, justify="right")
+    steps = figure_columns("guard", "certificate", wrapped=True)
+    table = Table("mechanism of a step", *steps, box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     for row in facts["events"]:
         table.add_row(str(from_fields(row["event"])), str(row["guard"]), str(row["certificate"]))
     return Group(table, Text(facts["words"], style="bold"))
@@ -135,12 +135,9 @@ def _reading(tally: Tally) -> tuple[Epsilon | None, str]:
 def _entries(tally: Tally) -> Table:
     """One row for each; an event is a number here, and its words stand once, in the totals."""
     numbers = {event: str(number) for number, event in enumerate(tally.history, start=1)}
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("run", overflow="fold")
-    for heading in ("round", "attempt", "steps", "event"):
-        table.add_column(heading, justify="right")
-    for heading in ("sealed", "time (UTC)"):
-        table.add_column(heading, no_wrap=True)
+    ends = Column("sealed", no_wrap=True), Column("time (UTC)", no_wrap=True)
+    columns = *text_columns("run"), *figure_columns("round", "attempt", "steps", "event", wrapped=True), *ends
+    table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for entry in tally.entries:
         run_id, round, attempt = entry.attempt
         sealed = "correction" if isinstance(entry, CorrectionEntry) else "yes" if _sealed(tally, entry) else "no"
@@ -150,9 +147,7 @@ def _entries(tally: Tally) -> Table:
 
 
 def _totals(tally: Tally) -> Table:
-    table = Table("event", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("steps in all", justify="right")
-    table.add_column("one step")
+    table = Table("event", *figure_columns("steps in all", wrapped=True), "one step", box=SIMPLE_HEAD, pad_edge=False)
     for number, (event, steps) in enumerate(tally.history.items(), start=1):
         table.add_row(str(number), str(steps), str(event))
     return table

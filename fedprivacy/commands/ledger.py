@@ -17,7 +17,7 @@ import typer
 from rich.markup import escape
 
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
+from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_answer, print_json
 from fedprivacy.runs.settings.configuration import RUNS
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.wording import count_text
@@ -70,10 +70,8 @@ def show(
         charges = showing.charges(opened, dataset) if dataset else []
         questions = opened.asked(dataset)
         budgets = budget_changes(opened, [dataset])[dataset] if dataset else []
-    if as_json:
-        print_json(showing.as_json(datasets, charges, questions, budgets))
-        return
-    OUT.print(showing.page(datasets, charges, questions, budgets, OUT), highlight=False)
+    answer = datasets, charges, questions, budgets
+    print_answer(lambda: showing.as_json(*answer), lambda: showing.page(*answer, OUT), as_json=as_json)
 
 
 @ledger_app.command()
@@ -207,15 +205,14 @@ def dossier(
     signers: SIGNERS = None,
     ledger: LEDGER = "",
 ) -> None:
-    """Write the privacy officer's file of finished runs: one folder, as HTML, PDF and JSON.
+    """Write the privacy officer's file of finished runs: one folder, as HTML and JSON.
 
     A certificate of every dataset that the runs charged, what an attacker finds, audits, the threat model, each model
-    with its card, and an entry for the registry of deployments. A browser on this machine prints the PDF; without one,
-    the rest is written. Exit code 1: something in the ledger is not as it was written, and nothing is certified.
+    with its card. Any browser prints the page. Exit code 1: something in the ledger is not as it was written, and
+    nothing is certified.
     """
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.commands import dossier as making
-    from fedprivacy.commands.printing import PrintingError, print_page
     from fedprivacy.ledger.replay import BrokenJournalError
 
     wrong = making.DossierError, SigningKeyError, OSError
@@ -233,10 +230,6 @@ def dossier(
             certificates = _certified(opened, datasets, signing_key, signers or (), places)
         fields = making.dossier(finished, certificates, words, threats)
         page = making.write_dossier(fields, finished, signing_key, out)
-    try:
-        print_page(page, page.with_suffix(".pdf"))
-    except PrintingError as problem:
-        ERR.print(f"No PDF: {problem} All else is there.")
     if fields["open"]:
         ERR.print(f"Left open: {', '.join(fields['open'])}. Give them in a file: --about about.toml")
     ERR.print(f"The dossier is in {out}. Next: read {page}")

@@ -11,10 +11,11 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy import func, select
 
+from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.spend import shortage
@@ -148,19 +149,14 @@ def page(
 
 
 def _dataset_table(datasets: Sequence[DatasetSpent]) -> Table:
-    table = Table(
-        title=_TITLE,
-        title_justify="left",
-        caption=f"{_CAPTION} Left: runs like the dataset's last one.{_more(datasets)}",
-    )
-    table.add_column("dataset", no_wrap=True)
     expire = any(d.expires for d in datasets)
-    for column in ("epsilon", "budget", "left", "delta", "steps", "charges", "open", *(["expires"] if expire else [])):
-        table.add_column(column, justify="right", no_wrap=True)
+    spent = figure_columns("epsilon", "budget", "left", "delta", "steps", "charges", "open", *["expires"] * expire)
+    table = Table(Column("dataset", no_wrap=True), *spent, title=_TITLE, title_justify="left")
+    table.caption = f"{_CAPTION} Left: runs like the dataset's last one.{_more(datasets)}"
     for d in datasets[:_MOST_ROWS]:
         epsilons = epsilon_text(d.epsilon, d.budget), _budget(d), _runs(d), delta_text(d.delta)
         counts = str(d.steps), str(d.charges), str(d.open)
-        table.add_row(d.dataset_id, *epsilons, *counts, *([d.expires or "never"] if expire else []))
+        table.add_row(d.dataset_id, *epsilons, *counts, *[d.expires or "never"] * expire)
     return table
 
 
@@ -195,11 +191,9 @@ def _more(datasets: Sequence[DatasetSpent]) -> str:
 
 
 def _budget_table(budgets: Sequence[BudgetChange]) -> Table:
-    table = Table(title="Its budgets", title_justify="left")
-    for column in ("since", "epsilon", "delta", "expires"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("by", overflow="fold", max_width=20)
-    table.add_column("why", overflow="fold")
+    facts = [Column(heading, no_wrap=True) for heading in ("since", "epsilon", "delta", "expires")]
+    who = Column("by", overflow="fold", max_width=20)
+    table = Table(*facts, who, *text_columns("why"), title="Its budgets", title_justify="left")
     for change in budgets[-_MOST_ROWS:]:
         epsilon = "none" if change.epsilon is None else budget_text(change.epsilon)
         ends, why = (change.expires or "never")[:10], "the first run's" if change.reason is None else change.reason
@@ -208,13 +202,13 @@ def _budget_table(budgets: Sequence[BudgetChange]) -> Table:
 
 
 def _charge_table(charges: Sequence[dict[str, Any]]) -> Table:
-    table = Table(title=f"Its last {min(len(charges), _MOST_ROWS)} of {len(charges)} charges", title_justify="left")
+    run = Column("run", overflow="fold", min_width=9)
+    table = Table(
+        run, *figure_columns("round", "attempt", "steps", "q", "sigma", "entry"), "state", title_justify="left"
+    )
+    table.title = f"Its last {min(len(charges), _MOST_ROWS)} of {len(charges)} charges"
     if any(not c["round"] for c in charges[-_MOST_ROWS:]):
         table.caption = "Round -: steps that only the client's own book had counted."
-    table.add_column("run", overflow="fold", min_width=9)
-    for column in ("round", "attempt", "steps", "q", "sigma", "entry"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("state")
     for c in charges[-_MOST_ROWS:]:
         amounts = c["round"] or "-", c["attempt"], c["steps"]
         rates = f"{c['sampling_rate']:.4g}", f"{c['noise_multiplier']:.4g}"
@@ -226,14 +220,9 @@ def _question_table(questions: Sequence[AskedQuestion]) -> Table:
     """A row for each question; its own sigma is more than that of the charge if others were asked together with it."""
     shown = questions[-_MOST_ROWS:]
     of_all = f": the last {len(shown)} of {len(questions)} questions" if len(shown) < len(questions) else ""
-    table = Table(
-        title=f"What was asked{of_all}",
-        title_justify="left",
-        caption="Answers are kept, and free to reread. Sigma: of the question alone.",
-    )
-    table.add_column("question", overflow="fold")
-    for column in ("sigma", "answered", "on"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = Table(*text_columns("question"), *figure_columns("sigma", "answered", "on"), title_justify="left")
+    table.title = f"What was asked{of_all}"
+    table.caption = "Answers are kept, and free to reread. Sigma: of the question alone."
     for asked in shown:
         sigma = "-" if asked.noise_multiplier is None else f"{asked.noise_multiplier:.4g}"
         answered = f"{asked.answered} of {sum(asked.charged.values())}"

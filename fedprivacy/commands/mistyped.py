@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import click
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import CommandFunctionType
 
 from fedprivacy._support.extras import MissingExtraError, needing_extras
-from fedprivacy.commands import help_page
-from fedprivacy.commands.terminal import plain_errors
+from fedprivacy._support.settings import key_of
+from fedprivacy.commands.terminal import PLAIN, plain_errors
+from fedprivacy.runs.settings.configuration import BASIC, FIELDS
+
+_RARE = (FIELDS.keys() - BASIC) | {"engine", "workers", "ray-address", "traceback"}
+"""Keys of options that only --help-all shows, if a command has more than a few of them."""
+
+_FEW = 3
 
 
 def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        help_page.show(ctx.command, ctx, everything=True)
+        TyperCommand.format_help(cast(TyperCommand, ctx.command), ctx, ctx.make_formatter())
         ctx.exit()
 
 
-_HELP_ALL = click.Option(
-    [help_page.HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show every option."
+_HELP_ALL = TyperOption(
+    param_decls=["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show every option.",
 )
 
 _MOST = 3
@@ -72,8 +84,17 @@ class ForgivingCommand(_Forgiving, TyperCommand):
     """A command whose usage errors say what to type instead, and whose help is of the basic options, or of all."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the help at once, as Typer does."""
-        help_page.show(self, ctx, everything=False)
+        """Print the help at once, as Typer does, without rare options where there are many."""
+        rare = self._rare()
+        for option in rare:
+            option.hidden = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for option in rare:
+                option.hidden = False
+        if rare:
+            PLAIN.print(f"{len(rare)} more options: {ctx.command_path} --help-all")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; one that needs an extra which is not installed ends with the remedy."""
@@ -82,7 +103,17 @@ class ForgivingCommand(_Forgiving, TyperCommand):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return all parameters, with an option for the rest of the help where there is more of it."""
-        return super().get_params(ctx) + [_HELP_ALL] * help_page.has_more(self)
+        found = super().get_params(ctx) + [_HELP_ALL] * bool(self._rare())
+        for option in found:
+            if isinstance(option, click.Option) and not getattr(option, "rich_help_panel", None):
+                option.rich_help_panel = "What else?"  # type: ignore[attr-defined]
+        return found
+
+    def _rare(self) -> list[click.Option]:
+        """The options that only --help-all shows; none where there are few."""
+        options = [each for each in self.params if isinstance(each, click.Option) and not each.hidden]
+        rare = [option for option in options if key_of(option.name or "") in _RARE]
+        return rare if len(rare) > _FEW else []
 
 
 class Commands(typer.Typer):
@@ -94,8 +125,14 @@ class Commands(typer.Typer):
     def command(  # type: ignore[override]  # its other options no command here needs
         self, name: str | None = None
     ) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        """Add a command, as Typer does."""
-        return super().command(name, cls=ForgivingCommand)
+        """Add a command, as Typer does; the lines of a paragraph of its text are joined."""
+
+        def add(function: CommandFunctionType) -> CommandFunctionType:
+            paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+            text = "\n\n".join(" ".join(paragraph.split("\n")) for paragraph in paragraphs)
+            return super(Commands, self).command(name, cls=ForgivingCommand, help=text)(function)
+
+        return add
 
 
 def nearest(typed: str, options: Mapping[str, str]) -> list[str]:

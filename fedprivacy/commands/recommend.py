@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 
@@ -21,14 +21,9 @@ def recommend(settings: dict[str, Any], shard_size: float | None, *, as_json: bo
         told = {"settings": found.settings, "command": command, "call": found.call}
         print_json(dataclasses.asdict(found) | told)
         return
-    table = Table(
-        title=f"For {escape(found.task)} at epsilon {found.budget.epsilon:g}, delta {found.budget.delta:g}",
-        title_justify="left",
-        caption=f"From public facts alone: {found.facts}. No record was looked at.",
-    )
-    table.add_column("setting", no_wrap=True)
-    table.add_column("value", justify="right")
-    table.add_column("why")
+    table = Table(Column("setting", no_wrap=True), Column("value", justify="right"), "why", title_justify="left")
+    table.title = f"For {escape(found.task)} at epsilon {found.budget.epsilon:g}, delta {found.budget.delta:g}"
+    table.caption = f"From public facts alone: {found.facts}. No record was looked at."
     for choice in found.choices:
         table.add_row(choice.key, str(choice.value), choice.why)
     OUT.print(table)

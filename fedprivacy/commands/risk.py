@@ -9,7 +9,7 @@ import typer
 
 from fedprivacy.commands.calculator.cli import CLIENTS, DELTA, HISTORY, NOISE, RELATION, ROWS, SAMPLING_RATE, STEPS
 from fedprivacy.commands.ledger import LEDGER, opened_ledger
-from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
+from fedprivacy.commands.terminal import OUT, Json, plain_errors, print_json
 
 
 def risk(
@@ -79,5 +79,3 @@ def risk(
     OUT.print(showing.page(subjects, listed=listed), highlight=False)
     if figure:
         OUT.print(f"Figure: {figure}", highlight=False, soft_wrap=True, markup=False)
-    where = ["--ledger", ledger] if ledger else []
-    PLAIN.print(f"\nNext: {showing.after(subjects, run, where, as_typed(), listed=listed)}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedprivacy._support.table import figure_columns
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked
@@ -38,6 +39,8 @@ from fedprivacy.values.wording import (
     plural,
     share_text,
 )
+
+_FORMATS = (".svg", ".png", ".html", ".json")
 
 _MOST_ROWS = 50
 
@@ -261,12 +264,11 @@ def _found(risk: Risk) -> str:
 
 
 def _test_table(risk: Risk) -> Table:
-    table = _table("At most, whatever is computed", "accused\nwrongly", "\nfound")
-    for prior in PRIORS:
-        table.add_column(f"accusations right\nif {share_text(prior)} were used", justify="right")
+    right = [f"accusations right\nif {share_text(prior)} were used" for prior in PRIORS]
+    table = _table("At most, whatever is computed", "accused\nwrongly", "\nfound", *right)
     for rate in RATES:
-        right = (at_most_text(risk.right(rate, prior)) for prior in PRIORS)
-        table.add_row(share_text(rate), at_most_text(float(risk.found(rate))), *right)
+        true = (at_most_text(risk.right(rate, prior)) for prior in PRIORS)
+        table.add_row(share_text(rate), at_most_text(float(risk.found(rate))), *true)
     return table
 
 
@@ -293,36 +295,34 @@ def _found_headings() -> list[str]:
 
 
 def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def after(subjects: Sequence[StatedRisk], run: Path | None, where: Sequence[str], program: str, *, listed: bool) -> str:
-    """The next step, and the command for it; `where` are the options that name the ledger."""
-    name = subjects[0].name
-    if listed:
-        command = ["risk", *where, "--dataset", name]
-        return f"look at one dataset, and at persons with several records:\n  {program} {shlex.join(command)}"
-    if run is not None:
-        return f"write the run's report, which has these figures, too:\n  {program} {shlex.join(['report', str(run)])}"
-    if name:
-        command = ["ledger", "certify", name, *where, "--out", "certificates"]
-        return f"state it with what was spent, signed:\n  {program} {shlex.join(command)}"
-    return f"see what a run has really given away:\n  {program} risk --run FOLDER"
+    columns = figure_columns(*headings, wrapped=True)
+    return Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
 
 
 def draw(subjects: Sequence[StatedRisk], path: Path, *, listed: bool) -> None:
     """Draw the trade-off curve of the first answer into a file.
 
     Raises:
-        AskingError: several datasets are asked about, or the file cannot be written.
+        AskingError: several datasets are asked about, or the file's name tells no form of a figure, or it cannot be
+            written.
     """
-    from fedprivacy.commands.calculator.figure import check_format, save
+    from fedprivacy.figures import style
     from fedprivacy.runs.records.risk_figure import risk_figure
 
-    check_format("figure", path)
+    if path.suffix not in _FORMATS:
+        raise AskingError(f"figure is '{path}'; choose a name that ends in one of {', '.join(_FORMATS)}.")
     if listed:
         raise AskingError("figure is of one dataset; name it with --dataset.")
-    save("figure", path, risk_figure(subjects[0].risk, subjects[0].unit.name))
+    chart = risk_figure(subjects[0].risk, subjects[0].unit.name)
+    try:
+        match path.suffix:
+            case ".svg":
+                path.write_text(style.for_both_themes(style.to_svg(chart)), encoding="utf-8")
+            case ".png":
+                style.save_png(chart, path)
+            case ".html":
+                path.write_text(chart.to_html(inline=True), encoding="utf-8")
+            case _:
+                path.write_text(json.dumps(style.spec_of(chart), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise AskingError(f"figure is '{path}', which cannot be written ({error.strerror}); choose another.") from error

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.table import Table
 
-from fedprivacy._support.table import compact_table
+from fedprivacy._support.table import compact_table, figure_columns, text_columns
 from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
@@ -35,10 +35,9 @@ def held_out_table(history: RunHistory) -> Table | None:
     if (record := history.last_held_out) is None:
         return None
     clients, records = count_text(len(record.held_out), "client"), plural(Unit.of(history.unit).name)
-    table = compact_table()
+    headings = f"all {records}", "least", "lower quartile", "median", "upper quartile", "most"
+    table = compact_table("score", *figure_columns(*headings, wrapped=True))
     table.title = f"Each client's model on its held-out, public {records}, after round {record.round}"
-    for column in ("score", f"all {records}", "least", "lower quartile", "median", "upper quartile", "most"):
-        table.add_column(column, justify="left" if column == "score" else "right")
     for name, spread in spread_of(record.held_out).items():
         table.add_row(name, *(f"{value:.4g}" for value in spread))
     table.caption = f"Of {clients}; from the second figure on, of the clients' own figures."
@@ -63,9 +62,7 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
         chosen = f"; of {len(outlooks)} that differ, those that {most} least, middling and most"
         ranked = sorted(outlooks, key=by)
         outlooks = [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
-    table = compact_table()
-    for heading in ("round", *map(_names, outlooks)):
-        table.add_column(heading, justify="right")
+    table = compact_table(*figure_columns("round", *map(_names, outlooks), wrapped=True))
     for index in _shown_rounds(plan.config.rounds):
         table.add_row(
             str(index + 1), *(epsilon_text(outlook.by_round[index], _most(outlook), 4) for outlook in outlooks)
@@ -131,10 +128,8 @@ def _question_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
 
 def _terms_table(outlooks: Sequence[Outlook]) -> Table:
     """The local step of each group of clients, and the budget that it is charged to."""
-    table = compact_table()
-    table.add_column("", overflow="fold")
-    for column in ("budget", "sampling rate", "noise multiplier"):
-        table.add_column(column, justify="right")
+    headings = "budget", "sampling rate", "noise multiplier"
+    table = compact_table(*text_columns(""), *figure_columns(*headings, wrapped=True))
     for outlook in outlooks:
         event, budget = outlook.group.event, outlook.group.allowance.budget.epsilon
         table.add_row(_names(outlook), _budget(budget), f"{event.sampling_rate:g}", f"{event.noise_multiplier:.4f}")
@@ -147,10 +142,8 @@ def _budget(epsilon: float) -> str:
 
 def _budget_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
     """The run's share of each budget, what is left of it, and for how many such runs."""
-    table = Table()
-    table.add_column("", overflow="fold")
-    for column in ("budget", "spent before", "this run", "left", "such runs left"):
-        table.add_column(column, justify="right")
+    headings = "budget", "spent before", "this run", "left", "such runs left"
+    table = Table(*text_columns(""), *figure_columns(*headings, wrapped=True))
     for outlook in outlooks:
         budget, after = outlook.group.allowance.budget.epsilon, outlook.by_round[-1]
         runs = "no limit" if outlook.runs_left is None else str(outlook.runs_left)

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
+from fedprivacy._support.table import text_columns
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, plain_errors, print_json
 from fedprivacy.runs.settings.configuration import RUNS
@@ -113,11 +114,9 @@ def _table(rows: Sequence[dict[str, Any]], sort: str) -> Table:
     extra = [sort] * (sort not in usual | metrics)
     tagged = not extra and any(row["tags"] for row in rows)
     measured = "metric" if len(metrics) > 1 else metric_name(next(iter(metrics)))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # room for names in 80 columns
-    for column in ("run", "task", "status", *["tags"] * tagged):
-        table.add_column(column, overflow="fold")
-    for column in (*extra, "rounds", "epsilon", measured):
-        table.add_column(column, overflow="fold", justify="right")
+    right = [Column(each, overflow="fold", justify="right") for each in (*extra, "rounds", "epsilon", measured)]
+    columns = *text_columns("run", "task", "status", *["tags"] * tagged), *right
+    table = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)  # room for names in 80 columns
     for row in rows:
         shown = sort if sort in metrics else row["metric"]
         value = metric_text(shown, row["metrics"].get(shown))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedprivacy.commands.terminal import ERR, OUT, as_typed, print_error, print_json
 
@@ -88,9 +88,9 @@ def _table(rows: Sequence[dict[str, Any]], swept: Sequence[str], metric: str) ->
     seeds = {row["runs"] for row in rows}
     several = ["deviation"] * (max(seeds, default=1) > 1)
     what = "Mean and standard deviation over seeds" if several else "One run of each"
-    table = Table(caption=f"{what}, after the last round.")
-    for column in (*swept, metric_name(metric), *several, *["seeds"] * (len(seeds) > 1), "epsilon spent"):
-        table.add_column(column, justify="right", overflow="fold")
+    headings = *swept, metric_name(metric), *several, *["seeds"] * (len(seeds) > 1), "epsilon spent"
+    columns = [Column(heading, justify="right", overflow="fold") for heading in headings]
+    table = Table(*columns, caption=f"{what}, after the last round.")
     for row in rows:
         deviation = row.get(f"{metric}{DEVIATION}")
         spent = epsilon_text(or_infinite(row["epsilon_spent"]), _budget(row)) if row["privacy"] else NO_PRIVACY

@@ -13,21 +13,23 @@ import signal
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from fedprivacy._support.extras import installed, of_uvx, requirement
 from fedprivacy._support.logs import FORMAT, LogFormat, writes_json
-from fedprivacy.commands.help_page import OUTPUT
 
 log = logging.getLogger("fedprivacy")
+
+OUTPUT = "What to print?"
+"""Heading of the options of the output in a command's help."""
 
 OUT = Console(emoji=False)
 PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -82,6 +84,14 @@ def print_error(word: str, problem: object) -> None:
 def print_json(value: object) -> None:
     """Print a value on a line, for whoever reads it at once."""
     print(json.dumps(value), flush=True)  # noqa: T201 - the command's output
+
+
+def print_answer(told: Callable[[], object], page: Callable[[], RenderableType], *, as_json: bool) -> None:
+    """Print the answer of a command: `told` as a line of JSON for programs, or its `page` for people."""
+    if as_json:
+        print_json(told())
+    else:
+        OUT.print(page(), highlight=False)
 
 
 def as_typed() -> str:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy._support.memory_errors import out_of_memory
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.indices import IndicesInRange, in_range, with_known_classes
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
@@ -323,7 +322,6 @@ class GradientEngine:
         return self.clip(inputs, targets, clipping_norm, mask).total
 
     @one_at_a_time()
-    @spanned("gradients and clipping")
     def clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Clipped:
         """Return the clipped sum and the norms before clipping; see `clipped_sum`."""
         if mask is not None:

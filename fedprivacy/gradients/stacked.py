@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.losses import Loss, gradient_of
 from fedprivacy.gradients.operations import Linear
@@ -194,7 +193,6 @@ class Stack:
         most = min(max(_IN_CACHE // each, _FEWEST_SLOTS), _MOST_SLOTS)
         self.sizes = sizes_up_to(1 << (most.bit_length() - 1), _FEWEST_SLOTS)
 
-    @spanned("gradients and clipping")
     def clip(
         self, positions: Tensor, pool: Pool, batches: Sequence[Indices], clipping_norms: NDArray[np.float64]
     ) -> StackedClipped:

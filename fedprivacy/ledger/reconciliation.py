@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from fedprivacy._support.table import figure_columns
 from fedprivacy.ledger.charges import held_of
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.values.event_codec import from_fields
@@ -44,10 +45,8 @@ def _event(fields: Mapping[str, Any]) -> PoissonSampledGaussian:
 
 def compared(ledger: Ledger, dataset_id: str, claims: Claims) -> Table:
     """Make a table of both figures for each run and event that the client knows."""
-    table = Table(title="Steps, by run", title_justify="left", caption="The larger of both counts.")
-    table.add_column("run")
-    for column in ("q", "sigma", "client", "ledger", "added"):
-        table.add_column(column, justify="right")
+    columns = figure_columns("q", "sigma", "client", "ledger", "added", wrapped=True)
+    table = Table("run", *columns, title="Steps, by run", title_justify="left", caption="The larger of both counts.")
     with ledger.database.reading() as connection:
         for (run_id, event), held in held_of(connection, dataset_id, claims).items():
             claimed = claims[run_id, event]

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedprivacy._support.settings import range_words
-from fedprivacy._support.spans import spanned
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose, Readers
 from fedprivacy.mechanisms.lattice_noise import (
     LATTICE_ALLOWANCE,
@@ -38,7 +37,6 @@ ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
 """(indices of the sampled records, in random order, C) -> sum of their vectors, each of norm at most C, shape [d]."""
 
 
-@spanned("Poisson sampling")
 def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, position: Position) -> NDArray[np.intp]:
     """Draw the records that join the batch at `position`: indices in random order, from 0 to `records` of them.
 
@@ -60,7 +58,6 @@ def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, pos
     return joined[np.argsort(words[joined], kind="stable")]
 
 
-@spanned("Poisson sampling")
 def poisson_samples(
     sampling_rates: NDArray[np.float64], records: Sequence[int], keystreams: Sequence[Keystream], position: Position
 ) -> list[NDArray[np.intp]]:

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy._support.memory_errors import out_of_memory
-from fedprivacy._support.spans import spanned
 from fedprivacy.mechanisms.fused import WhenWorth
 from fedprivacy.mechanisms.keystream import Reader, Readers, Words
 
@@ -166,7 +165,6 @@ def lattice_step(clipping_norm: float, dimension: int) -> float:
     return math.ldexp(0.5, math.frexp(widest)[1])
 
 
-@spanned("noise")
 def add_lattice_noise(
     total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -305,7 +303,6 @@ def _words(read: Reader, places: range, device: torch.device) -> tuple[Tensor, P
     return words, _by_threads(draw, places)
 
 
-@spanned("noise")
 def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: Readers) -> Tensor:
     """Apply `add_lattice_noise` to each row, with the bits of each row's own reader: many releases at once.
 

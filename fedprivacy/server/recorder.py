@@ -18,7 +18,6 @@ from safetensors.numpy import save
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.extras import MissingExtraError, needing_extras
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
 from fedprivacy.ledger import LedgerError
@@ -159,7 +158,6 @@ class Recorder:
             raise
         flower_log.info("Results are in %s.", self.folder.absolute())
 
-    @spanned("closing")
     def finish(self, result: PrivateResult, status: RunStatus, *, drawn: bool = True) -> None:
         """Write the model, draw what there is if it shall be `drawn`, and let everybody finish.
 
@@ -180,7 +178,6 @@ class Recorder:
             if self._store:
                 self._store.end(status)
 
-    @spanned("saving the model")
     def _keep(self, name: str, model: bytes, *, failed: bool) -> None:
         try:
             with writing(self.folder):
@@ -190,7 +187,6 @@ class Recorder:
                 raise
             log.warning("The model is not saved: %s", error)  # the first error says why the run failed
 
-    @spanned("drawing")
     def _draw(self) -> None:
         """Figure and report; a run whose rounds are kept does not fail because it cannot be drawn."""
         history = read_history(self.folder) if (self.folder / START).exists() else None
@@ -255,7 +251,6 @@ class StoreFeed:
         self._news.append((news, time.time()))
         self._something.set()
 
-    @spanned("ending the run store")
     def end(self, status: RunStatus) -> None:
         """Take how the run ended, and wait until it is written."""
         self._status = status
@@ -286,7 +281,6 @@ class StoreFeed:
         if recording:
             recording.close()
 
-    @spanned("run store")
     def _write(self, recording: RunRecording, ending: RunStatus | None) -> None:
         while self._news:
             news, at = self._news.popleft()

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
-from fedprivacy._support.spans import span
 from fedprivacy.flower.simulated.engine import quiet_flower, trains_together
 from fedprivacy.flower.simulated.shards import check_shards, check_tables
 from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_table, try_task
@@ -44,22 +43,18 @@ def check_run(plan: TrainingPlan, placement: Placement) -> Machine:
         SigningKeyError: the key that is named cannot be read or made.
     """
     config = plan.config
-    with span("checking the settings"):
-        _check_machine(config, placement)
-        with quiet_flower():
-            build_strategy(config)
-        build_trackers(config.trackers)
-        _check_participation(config)
-        _check_ledger(config)
-        _check_signing_key(config)
-    with span("trying the task"):
-        _check_task(plan, placement)
-    with span("finding each client's noise"):
-        _check_noise(plan, placement)
-    with span("choosing how gradients are computed"):
-        if not config.privacy or placement.ray_address:
-            return Machine.here()
-        return machine_for(plan.task, config, stacked=trains_together(config))
+    _check_machine(config, placement)
+    with quiet_flower():
+        build_strategy(config)
+    build_trackers(config.trackers)
+    _check_participation(config)
+    _check_ledger(config)
+    _check_signing_key(config)
+    _check_task(plan, placement)
+    _check_noise(plan, placement)
+    if not config.privacy or placement.ray_address:
+        return Machine.here()
+    return machine_for(plan.task, config, stacked=trains_together(config))
 
 
 def check_asking(plan: QuestionPlan, columns: Collection[str]) -> None:

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedprivacy._support.console import bar_on, console_of
-from fedprivacy._support.spans import span
 from fedprivacy.flower import private_client
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
@@ -75,7 +74,8 @@ def simulate(
             the one that runs on this machine.
         callbacks: objects that hear of every round, measure the model or end the run early: see `fedprivacy.Callback`.
         progress: whether a bar shows the rounds, in the terminal or the notebook.
-        profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
+        profile: whether to record where the time goes: a trace (profile.json) and a table (profile.txt) of PyTorch's
+            profiler in the folder. Both tell how many records a step drew: they are as private as the records.
         drawn: whether the run leaves its figure and its report, which takes a second or two: many short runs need
             none, and `fedprivacy report` draws them later.
         settings: of the run, see below.
@@ -94,7 +94,7 @@ def simulate(
         WorkerError: a worker died, and so did the one that took its clients.
         LedgerError: the ledger contradicts the run, or cannot be written.
         SigningKeyError: the key that is named cannot be read or made.
-        RuntimeError: another run of this process is being profiled.
+        RuntimeError: this process is being profiled already.
         KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
     with spelt_as_keywords():
@@ -138,7 +138,7 @@ def run(
     config = plan.config
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
-    with profiled(Path(config.out), placement, finished) if profile else nullcontext():
+    with profiled(Path(config.out)) if profile else nullcontext():
         return _run(plan, placement, console, finished, callbacks, drawn=drawn)
 
 
@@ -152,8 +152,7 @@ def _run(
     drawn: bool,
 ) -> Run:
     config = plan.config
-    with span("set-up"):
-        machine = check_run(plan, placement)
+    machine = check_run(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
     for words in plan.warnings(watched=bool(callbacks)):

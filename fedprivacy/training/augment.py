@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.parts import WHOLE
 from fedprivacy.gradients.selfcheck import made_up_records
@@ -89,7 +88,6 @@ class Views:
         held = rows * self.multiplicity * max(self._row_by_row.failed.numel(), 1)
         return 1 << (max(_MOST_HELD // held, 1).bit_length() - 1)
 
-    @spanned("views")
     def of(
         self, records: Tensor, rows: int, sample: NDArray[np.intp], keystream: Keystream, position: Position
     ) -> Tensor:

@@ -12,7 +12,6 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.layout import ONE_ROW, Layout
 from fedprivacy.gradients.losses import Loss, checked_losses
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
@@ -44,7 +43,6 @@ class Baseline:
     views: Views | None = None
     layout: Layout = ONE_ROW
 
-    @spanned("training")
     def train(
         self,
         model: nn.Module,
@@ -84,7 +82,6 @@ class Baseline:
         return update
 
 
-@spanned("gradients")
 def _gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """The sum of rows' gradients by weights, shape [d]; of none it is zero."""
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.stacked import Pool, Stack
@@ -87,7 +86,6 @@ class BaselineCohort:
         for place in sorted(left):
             yield tried(self.engine.model, partial(self._alone, place, trainees[place], round), [place])
 
-    @spanned("training")
     def _alone(self, place: int, one: BaselineTrainee, round: int) -> Portion:
         rate, batch, options = one.sampling_rate, one.expected_batch_size, (self.optimizer, self.proximal_mu)
         training = Baseline(rate, batch, *options, self.algorithm, self.views, self.engine.layout)
@@ -111,7 +109,6 @@ class BaselineCohort:
         if portion.problem is None and bool(done.any()):
             yield _rows(portion, done.nonzero().squeeze(1))
 
-    @spanned("training")
     def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[BaselineTrainee], round: int) -> Portion:
         """All clients step by step; they have the same number of steps."""
         pool = Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees])

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum, poisson_samples, release_by_row
@@ -125,7 +124,6 @@ class CohortTraining:
         for place in sorted(alone):  # large models: in this order, their sum keeps the fewest vectors
             yield tried(self.engine.model, partial(self._alone, place, trainees[place], round), [place])
 
-    @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
         gradient = NoisyMean(one.mechanism, one.expected_batch_size, self.adaptive, self.views)
         training = DPSGD(gradient, self.optimizer, self.proximal_mu, self.algorithm)
@@ -137,7 +135,6 @@ class CohortTraining:
         kept = None if update.kept is None else update.kept.unsqueeze(0)
         return Portion([place], flat.unsqueeze(0), [update.clipping_norm], kept)
 
-    @spanned("training")
     def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[Trainee], round: int) -> Portion:
         """Train all clients step by step; they have the same number of steps."""
         pool = Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees])

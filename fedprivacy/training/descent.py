@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fedprivacy._support.spans import span
 from fedprivacy.training.algorithms import LocalRound, StepsExceededError
 from fedprivacy.training.optimizers import Optimizer
 
@@ -58,8 +57,7 @@ class Descent:
                 gradient.add_(position - start, alpha=self.proximal_mu)
             if correction is not None:
                 gradient.add_(correction)
-            with span("optimiser step"):
-                move(gradient)
+            move(gradient)
             if only is not None:
                 torch.where(only, position, start, out=position)
         return position

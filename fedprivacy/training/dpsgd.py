@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
@@ -56,7 +55,6 @@ class DPSGD:
     proximal_mu: float = 0.0
     algorithm: Algorithm = FEDAVG
 
-    @spanned("training")
     def train(
         self,
         engine: GradientEngine,

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -68,7 +67,6 @@ class LocalEvaluation:
     event: PoissonSampledGaussian
     scores: Sequence[Score]
 
-    @spanned("local evaluation")
     def release(self, measured: RecordScores, shard: Shard, keystream: Keystream, position: Position) -> NoisySums:
         """Sample, measure, sum, add noise once.
 

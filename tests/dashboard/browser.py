@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import expect, sync_playwright
 
-from fedprivacy.commands.printing import find_browser
+from tests.printing import find_browser
 
 ARGUMENTS = (
     "--no-sandbox",

@@ -5,16 +5,13 @@ import html
 import json
 import re
 import sqlite3
-import stat
 from dataclasses import replace
 
 import pytest
-import yaml
 
 import fedprivacy as fp
 from fedprivacy.commands.app import app
 from fedprivacy.commands.dossier import ABOUT
-from fedprivacy.commands.printing import find_browser
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.runs import AuditResult
@@ -22,15 +19,12 @@ from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED, at_m
 from tests.conftest import lacking
 from tests.flower.visits import PATIENTS, M, Visits
 from tests.ledger.acts import tamper
+from tests.printing import find_browser, printed_sheets
 from tests.terminal import CliRunner
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-WORDS = {key: f"{key} of ours, <b> & co" for key in ABOUT} | {
-    "sector": "Healthcare",
-    "publication_date": "2026-12-01",
-    "name": "Ward model",
-}
+WORDS = {key: f"{key} of ours, <b> & co" for key in ABOUT} | {"name": "Ward model"}
 THREATS = "An insurer gets the model.\n\nHospitals do not trust <each other>."
 
 
@@ -55,9 +49,8 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def typed(home, monkeypatch, tmp_path):
-    """`fedprivacy ledger dossier` of runs, into a new folder, on a machine without a browser: code, folder, errors."""
+    """`fedprivacy ledger dossier` of runs, into a new folder, as a user types it: code, folder, errors."""
     monkeypatch.chdir(home)
-    monkeypatch.setenv("PATH", "")
 
     def invoke(*runs, options=(), ledger=None, key="key.pem", out=tmp_path / "dossier"):
         given = [word for run in runs for word in ("--run", run)]
@@ -82,7 +75,7 @@ def test_one_folder_holds_all_that_two_runs_of_two_clients_must_answer_for(typed
     assert "Left open" not in told and f"The dossier is in {folder}." in told
     files = everything(folder)
     sheets = sorted(name for name in files if name.startswith("certificates/"))
-    assert len(sheets) == 4 and {"dossier.json", "dossier.html", "registry-entry.yaml"} < files.keys()
+    assert len(sheets) == 4 and {"dossier.json", "dossier.html"} < files.keys()
     assert {"models/first/README.md", "models/second/README.md"} < files.keys()
     fields = json.loads(files["dossier.json"], parse_constant=pytest.fail)
     signed = [Certificate.read(files[name]) for name in sheets if name.endswith(".json")]
@@ -122,22 +115,9 @@ def test_the_page_shows_the_certificates_by_the_certificate_s_own_code_and_the_r
     assert f"finds at most {at_most_text(found)} of the records" in page and "accused wrongly" in page
 
 
-def test_the_registry_s_entry_has_the_registry_s_fields_and_says_what_only_the_organisation_can(typed):
+def test_what_only_the_organisation_can_say_stays_open(typed):
     _, folder, told = typed("first", ledger="shared.db")
     assert f"Left open: {', '.join(ABOUT)}." in told
-    entry = yaml.safe_load((folder / "registry-entry.yaml").read_text())
-    deployment = entry["deployment"]
-    assert (entry["status"], entry["tier"]) == ("Draft", 3)
-    assert deployment.keys() == {
-        *("basic", "dp_variant", "privacy_loss", "deployment_model", "accounting", "implementation", "administrative")
-    }
-    assert deployment["privacy_loss"]["privacy_parameters"] == {"epsilon": 3.0, "delta": 1e-4}
-    assert deployment["privacy_loss"]["privacy_unit"] == "record"
-    assert all(said in deployment["deployment_model"]["actors"] for said in (TRUSTED, OUT_OF_SCOPE))
-    assert (
-        deployment["basic"]["intended_use"].startswith("TO BE GIVEN")
-        and "data_product_sector" not in deployment["basic"]
-    )
     assert "Not complete yet" in (folder / "dossier.html").read_text()
 
 
@@ -151,9 +131,6 @@ def test_a_dossier_of_patients_speaks_of_patients_and_tells_no_private_size(type
     assert "of the patients that were used, at most" in files["dossier.html"]
     assert "seeded" not in files["dossier.html"]
     assert "with several records" not in files["dossier.html"] + files["models/patients/README.md"]
-    entry = yaml.safe_load(files["registry-entry.yaml"])["deployment"]
-    assert entry["privacy_loss"]["privacy_unit"] == unit
-    assert "the number of" not in entry["dp_variant"]["unprotected_quantities"]
     sizes = re.compile(rf"(?<![\w.#-])({PATIENTS}|{3 * PATIENTS})(?![\w.%-])")
     told = [
         name
@@ -169,8 +146,8 @@ def test_what_may_be_published_of_a_run_with_user_level_noise_does_not_tell_who_
     files = everything(folder)
     fields = json.loads(files["dossier.json"])
     assert len({each["epsilon"] for each in fields["certificates"]}) >= 1 and fields["models"][0]["epsilon"] is None
-    published = files["models/whole/README.md"] + files["registry-entry.yaml"]
-    assert "each client as a whole" in published and "largest loss" not in published and "Spent so far" not in published
+    published = files["models/whole/README.md"]
+    assert "each client as a whole" in published and "largest loss" not in published
     page = files["dossier.html"]
     assert "not for publication with the models" in page and "A simulation with a known seed protects nobody" in page
     assert "It protects nobody." in published
@@ -207,8 +184,6 @@ REFUSED = {
     "folder": (["patients"], {"out": "first"}, "out is 'first', which is there already; name a new folder"),
     "about": (["patients"], {"about": 'colour = "blue"'}, "with 'colour'; it takes name, organisation"),
     "no TOML": (["patients"], {"about": "name ="}, "which is no TOML"),
-    "sector": (["patients"], {"about": 'sector = "Fishing"'}, "sector is 'Fishing'; choose one of Technology"),
-    "date": (["patients"], {"about": 'publication_date = "May"'}, "publication_date is 'May'; give YYYY-MM-DD"),
     "empty": (["patients"], {"about": 'name = " "'}, "name is ' '; give a text, or leave it out"),
     "threats": (["patients"], {"threat": "\n"}, "which is empty; say who could harm whom"),
     "no threats": (["patients"], {"threat": None}, "cannot be read (No such file or directory)"),
@@ -247,23 +222,8 @@ def test_nothing_is_written_from_a_ledger_that_was_changed(typed, home, tmp_path
     assert code == 1 and "is not what the journal says" in told and not folder.exists()
 
 
-def test_without_a_browser_all_else_is_there_and_it_is_said_how_to_print(typed):
-    code, folder, told = typed("patients")
-    assert code == 0 and not (folder / "dossier.pdf").exists() and (folder / "dossier.html").exists()
-    assert "No PDF: there is no browser on PATH" in told and "open dossier.html in any browser and print it" in told
-
-
-def test_a_browser_that_fails_leaves_no_pdf(typed, monkeypatch, tmp_path):
-    (tmp_path / "chromium").write_text("#!/bin/sh\nexit 3\n")
-    (tmp_path / "chromium").chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    code, folder, told = typed("patients")
-    assert code == 0 and not (folder / "dossier.pdf").exists()
-    assert "No PDF: chromium could not print (CalledProcessError); open dossier.html" in told
-
-
 @pytest.mark.exhaustive
-def test_the_pdf_has_a_sheet_for_each_certificate(home, monkeypatch, tmp_path):
+def test_the_page_prints_with_a_sheet_for_each_certificate(home, monkeypatch, tmp_path):
     if find_browser() is None:
         lacking("no chromium on PATH; install it, for example apt-get install chromium")
     monkeypatch.chdir(home)
@@ -282,6 +242,5 @@ def test_the_pdf_has_a_sheet_for_each_certificate(home, monkeypatch, tmp_path):
         for run in runs:
             given += ["--run", run]
         assert CliRunner().invoke(app, given).exit_code == 0
-        pdf = (tmp_path / "-".join(runs) / "dossier.pdf").read_bytes()
-        pages[len(runs)] = len(re.findall(rb"/Type\s*/Page\b", pdf))
-    assert 6 <= pages[1] <= pages[2] <= 9
+        pages[len(runs)] = printed_sheets(tmp_path / "-".join(runs) / "dossier.html")
+    assert 5 <= pages[1] <= pages[2] <= 8

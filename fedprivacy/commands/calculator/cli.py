@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
 
-from fedprivacy.commands.terminal import PLAIN, Json, as_typed, plain_errors, print_json
+from fedprivacy.commands.terminal import Json, plain_errors, print_answer
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 
@@ -45,7 +43,6 @@ def epsilon(
     rows_per_person: ROWS = 1,
     clients_per_person: CLIENTS = 1,
     history: HISTORY = "",
-    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw epsilon by step: .svg, .png, .html, .json.")] = "",
     as_json: Json = False,
 ) -> None:
     """Tell what a training costs a record, or a person with several: its epsilon. Reads no records, runs nothing.
@@ -58,7 +55,7 @@ def epsilon(
     from fedprivacy.accounting.persons import of_person
     from fedprivacy.commands.calculator import trainings as asked
     from fedprivacy.commands.calculator.costs import Spent, costs
-    from fedprivacy.commands.calculator.pages import after_spent, spent_json, spent_page
+    from fedprivacy.commands.calculator.pages import spent_json, spent_page
 
     typed: dict[str, Any] = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
     with plain_errors(ValueError, code=2):
@@ -66,20 +63,8 @@ def epsilon(
         assert delta is not None
         executed = of_person(asked.composed(trainings), rows_per_person, clients_per_person)
         answers = costs(accountant, executed, check_delta(delta))
-        if plot:
-            from fedprivacy.commands.calculator.figure import draw
-
-            draw(asked.of_person(trainings, rows_per_person, clients_per_person), delta, Path(plot))
-    spent = Spent(
-        trainings=trainings,
-        delta=delta,
-        costs=answers,
-        history=history,
-        figure=plot,
-        rows=rows_per_person,
-        clients=clients_per_person,
-    )
-    _show(spent_json(spent) if as_json else spent_page(spent), after_spent(spent, as_typed()))
+    spent = Spent(trainings, delta, answers, rows_per_person, clients_per_person)
+    print_answer(lambda: spent_json(spent), lambda: spent_page(spent), as_json=as_json)
 
 
 def sigma(
@@ -94,20 +79,11 @@ def sigma(
 ) -> None:
     """Tell what noise a budget needs: the smallest noise multiplier. Reads no records, runs nothing."""
     from fedprivacy.commands.calculator.costs import least_noise
-    from fedprivacy.commands.calculator.pages import after_noise, noise_json, noise_page
+    from fedprivacy.commands.calculator.pages import noise_json, noise_page
     from fedprivacy.commands.calculator.trainings import missing
 
     with plain_errors(ValueError, code=2):
         if epsilon is None or delta is None or sampling_rate is None or steps is None:
             raise missing(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
         noise = least_noise(PrivacyBudget(epsilon, delta), sampling_rate, steps, relation, past)
-    _show(noise_json(noise) if as_json else noise_page(noise), after_noise(noise, as_typed()))
-
-
-def _show(answer: dict[str, Any] | RenderableType, next_step: str) -> None:
-    """Print JSON as it is, and a page with what to do next."""
-    if isinstance(answer, dict):
-        print_json(answer)
-        return
-    Console(emoji=False, highlight=False).print(answer)
-    PLAIN.print(f"\nNext: {next_step}")
+    print_answer(lambda: noise_json(noise), lambda: noise_page(noise), as_json=as_json)

@@ -95,19 +95,16 @@ def costs(name: str, history: History, delta: float) -> list[Cost]:
     return [answer]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Spent:
     """The answer of `fedprivacy epsilon`: what each accountant says, at least one, of trainings under one relation.
 
-    `history` and `figure` are files: the one that was read, and the one that was drawn; "": none. The costs are those
-    of a person with `rows` records at each of `clients` clients.
+    The costs are those of a person with `rows` records at each of `clients` clients.
     """
 
     trainings: Sequence[TrainingSteps]
     delta: float
     costs: Sequence[Cost]
-    history: str
-    figure: str
     rows: int
     clients: int
 

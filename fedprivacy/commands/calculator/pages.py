@@ -1,27 +1,26 @@
-"""The pages of the calculator: in a terminal, as JSON, and what may be typed next with the numbers on the screen.
+"""The pages of the calculator: in a terminal, and as JSON.
 
 Every epsilon stands with its delta, accountant and relation.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 from decimal import ROUND_CEILING, Decimal
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from fedprivacy._support.table import figure_columns
 from fedprivacy.commands.calculator.costs import PLD, Accountant, Cost, Noise, Spent, Worth
 from fedprivacy.commands.calculator.trainings import TrainingSteps, described, steps_text
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
 
@@ -74,8 +73,6 @@ def spent_page(spent: Spent) -> Group:
     parts: list[RenderableType] = [_headline(first, spent.delta), facts_table(facts)]
     if len(spent.costs) > 1:
         parts.append(_table(spent.costs))
-    if spent.figure:
-        parts.append(Text(f"\nFigure: {spent.figure}", overflow="fold"))
     return Group(*parts)
 
 
@@ -102,48 +99,6 @@ def noise_text(noise_multiplier: float) -> str:
     exact = Decimal(repr(noise_multiplier))
     last_digit = exact.adjusted() + 1 - _NOISE_DIGITS
     return f"{exact.quantize(Decimal(1).scaleb(last_digit), ROUND_CEILING):f}"
-
-
-def after_spent(spent: Spent, program: str) -> str:
-    """The next step after `fedprivacy epsilon`, and the command for it."""
-    if spent.rows > 1 or spent.clients > 1:
-        return f"compare with a person who has one record:\n  {program} {shlex.join(['epsilon', *_asked(spent)])}"
-    gaussian = [(t.event, t.steps) for t in spent.trainings if isinstance(t.event, PoissonSampledGaussian)]
-    if not gaussian:
-        options = ["--history", spent.history, "--delta", delta_text(spent.delta), "--accountant", "all"]
-        return f"compare accountants:\n  {program} {shlex.join(['epsilon', *options])}"
-    event, steps = gaussian[-1]
-    epsilon = spent.costs[0].epsilon
-    epsilon = epsilon if epsilon and math.isfinite(epsilon) else 1.0
-    budget = _one_digit(2 * epsilon if spent.history else epsilon / 2)
-    options = ["--epsilon", budget, "--delta", delta_text(spent.delta)]
-    options += ["--sampling-rate", budget_text(event.sampling_rate), "--steps", str(steps), *_relation(event.relation)]
-    options += ["--past", spent.history] if spent.history else []
-    purpose = f"for a further training, up to epsilon {budget} together" if spent.history else f"for epsilon {budget}"
-    return f"find the noise {purpose}:\n  {program} {shlex.join(['sigma', *options])}"
-
-
-def _asked(spent: Spent) -> list[str]:
-    """The options that ask for the same trainings."""
-    delta = ["--delta", delta_text(spent.delta)]
-    if spent.history:
-        return ["--history", spent.history, *delta]
-    [training] = spent.trainings
-    event = cast(PoissonSampledGaussian, training.event)
-    options = ["--sampling-rate", budget_text(event.sampling_rate)]
-    options += ["--noise-multiplier", budget_text(event.noise_multiplier), "--steps", str(training.steps)]
-    return [*options, *delta, *_relation(event.relation)]
-
-
-def after_noise(noise: Noise, program: str) -> str:
-    """The next step after `fedprivacy sigma`, and the command or the entry for it."""
-    event, sigma = noise.event, noise_text(noise.event.noise_multiplier)
-    if noise.past:
-        settings = {"sampling_rate": event.sampling_rate, "noise_multiplier": float(sigma), "steps": noise.steps}
-        return f"train; then add to {noise.past}:\n  {json.dumps(settings | {'relation': event.relation.value})}"
-    options = ["--sampling-rate", budget_text(event.sampling_rate), "--noise-multiplier", sigma]
-    options += ["--steps", str(noise.steps), "--delta", delta_text(noise.budget.delta), *_relation(event.relation)]
-    return f"draw epsilon by step:\n  {program} {shlex.join(['epsilon', *options, '--plot', 'epsilon.svg'])}"
 
 
 def _headline(first: Cost, delta: float) -> Text:
@@ -183,17 +138,14 @@ def training_lines(trainings: Sequence[TrainingSteps]) -> Iterator[str]:
 
 def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     """Two columns; a name is not repeated below itself."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
+    grid = Table.grid(Column(style="dim", no_wrap=True), padding=(0, 2))
     for (above, _), (name, words) in pairwise([("", ""), *facts]):
         grid.add_row("" if name == above else name, Text(words))
     return grid
 
 
 def _table(costs: Sequence[Cost]) -> Table:
-    table = Table("accountant", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("epsilon", justify="right")
-    table.add_column("what it is")
+    table = Table("accountant", *figure_columns("epsilon", wrapped=True), "what it is", box=SIMPLE_HEAD, pad_edge=False)
     for cost in costs:
         accountant = cost.accountant
         if cost.epsilon is None:
@@ -202,12 +154,3 @@ def _table(costs: Sequence[Cost]) -> Table:
         worth = f"[{_COLOURS[accountant.worth]}]{accountant.worth}[/]: {escape(accountant.words)}"
         table.add_row(accountant.title, epsilon_text(cost.epsilon), worth)
     return table
-
-
-def _relation(relation: NeighbouringRelation) -> list[str]:
-    return [] if relation is NeighbouringRelation.ADD_OR_REMOVE_ONE else ["--relation", relation.value]
-
-
-def _one_digit(epsilon: float) -> str:
-    """A round number near an epsilon."""
-    return budget_text(float(f"{epsilon:.0e}"))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fedprivacy.accounting import UNLIMITED, persons
+from fedprivacy.accounting import UNLIMITED
 from fedprivacy.accounting.histories import checked
 from fedprivacy.values.event_codec import MECHANISMS, mechanism_name
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
@@ -94,19 +94,6 @@ def composed(trainings: Sequence[TrainingSteps]) -> dict[Event, int]:
     if history:
         check_steps(history.total())
     return checked(history)
-
-
-def of_person(trainings: Sequence[TrainingSteps], rows: int, clients: int) -> list[TrainingSteps]:
-    """Trainings as they concern a person with so many rows at each of so many clients.
-
-    Raises:
-        ValueError: as `fedprivacy.accounting.persons.of_person`.
-    """
-    return [
-        TrainingSteps(event, steps)
-        for training in trainings
-        for event, steps in persons.of_person({training.event: training.steps}, rows, clients).items()
-    ]
 
 
 def relation_of(trainings: Sequence[TrainingSteps]) -> NeighbouringRelation:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.logs import about, also_about, follow_environment
-from fedprivacy._support.spans import span, spanned
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
 from fedprivacy.flower.client.local import LocalClient, client_for, client_to_enrol
@@ -161,7 +160,6 @@ def answered(client: LocalClient, grant: QuestionGrant) -> Released:
     return released
 
 
-@spanned("preparing")
 def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSGD, GradientEngine, Kept]:
     """The training that a grant allows, what computes its gradients at the model that the server sends, and the past.
 
@@ -185,8 +183,7 @@ def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSG
     engine = client.engine(grant.clipping, grant.augmentation_multiplicity)
     client.check_memory(engine)
     engine.model.load_state_dict(request.parameters_for(engine.model), strict=False)
-    with span("preparing gradients"):
-        engine.prepare(*client.shard.blank)
+    engine.prepare(*client.shard.blank)
     warn_of(engine.method, engine.obstacle)
     return training, engine, kept_before(client.before(grant), request, engine.model, grant.local_algorithm)
 

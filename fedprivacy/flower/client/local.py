@@ -29,7 +29,6 @@ from torch.nn.utils import vector_to_parameters
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.memory import attainable_bytes
 from fedprivacy._support.room import Room, size_text
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released, most_sealed
 from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, KeptInState, KeptStore, kept_beside, kept_task
@@ -191,7 +190,6 @@ class LocalClient:
             raise MessageError(f"The task standardises its inputs, and {why}.")
         return _standardise(question, numbers)
 
-    @spanned("standardising")
     def standardised(self, standardise: Standardise | None) -> LocalClient:
         """The same client, with the inputs that its task's model sees."""
         if standardise is None:
@@ -471,7 +469,6 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
 
 
 @cache
-@spanned("opening a shard")
 def simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
     """A part of the task's split, kept for the life of the process: it must not be made again with every message.
 

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.software import software
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.wire.answer_arrays import as_arrays
 from fedprivacy.flower.wire.messages import (
     Enrolment,
@@ -65,7 +64,6 @@ class Released:
     receipt: Receipt
 
     @classmethod
-    @spanned("sealing")
     def of(
         cls, grant: Grant, update: PrivateUpdate, evaluated: NoisySums | None, key: EllipticCurvePrivateKey | None
     ) -> Released:
@@ -139,7 +137,6 @@ def digest(arrays: Mapping[str, NDArray[Any]], questions: str = "") -> str:
     return found.hexdigest()
 
 
-@spanned("writing the reply")
 def update(message: Message, released: Released) -> Message:
     """Reply with what was released, for the first time or again."""
     reach("client.replying")

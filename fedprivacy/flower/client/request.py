@@ -15,7 +15,6 @@ from flwr.app import ConfigRecord, Message
 from torch import Tensor, nn
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import Grant, MessageError, QuestionGrant, WireMessage
@@ -27,7 +26,6 @@ from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 Asks = TypeVar("Asks", bound=WireMessage)
 
 
-@spanned("reading the grant")
 def training_in(message: Message) -> TrainingRequest[Grant]:
     """Open a message that asks for training.
 
@@ -80,7 +78,6 @@ class TrainingRequest(Generic[Asks]):
         arrays, standardise, control = (message.content.get(name) for name in (ARRAYS, STANDARDISE, CONTROL))
         return cls(grant, _proximal_mu(message.content.get("config")), arrays, standardise, control)
 
-    @spanned("reading the model")
     def parameters_for(self, model: nn.Module) -> dict[str, Tensor]:
         """The global model: the parameters of this client's own, each of its type and shape, finite.
 

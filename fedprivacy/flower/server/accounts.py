@@ -15,7 +15,6 @@ from flwr.app import Message
 from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import Instruction, RoundOutcome
@@ -239,7 +238,6 @@ class Accounts(ABC, Generic[Granted]):
                 ["privacy is off, which 'fedprivacy simulate --no-privacy' alone can do; leave privacy open here."]
             )
 
-    @spanned("composing epsilons")
     def spent(self) -> PopulationSpent:
         """Every enrolled client's privacy loss, by client_id."""
         return self._accountant.spent()
@@ -275,7 +273,6 @@ class Accounts(ABC, Generic[Granted]):
         charged = self._accountant.charged(attempt) if again else set()
         return Eligible(spent.places, set(spent.exhausted) - charged | self.left_out)
 
-    @spanned("granting")
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Granted]:
         """Reserve what clients may spend in a round, before any message leaves.
 
@@ -297,8 +294,7 @@ class Accounts(ABC, Generic[Granted]):
         """Reserve the steps of a round: granted steps by client_id; see `grant`."""
         steps = self._plan.config.schedule.steps_in(attempt.round)
         wanted = dict.fromkeys((client.client_id for client in clients), steps)
-        with span("reserving"):
-            granted = self._accountant.grant(attempt, wanted, resumed=again)
+        granted = self._accountant.grant(attempt, wanted, resumed=again)
         self._open_charges[attempt] = set(granted)
         reach("server.reserved")
         return granted
@@ -307,7 +303,6 @@ class Accounts(ABC, Generic[Granted]):
         """The event that one local step of this run costs a client."""
         return self._accountant.event(client_id)
 
-    @spanned("settling charges")
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit the charges that were spent, and return those of clients that refused before reading a record."""
         attempt = outcome.opened.attempt
@@ -338,7 +333,6 @@ class Accounts(ABC, Generic[Granted]):
         if still_open := self._open_charges.pop(attempt, set()) - client_ids:
             self._open_charges[attempt] = still_open
 
-    @spanned("signing the ledger")
     def sign(self) -> None:
         """Sign the head of the ledger's journal, and leave a copy in the run's folder, if the run has a signing key.
 

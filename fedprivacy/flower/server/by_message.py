@@ -10,7 +10,6 @@ from typing import cast
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
 from fedprivacy.flower.server.control import ServerControl, flat
@@ -109,7 +108,6 @@ class ByMessage:
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
 
 
-@spanned("writing a message")
 def _with_grant(message: Message, grant: Instruction, numbers: Mapping[str, ArrayRecord]) -> Message:
     """The wrapped strategy's message to one client, with its grant and public numbers.
 

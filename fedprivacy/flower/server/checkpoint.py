@@ -29,7 +29,6 @@ from safetensors.numpy import save
 from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.runs.records.folder import RunFolderError, begun_only, writing
 from fedprivacy.training.optimizers import MovingAverage
@@ -94,7 +93,6 @@ class Checkpoint:
         return [name for name, _ in self.callbacks]
 
 
-@spanned("checkpoint")
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Replace the folder's checkpoint, whole or not at all; it is on the disk when this returns.
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.logs import about
 from fedprivacy._support.random_state import RandomState
-from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.accounts import Books, RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.server.by_message import ByMessage
@@ -156,7 +155,7 @@ class FederatedRun:
                     if why := self._callbacks.stop_because:
                         self._end_before(number, why)
                         break
-                    with about(round=number), span("first round" if number == finished + 1 else "later rounds", number):
+                    with about(round=number):
                         told = self._round(rounds, number, model, config, evaluate)
                     if told is None:
                         break
@@ -167,9 +166,8 @@ class FederatedRun:
         if self._resume:
             self._resume.random.restore()
         else:
-            with span("set-up"):
-                rounds.accounts.check_left()
-                self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
+            rounds.accounts.check_left()
+            self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
         self._warn_of_forgotten_state()
 
     def _end_before(self, number: int, reason: str) -> None:
@@ -228,8 +226,7 @@ class FederatedRun:
         """Return the result of a round: the model's measures, and the spending of all clients."""
         number, measures, result = outcome.opened.attempt.round, self.measures, self.result
         self._parts.on_phase(Phase(Stage.EVALUATING, number, outcome.opened.asked))
-        with span("evaluation"):
-            metrics = evaluate(number, kept) if evaluate else measures.public(kept, result.standardise)
+        metrics = evaluate(number, kept) if evaluate else measures.public(kept, result.standardise)
         if metrics is not None:
             result.evaluate_metrics_serverapp[number] = metrics
         held_out = measures.held_out(number, kept, result.standardise)
@@ -254,7 +251,6 @@ class FederatedRun:
             user_level=self._user_level.spent() if self._user_level else None,
         )
 
-    @spanned("recording")
     def _tell(self, finished: RoundResult) -> None:
         """Tell the observers, then the callbacks."""
         for observe in (self._log_round, *self._parts.observers):
@@ -292,7 +288,6 @@ class FederatedRun:
         )
         save_checkpoint(self._parts.checkpoints, checkpoint)
 
-    @spanned("set-up")
     def _beginning(self, initial_arrays: ArrayRecord | None) -> tuple[int, GlobalModel]:
         """The last finished round and the model after it; the random state is restored when the clients are there."""
         decay = self._plan.config.ema_decay
@@ -314,7 +309,6 @@ class FederatedRun:
         task, file = self._plan.task, self._plan.config.initial_model
         return as_arrays(initial_parameters(file, task) if file else trainable_parameters(task.model()))
 
-    @spanned("set-up")
     def enlist(self, grid: Grid, timeout: float | None, *, by_messages: bool = False) -> RunRounds:
         """Wait for the clients, open their accounts, and decide how the rounds are run.
 
@@ -332,8 +326,7 @@ class FederatedRun:
         check_named(plan, registry.online(grid).values())
         self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
-        with span("opening accounts"):
-            accounts = parts.accounts(plan, self.run_id, clients, resume=self._resume, folder=parts.checkpoints)
+        accounts = parts.accounts(plan, self.run_id, clients, resume=self._resume, folder=parts.checkpoints)
         parts.on_open(accounts.ledger_url)
         self.measures = Measures(plan, getattr(grid, "kept", None))
         self._user_level, control = self._noise(accounts), self._restored()

@@ -16,7 +16,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.control import flat
 from fedprivacy.gradients import trainable_parameters
@@ -123,7 +122,6 @@ class Measures:
         due = number == config.rounds or (every > 0 and number % every == 0)
         return self._held_out(ClientModels(self.plan, self.kept, number, arrays), standardise) if due else {}
 
-    @spanned("held-out evaluation")
     def _held_out(self, own: ClientModels, standardise: Standardise | None) -> dict[str, HeldOut]:
         task, clients = self.plan.task, self.plan.config.clients
         model = task.model().eval()

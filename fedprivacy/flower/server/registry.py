@@ -19,7 +19,6 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.unpublished import is_unreached
@@ -123,7 +122,6 @@ class ClientRegistry:
             self._eligible = self._online, allowed, nodes
         return list(self._eligible[2])
 
-    @spanned("enrolment")
     def wait_for(self, grid: Grid, count: int) -> None:
         """Enrol until `count` clients are online. A client that refused is not asked again, nor waited for.
 
@@ -160,7 +158,6 @@ class ClientRegistry:
             if client.client_id in records:
                 self._clients[node_id] = replace(client, answered=max(records[client.client_id], 1.0))
 
-    @spanned("enrolment")
     def enrol_new(self, grid: Grid) -> None:
         """Ask every node that was never asked who it is."""
         connected = list(grid.get_node_ids())

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedprivacy._support import signing
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Replies
 from fedprivacy.flower.server.one_round import Instruction, OpenRound, RoundOutcome
@@ -54,7 +53,6 @@ Verdicts = Mapping[str, GrantOutcome]
 """The outcome of each grant, by client_id."""
 
 
-@spanned("sorting replies")
 def sort_replies(opened: OpenRound, replies: Replies) -> Verdicts:
     """Match every reply, by the node that was asked, with the grant that it answers."""
     asked_before = opened.asked_before | replies.asked_twice

@@ -19,7 +19,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.accounts import Books
 from fedprivacy.flower.server.control import ServerControl, flat
 from fedprivacy.flower.server.eligible import Eligible
@@ -97,7 +96,6 @@ class RunRounds:
     control: ServerControl  # what the algorithm's server half sends
     tell: PhaseObserver  # what the run is about to do
 
-    @spanned("opening the round")
     def open(
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
     ) -> OpenRound:
@@ -124,7 +122,6 @@ class RunRounds:
             return opened
         return replace(opened, passed_over=self.wrapped.could_ask(allowed, opened.began))
 
-    @spanned("asking clients")
     def send(self, opened: OpenRound) -> Any:
         """Ask the clients, and wait for their answers."""
         number, asked = opened.attempt.round, opened.asked
@@ -134,14 +131,12 @@ class RunRounds:
         reach("server.answered")
         return answers
 
-    @spanned("settling the round")
     def settle(self, opened: OpenRound, answers: Any) -> RoundOutcome:
         """Return the round's outcome, and commit the charges that were spent."""
         outcome = self.transport.received(opened, answers)
         self.accounts.settle(outcome)
         return outcome
 
-    @spanned("averaging")
     def average(self, outcome: RoundOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the wrapped strategy aggregate what the schedule gives it.
 

@@ -14,7 +14,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient, TooFewClientsError
 from fedprivacy.participation import Participation, Turnout
@@ -71,7 +70,6 @@ class WrappedStrategy:
         """The clients behind some nodes, by node id."""
         return {node_id: self.registry[node_id] for node_id in written}
 
-    @spanned("sampling clients")
     def chosen(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: AbstractSet[str]
     ) -> dict[int, Message]:

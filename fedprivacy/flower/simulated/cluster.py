@@ -38,7 +38,6 @@ from typing import Any, Self
 
 import torch
 
-from fedprivacy._support.spans import span
 from fedprivacy.flower.simulated.crew import Crew, Worker, WorkerError, answer_to, packed
 from fedprivacy.flower.simulated.joining import joined
 from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
@@ -207,20 +206,17 @@ class ClusterWorkers(Crew):
         self._coming: list[Actor] = []
 
     def __enter__(self) -> Self:
-        with span("set-up"), ExitStack() as entered:
-            with span("loading Ray"):
-                self._ray = entered.enter_context(joined(self._placement.ray_address))
-                entered.callback(self.close)
-                self._pack()
-                self._begin()
-            with span("enrolment"):
-                self._enrolments = self._asked_who_they_are()
+        with ExitStack() as entered:
+            self._ray = entered.enter_context(joined(self._placement.ray_address))
+            entered.callback(self.close)
+            self._pack()
+            self._begin()
+            self._enrolments = self._asked_who_they_are()
             self._leave = entered.pop_all().close
         return self
 
     def __exit__(self, *_: object) -> None:
-        with span("closing"), span("ending Ray"):
-            self._leave()
+        self._leave()
 
     def close(self) -> None:
         """End the workers now: all their data exists elsewhere, too."""

@@ -11,7 +11,6 @@ from flwr.app import Context, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.client_app import TaskApp
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.kept import KeptModels
@@ -164,7 +163,6 @@ class InProcessGrid(Grid):
         number(message, str(self._messages))
         return str(self._messages)
 
-    @spanned("client")
     def _deliver(self, message: Message) -> Message:
         context = self._context(message.metadata.dst_node_id)
         client_id = simulated_client_id(message.metadata.dst_node_id - _FIRST_CLIENT_NODE_ID, self._clients)

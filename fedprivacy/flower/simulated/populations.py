@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.local import LocalClient, part_of
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.simulated.orders import Order, PrivateOrder, Start, TrainTogether
@@ -64,7 +63,6 @@ class CohortUpdate:
     failures: dict[str, str] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
 
-    @spanned("adding updates")
     def add(self, ranks: Sequence[int], orders: Sequence[Order], portion: Portion) -> None:
         """Take in what some clients release."""
         least, most = portion.parameters.amin(1), portion.parameters.amax(1)
@@ -118,7 +116,6 @@ def train_privately(
     return _training(config, engine, clients[0], start).train(trainees, start.round)
 
 
-@spanned("preparing")
 def _engine(config: RunConfig, client: LocalClient, arrays: ArrayRecord) -> GradientEngine:
     """Return the engine for gradients of the clients on one device, at the global model."""
     engine = client.engine(config.clipping, config.augmentation_multiplicity)

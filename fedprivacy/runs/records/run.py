@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedprivacy.runs.records.folder import CLIENT_MODELS, MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.runs.records.profile import Profile
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
 from fedprivacy.values.held_out import spread_of
 from fedprivacy.values.runs import Rows
@@ -170,15 +169,6 @@ class Run:
         from fedprivacy.figures.notebook import RunFigures
 
         return RunFigures(RunData(self.history.series, self.history.costs))
-
-    @property
-    def profile(self) -> Rows:
-        """The run's time, a row for each phase: see `fedprivacy.runs.records.profile.Profile`; the trace is beside it.
-
-        Raises:
-            RunFolderError: the run was not profiled.
-        """
-        return Profile.read(self.folder).phases
 
     @property
     def report(self) -> Path:
