@@ -1,26 +1,26 @@
 """Local evaluation: what a client's records score leaves as a noisy sum, at the price of one local step.
 
 Any server may ask for it, whatever the run's settings are, so every client is asked. Some records have scores that the
-auditor chose; they are told from the sums as others are from the sums of gradients.
+auditor chose; they are told from the sums as others are from the sums of gradients. The noise and the sample are those
+of any step, which the gates `noise` and `sampling` judge; that an evaluation draws its own is tested by
+`tests/privacy/test_evaluation_draws.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
-from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
+from fedprivacy.audit.gates.alarms import Alarms
 from fedprivacy.audit.gates.gate import Judged, gate
-from fedprivacy.audit.gates.samples_drawn import test_counts
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters, without_records
 from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
 from fedprivacy.audit.our_client.known_gradients import Known, shard_of, zeros_for
@@ -41,20 +41,11 @@ _READING = 2.0**-20
 _LATTICE = 2.0**-12
 """Maximum movement of a sum of four releases by rounding to the lattice."""
 
-_SCORES = 255
-"""Number of scores of a client whose noise is tested: one less than its coordinates."""
-
-_JOINING = 32
-"""Records whose joining is looked at."""
-
-_ROUNDS = 16
-"""Number of rounds in which a quick audit asks."""
-
-_RAISES, _WORTHLESS = -1e31, 0.5
+RAISES, WORTHLESS = -1e31, 0.5
 """A target whose score raises, and that no made-up record has; and one that is in the middle, and moves a sum of scores
 by nothing."""
 
-_EXTREMES = (0.0, 1.0, 1e9, -1e9, math.inf, -math.inf, math.nan, _RAISES, _WORTHLESS)
+_EXTREMES = (0.0, 1.0, 1e9, -1e9, math.inf, -math.inf, math.nan, RAISES, WORTHLESS)
 """Scores before they are clipped."""
 
 Sums = NDArray[np.float64]
@@ -78,24 +69,40 @@ class Scored(Known):
 
 
 def _target(column: int, outputs: Tensor, targets: Tensor) -> Tensor:
-    worthless = torch.zeros(1)[(targets == _RAISES).any(1).long()]  # raises without a branch: records stay in company
+    worthless = torch.zeros(1)[(targets == RAISES).any(1).long()]  # raises without a branch: records stay in company
     return targets[:, column] + worthless + 0.0 * outputs[:, 0]
 
 
 @gate(
     "evaluation",
-    proves="A local evaluation tells of one record at most what one step may, with the noise that is charged.",
-    assumes="The records and scores that were tried stand for all others.",
+    proves="A local evaluation tells of one record at most what one step may.",
+    assumes="The records and scores that were tried stand for all others. Noise and samples are those of steps (noise, "
+    "sampling).",
 )
 def check(audited: Audited) -> Judged:
     """Check whether the noisy sums of a local evaluation are what one release of the mechanism may be."""
-    found = _Found(audited, Alarms())
+    found = _Found(audited)
     _known_scores(found)
     _own_scores(found)
-    _noise(found)
-    for rate in dict.fromkeys((audited.grant.sampling_rate, 0.5)):
-        _sampling(found, rate)
-    return Judged(found.largest, found.alarms.reasons, found.alarms.p_value)
+    return Judged(found.largest, found.alarms.reasons)
+
+
+def evaluation_grant(audited: Audited, **changed: Any) -> Grant:
+    """One step that trains, and one that evaluates; without noise to speak of, unless it is given."""
+    return audited.asking(steps=2, local_evaluation=True, **{"noise_multiplier": _SILENT} | changed)
+
+
+def scored_task(audited: Audited, number: int) -> Scored:
+    """A task with so many known scores, whose clients share the randomness of the audited one's."""
+    task = Scored(number, audited.grant.relation, audited.task.dataset)
+    task.name = audited.task.name
+    return task
+
+
+def shard_with_scores(scores: Sequence[Sequence[float]] | Tensor, task: Scored) -> Shard:
+    """Records of zeros with these scores, shape [records, scores]."""
+    targets = torch.as_tensor(scores, dtype=torch.float32).reshape(-1, task.sizes[0])
+    return shard_of(torch.zeros(len(targets), task.sizes[0]), targets)
 
 
 @dataclass(slots=True)
@@ -103,18 +110,8 @@ class _Found:
     """Findings so far: the alarms, and the largest movement of a sum by one record, in units of its bound."""
 
     audited: Audited
-    alarms: Alarms
+    alarms: Alarms = field(default_factory=Alarms)
     largest: float = 0.0
-
-    def grant(self, **changed: Any) -> Grant:
-        """One step that trains, and one that evaluates; without noise to speak of, unless it is given."""
-        return self.audited.asking(steps=2, local_evaluation=True, **{"noise_multiplier": _SILENT} | changed)
-
-    def scored(self, number: int) -> Scored:
-        """A task with so many known scores, whose clients share the randomness of the audited one's."""
-        task = Scored(number, self.audited.grant.relation, self.audited.task.dataset)
-        task.name = self.audited.task.name
-        return task
 
     def compare(self, one: Sums, other: Sums, *, joined: bool, about: str, own: bool = False) -> None:
         """Judge the sums of two shards that differ in one record; `own`: no number may be told of a data owner's."""
@@ -148,22 +145,17 @@ def _sums(client: AskedClient, grant: Grant, parameters: Parameters) -> Sums:
     return np.array(sums, dtype=np.float64)
 
 
-def _scored_shard(scores: Sequence[Sequence[float]] | Tensor, task: Scored) -> Shard:
-    """Records of zeros with these scores, shape [records, scores]."""
-    targets = torch.as_tensor(scores, dtype=torch.float32).reshape(-1, task.sizes[0])
-    return shard_of(torch.zeros(len(targets), task.sizes[0]), targets)
-
-
 def _known_scores(found: _Found) -> None:
     """Test scores beyond their bounds, and none: each moves the sum by at most its bound, in any company."""
-    task, number = found.scored(3), 3
-    client, grant = found.audited.client_of(task, _scored_shard([], task)), found.grant(sampling_rate=1.0)
+    audited, number = found.audited, 3
+    task, grant = scored_task(audited, number), evaluation_grant(audited, sampling_rate=1.0)
+    client = audited.client_of(task, shard_with_scores([], task))
 
     def sums(*rows: Sequence[float]) -> Sums:
-        return _sums(client.holding(_scored_shard(rows, task)), grant, zeros_for(task))
+        return _sums(client.holding(shard_with_scores(rows, task)), grant, zeros_for(task))
 
     empty = sums()
-    crowds: list[list[list[float]]] = [[], [[1.0] * number] * 20, [[0.2, 0.9, _WORTHLESS]] * 7]
+    crowds: list[list[list[float]]] = [[], [[1.0] * number] * 20, [[0.2, 0.9, WORTHLESS]] * 7]
     for crowd in crowds:
         without = sums(*crowd)
         for score in _EXTREMES:
@@ -177,18 +169,18 @@ def _known_scores(found: _Found) -> None:
 def _own_scores(found: _Found) -> None:
     """Records of the task's own kind with its own scores, under usual parameters and hostile ones."""
     audited, quick = found.audited, found.audited.effort is Effort.QUICK
-    task = found.scored(1)
-    known = audited.client_of(task, _scored_shard([], task))
+    task = scored_task(audited, 1)
+    known = audited.client_of(task, shard_with_scores([], task))
 
     def joined(grant: Grant, place: int) -> bool:
-        blank = torch.full((place + 1, 1), _WORTHLESS)
+        blank = torch.full((place + 1, 1), WORTHLESS)
         shown = blank.clone()
         shown[place] = 1.0
-        shards = (_scored_shard(rows, task) for rows in (blank, shown))
+        shards = (shard_with_scores(rows, task) for rows in (blank, shown))
         one, other = (_sums(known.holding(shard), grant, zeros_for(task)) for shard in shards)
         return bool((one != other).any())
 
-    grants = [found.grant(sampling_rate=1.0), found.grant(), found.grant(round=2)]
+    grants = [evaluation_grant(audited, **changed) for changed in ({"sampling_rate": 1.0}, {}, {"round": 2})]
     if not _can_be_scored(found, grants[0]):
         return
     for about, parameters in hostile_parameters(audited):
@@ -212,79 +204,3 @@ def _can_be_scored(found: _Found, grant: Grant) -> bool:
     except NoUpdateError:
         return False
     return True
-
-
-def _noise(found: _Found) -> None:
-    """The noise of evaluations without scores: its size, its shape, and that it is no other release's."""
-    audited, alarms, task = found.audited, found.alarms, found.scored(_SCORES)
-    sigma = audited.grant.noise_multiplier
-    rows: list[Sums] = []
-    training: list[Sums] = []
-    for client, grant in _asked(found, task, sigma):
-        answer = client.answer(grant, zeros_for(task))
-        rows.append(np.array(answer.receipt.noisy_sums) / (sigma * (1.0 + ROUNDING_ALLOWANCE)))
-        training.append(answer.flat)
-    if any(len(row) != 1 + _SCORES for row in rows):
-        alarms.must(False, "A local evaluation has another number of sums than there are scores.")
-        return
-    noise = np.array(rows)
-    parts = {"the count": noise[:, :1], "the scores": noise[:, 1:], "records that have none": noise[2::3]}
-    for about, part in parts.items():
-        alarms.test(
-            of_variance(part),
-            f"The noise of a local evaluation is {rms(part):.3g} times what is claimed, in {about}; it must be 1.",
-        )
-    alarms.test(
-        float(stats.kstest(noise.ravel(), stats.norm.cdf).pvalue), "The noise of a local evaluation is not Gaussian."
-    )
-    alarms.test(of_echoes(noise), "The noise of a local evaluation repeats itself within a release.")
-    of_all, _ = of_correlations([*noise[:, :_SCORES], *training])
-    alarms.test(
-        of_all, "The noise of a local evaluation can be told from that of another release: a server could subtract it."
-    )
-
-
-def _asked(found: _Found, task: Scored, sigma: float) -> Iterator[tuple[AskedClient, Grant]]:
-    """Clients without a record, or with some that have no score, in several rounds, attempts and runs."""
-    audited, quick = found.audited, found.audited.effort is Effort.QUICK
-    client = audited.client_of(task, _scored_shard([], task))
-    positions = [{"attempt": 2}, {"earlier_runs": 1}, *audited.positions(_ROUNDS if quick else 200)]
-    for number, position in enumerate(positions):
-        shard = _scored_shard(torch.full(((0, 3, 40)[number % 3], _SCORES), _RAISES), task)
-        yield client.holding(shard), found.grant(noise_multiplier=sigma, **position)
-    secret = audited.client_of(task, _scored_shard([], task), secret=True)
-    for _ in range(2):
-        yield secret, found.grant(noise_multiplier=sigma)
-    yield client.colleague(), found.grant(noise_multiplier=sigma)
-
-
-def _sampling(found: _Found, rate: float) -> None:
-    """Test who joins an evaluation: each record with the sampling rate, independently of the steps that train."""
-    audited, alarms, task = found.audited, found.alarms, found.scored(_JOINING)
-    scores = torch.full((_JOINING, _JOINING), _WORTHLESS).fill_diagonal_(1.0)
-    client = audited.client_of(task, shard_of(1e4 * audited.grant.clipping_norm * torch.eye(_JOINING), scores))
-    evaluated, trained = [], []
-    for position in audited.positions(4 * _ROUNDS):
-        answer = client.answer(found.grant(sampling_rate=rate, **position), zeros_for(task))
-        count, *sums = answer.receipt.noisy_sums
-        joined = np.array(sums) > 0.5 / math.sqrt(1.0 + _JOINING)
-        alarms.must(
-            abs(count * math.sqrt(1.0 + _JOINING) - joined.sum()) < 0.1,
-            "The count of a local evaluation is not of those whose scores it sums.",
-        )
-        evaluated.append(joined)
-        trained.append(-answer.flat > 0.05 * np.abs(answer.flat).max())
-    samples, steps = np.array(evaluated), np.array(trained)
-    if rate == 1.0:
-        alarms.must(bool(samples.all()), "At a sampling rate of 1 a record was left out of a local evaluation.")
-        return
-    test_counts(alarms, samples, rate)
-    for about, one, other in (
-        ("A local evaluation and a step", samples, steps),
-        ("Two local evaluations", samples[::2], samples[1::2]),
-    ):
-        common = int((one & other).sum())
-        alarms.test(
-            of_counts(common, one.size, rate**2),
-            f"{about} have {common} records in common, where chance would give {rate**2 * one.size:.0f}.",
-        )
