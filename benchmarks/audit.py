@@ -30,7 +30,7 @@ from rich.table import Table
 
 import fedprivacy as fp
 from fedprivacy.audit import canaries
-from fedprivacy.audit.bounds.per_step import Readings, least_shift
+from fedprivacy.audit.bounds import Readings, least_shift
 from fedprivacy.audit.findings import LowerBound
 from fedprivacy.audit.lower_bounds import (
     CLOPPER_PEARSON,
