@@ -42,7 +42,7 @@ from fedprivacy.audit.lower_bounds import (
     own_record,
     per_step,
 )
-from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.audit.real_client import AuditedTraining
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EPSILONS = (1.0, 3.0, 4.0, 8.0)

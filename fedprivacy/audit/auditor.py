@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedprivacy._support.discretion import hushed, kind_and_place
-from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import (
     claimed_epsilon,
@@ -24,14 +25,13 @@ from fedprivacy.audit.gates import (
     one_record,
     samples_drawn,
 )
+from fedprivacy.audit.host import Host, Node
 from fedprivacy.audit.lower_bounds import lower_bounds
-from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.client_subject import OurClient
-from fedprivacy.audit.owner_host import Node
-from fedprivacy.audit.real_client import NoUpdateError
-from fedprivacy.audit.silence import silence
+from fedprivacy.audit.real_client import AuditedTraining, NoUpdateError
 from fedprivacy.audit.subject import Effort, drawn
+from fedprivacy.flower.simulated.engine import quiet_flower
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import MODEL, RunFolderError
@@ -219,3 +219,16 @@ def _training(audited: Audited) -> AuditedTraining:
         unit=unit_of(audited.task),
         autocast=audited.autocast,
     )
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Keep the logs of clients, servers and Flower to themselves: of a run that nobody started, and of refusals."""
+    logger = logging.getLogger("fedprivacy")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with quiet_flower():
+            yield
+    finally:
+        logger.setLevel(level)

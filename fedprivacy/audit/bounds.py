@@ -76,6 +76,20 @@ from fedprivacy.accounting.gdp import gaussian_epsilon
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.values.events import PoissonSampledGaussian
 
+_CHOOSING = 4  # one of so many scores helps to choose the threshold
+_THRESHOLDS = 201  # candidates: quantiles of the scores that choose
+
+SHARE = 0.03
+"""Share of the canaries that is guessed. Fixed before any is looked at: near the best for epsilons from 1 to 8."""
+
+_LARGEST_EPSILON = 100.0  # epsilon, in nats; beyond, nothing is asked
+_LARGEST_MU = 40.0
+
+Least = Callable[[float], float]
+"""The least probability, on a neighbouring shard, of an event with a given probability: a trade-off function."""
+
+_NO_NOISE = 1e-12  # share of the sum of squares that rounding may leave
+
 
 def check_confidence(confidence: float) -> None:
     """Raises `ValueError` unless it is a probability in (0, 1)."""
@@ -181,18 +195,8 @@ def clopper_pearson_of_scores(
     return bound(chosen, *trying)
 
 
-_CHOOSING = 4  # one of so many scores helps to choose the threshold
-_THRESHOLDS = 201  # candidates: quantiles of the scores that choose
-
-
 def _log_ratio(chance: float, error: float) -> float:
     return math.log(chance / error) if chance > 0.0 else 0.0
-
-
-SHARE = 0.03
-"""Share of the canaries that is guessed. Fixed before any is looked at: near the best for epsilons from 1 to 8."""
-
-_LARGEST_EPSILON = 100.0  # epsilon, in nats; beyond, nothing is asked
 
 
 def one_run_p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
@@ -253,13 +257,6 @@ def count_right_guesses(
     return int(members[largest].sum()), guesses, scores.size
 
 
-_LARGEST_MU = 40.0
-
-
-Least = Callable[[float], float]
-"""The least probability, on a neighbouring shard, of an event with a given probability: a trade-off function."""
-
-
 def gaussian_trade_off(mu: float) -> Least:
     """Return the trade-off function of N(mu, 1) against N(0, 1): Phi(Phi^-1(chance) - mu) (Dong, Roth, Su 2022)."""
     return lambda chance: float(ndtr(ndtri(chance) - mu))
@@ -313,9 +310,6 @@ def f_dp_epsilon(correct: int, guesses: int, canaries: int, delta: float, confid
     """
     check_delta(delta)
     return gaussian_epsilon(least_mu(correct, guesses, canaries, confidence), delta)
-
-
-_NO_NOISE = 1e-12  # share of the sum of squares that rounding may leave
 
 
 def _rule() -> tuple[NDArray[np.float64], NDArray[np.float64]]:

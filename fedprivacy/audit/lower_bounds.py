@@ -23,11 +23,9 @@ from fedprivacy.audit.bounds import (
     one_run_epsilon,
     per_step_epsilon,
 )
-from fedprivacy.audit.canaries import Canaries
+from fedprivacy.audit.canaries import Canaries, OwnRecord
 from fedprivacy.audit.findings import LowerBound
-from fedprivacy.audit.observed import AuditedTraining
-from fedprivacy.audit.own_record import OwnRecord
-from fedprivacy.audit.real_client import new_parameters
+from fedprivacy.audit.real_client import AuditedTraining, new_parameters
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Shard, Task
 

@@ -21,11 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from fedprivacy._support import signing
 from fedprivacy.accounting import pld
-from fedprivacy.audit.deployed import DeployedClient, Host, costliest
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.costs import TOLERANCE
 from fedprivacy.audit.gates.gate import Judged, verdict
 from fedprivacy.audit.gates.host_questions import UNITS, forbidden
+from fedprivacy.audit.host import DeployedClient, Host, costliest
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.compared_replies import fields_of
 from fedprivacy.flower.client.release import ARRAYS, digest

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.deployed import Host, costliest
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.alarms import Alarms, rms
 from fedprivacy.audit.gates.gate import Judged, verdict
 from fedprivacy.audit.gates.noise_added import judge
+from fedprivacy.audit.host import Host, costliest
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.audit.subject import Effort, ObservedNoise

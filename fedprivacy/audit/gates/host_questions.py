@@ -8,7 +8,7 @@ from dataclasses import replace
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy._support import signing
-from fedprivacy.audit.deployed import Host
+from fedprivacy.audit.host import Host
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.flower.client.node import EVERYTHING, Answerable
 from fedprivacy.flower.wire.messages import QuestionGrant, RefusalCode, spending

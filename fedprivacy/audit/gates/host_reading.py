@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.gate import Judged, verdict
+from fedprivacy.audit.host import Host
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.tasks.one_cell import READERS, try_cells
 from fedprivacy.values.wording import count_text
