@@ -13,22 +13,11 @@ from safetensors.numpy import load_file
 
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
-from fedprivacy.audit.gates import (
-    claimed_epsilon,
-    host_duties,
-    host_noise,
-    host_reading,
-    invariance,
-    leaks,
-    local_scores,
-    noise_added,
-    one_record,
-    samples_drawn,
-)
+from fedprivacy.audit.gates import claimed_epsilon, four_claims, host_duties, host_records, invariance, local_evaluation
 from fedprivacy.audit.host import Host, Node
 from fedprivacy.audit.lower_bounds import lower_bounds
+from fedprivacy.audit.our_client import OurClient
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
-from fedprivacy.audit.our_client.client_subject import OurClient
 from fedprivacy.audit.real_client import AuditedTraining, NoUpdateError
 from fedprivacy.audit.subject import Effort, drawn
 from fedprivacy.flower.simulated.engine import quiet_flower
@@ -39,20 +28,20 @@ from fedprivacy.tasks import Shard, Task
 from fedprivacy.values.unit import unit_of
 
 GATES: dict[str, Callable[[OurClient], Gate]] = {
-    "release": leaks.check,
-    "replay": one_record.check,
-    "noise": noise_added.check,
-    "sampling": samples_drawn.check,
+    "release": four_claims.release,
+    "replay": four_claims.replay,
+    "noise": four_claims.noise,
+    "sampling": four_claims.sampling,
     "invariance": invariance.check,
-    "evaluation": local_scores.check,
+    "evaluation": local_evaluation.check,
     "ledger": claimed_epsilon.check,
 }
 """Gates by name, in the order in which they run."""
 
 NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
-    host_duties.NAME: host_duties.check,
-    host_noise.NAME: host_noise.check,
-    host_reading.NAME: host_reading.check,
+    "node": host_duties.check,
+    "node-noise": host_records.check_noise,
+    "reading": host_records.check_reading,
 }
 """Gates of a deployed client, by name; they run first."""
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.gates.gate import Alarms, Said
 from fedprivacy.tasks import Shard
 
 Counts = NDArray[np.int_]
@@ -35,18 +35,6 @@ class Effort(enum.StrEnum):
 
     QUICK = "quick"
     FULL = "full"
-
-
-class Said(NamedTuple):
-    """Words of a gate for one subject, where they differ from its usual ones.
-
-    Attributes:
-        proves: in words, what holds if it passes.
-        assumes: conditions under which it proves that.
-    """
-
-    proves: str
-    assumes: str
 
 
 class Pairs(NamedTuple):

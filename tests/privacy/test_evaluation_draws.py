@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy import stats
 
-from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
-from fedprivacy.audit.gates.local_scores import RAISES, WORTHLESS, evaluation_grant, scored_task, shard_with_scores
-from fedprivacy.audit.gates.samples_drawn import test_counts as check_counts
-from fedprivacy.audit.our_client.known_gradients import shard_of, zeros_for
+from fedprivacy.audit.gates.four_claims import judge_counts
+from fedprivacy.audit.gates.gate import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
+from fedprivacy.audit.gates.local_evaluation import RAISES, WORTHLESS, evaluation_grant, scored_task, shard_with_scores
+from fedprivacy.audit.our_client.probes import shard_of, zeros_for
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from tests.privacy.audited_tasks import SOUND, audited, engines_believed
 from tests.privacy.bugs.swapped import planted
@@ -78,7 +78,7 @@ def complaints_about_samples(audited, rate):
     if rate == 1.0:
         alarms.must(bool(samples.all()), "At a sampling rate of 1 a record was left out.")
         return alarms.reasons
-    check_counts(alarms, samples, rate)
+    judge_counts(alarms, samples, rate)
     pairs = {"An evaluation and a step": (samples, steps), "Two evaluations": (samples[::2], samples[1::2])}
     for about, (one, other) in pairs.items():
         common = int((one & other).sum())

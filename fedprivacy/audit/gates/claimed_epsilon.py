@@ -16,11 +16,9 @@ import torch
 
 from fedprivacy.accounting import pld
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.alarms import Alarms, of_variance
-from fedprivacy.audit.gates.costs import TOLERANCE, too_low
-from fedprivacy.audit.gates.gate import Judged, gate, verdict
+from fedprivacy.audit.gates.gate import TOLERANCE, Alarms, Judged, gate, of_variance, too_low, verdict
 from fedprivacy.audit.our_client.audited_client import Audited
-from fedprivacy.audit.our_client.known_gradients import like, shard_of, zeros_for
+from fedprivacy.audit.our_client.probes import like, shard_of, zeros_for
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records.folder import CLIENT_TERMS, ledger_of, read_history, read_run_id

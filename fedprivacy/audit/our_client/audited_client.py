@@ -20,10 +20,14 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
+from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FedAvg, text_of
 
 Parameters = Mapping[str, NDArray[Any]]
 """A global model, as a server sends it."""
+
+SILENT = 1e-6
+"""A noise multiplier that leaves a release readable."""
 
 _UNLIMITED = 1e4
 """A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
@@ -217,3 +221,17 @@ class Audited:
 def without_records(shard: Shard) -> Shard:
     """No record of a shard's kind."""
     return shard.of_records(shard.inputs[:0], shard.targets[:0])
+
+
+def count_weight(adaptive: QuantileClipping, clipping_norm: float) -> float:
+    """Return the additional weight in the release of a record within the clipping norm, over one beyond it."""
+    return 2.0 * math.sqrt(adaptive.sensitivity(clipping_norm) ** 2 - clipping_norm**2)
+
+
+def noisy_count(adaptive: QuantileClipping, grant: Grant, next_norm: float) -> float:
+    """The noisy count of adaptive clipping: the coordinate of the release that moved the norm of a grant's only step.
+
+    It is read from where the norm has moved, as long as the move was not limited.
+    """
+    within = adaptive.quantile - math.log(next_norm / grant.clipping_norm) / adaptive.learning_rate
+    return (within - 0.5) * count_weight(adaptive, grant.clipping_norm) * grant.expected_batch_size

@@ -19,21 +19,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.gates.gate import Judged, gate
-from fedprivacy.audit.our_client.audited_client import Audited, Parameters, without_records
-from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
-from fedprivacy.audit.our_client.known_gradients import Known, shard_of, zeros_for
-from fedprivacy.audit.our_client.neighbouring_shards import pairs_of
+from fedprivacy.audit.gates.gate import Alarms, Judged, gate
+from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, without_records
+from fedprivacy.audit.our_client.probes import Known, hostile_parameters, pairs_of, shard_of, zeros_for
 from fedprivacy.audit.real_client import AskedClient, NoUpdateError
 from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Score, Shard
 from fedprivacy.values.events import NeighbouringRelation
-
-_SILENT = 1e-6
-"""A noise multiplier that leaves a release readable."""
 
 _READING = 2.0**-20
 """Error of float32 that a reading of a release may have, relative to its norm, and at least."""
@@ -89,7 +83,7 @@ def check(audited: Audited) -> Judged:
 
 def evaluation_grant(audited: Audited, **changed: Any) -> Grant:
     """One step that trains, and one that evaluates; without noise to speak of, unless it is given."""
-    return audited.asking(steps=2, local_evaluation=True, **{"noise_multiplier": _SILENT} | changed)
+    return audited.asking(steps=2, local_evaluation=True, **{"noise_multiplier": SILENT} | changed)
 
 
 def scored_task(audited: Audited, number: int) -> Scored:
