@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import claimed_epsilon, four_claims, host_duties, host_records, invariance, local_evaluation
+from fedprivacy.audit.gates.gate import Judged, verdict
 from fedprivacy.audit.host import Host, Node
 from fedprivacy.audit.lower_bounds import lower_bounds
 from fedprivacy.audit.our_client import OurClient
@@ -48,14 +49,11 @@ NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
 CONFIDENCE = 0.9999
 """Probability that all lower bounds of an audit hold: one above the stated epsilon is then a bug, not an accident."""
 
-_UNANSWERED = Gate(
-    name="attacks",
-    proves="The client that runs can be attacked.",
-    passed=False,
-    statistic=0.0,
-    p_value=None,
-    assumptions="Nothing else is assumed.",
-    reasons=("The client sent no update when it was attacked: no attack could show how much is lost.",),
+_UNANSWERED = verdict(
+    "attacks",
+    "The client that runs can be attacked.",
+    "Nothing else is assumed.",
+    Judged(0.0, ["The client sent no update when it was attacked: no attack could show how much is lost."]),
 )
 """Gate that fails if a client does not answer: silence must not pass for an attack that found nothing."""
 

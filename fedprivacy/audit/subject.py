@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.gates.gate import Alarms, Said
+from fedprivacy.audit.gates.gate import Alarms
 from fedprivacy.tasks import Shard
 
 Counts = NDArray[np.int_]
@@ -174,10 +174,6 @@ class Subject(Protocol):
 
     Every method trains on shards that the auditor chose, under randomness that the auditor froze, and yields what that
     showed. Faults of the asking itself go to `alarms`."""
-
-    @property
-    def said(self) -> Mapping[str, Said]:
-        """A gate's words for this subject, by the gate's name, where they are not the usual ones."""
 
     def neighbours(self, alarms: Alarms) -> Iterator[Neighbours]:
         """Yield what leaves for shards that differ in one record."""

@@ -12,7 +12,7 @@ from scipy import stats
 
 from fedprivacy.audit.gates.four_claims import judge_counts
 from fedprivacy.audit.gates.gate import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
-from fedprivacy.audit.gates.local_evaluation import RAISES, WORTHLESS, evaluation_grant, scored_task, shard_with_scores
+from fedprivacy.audit.gates.local_evaluation import RAISES, WORTHLESS, Scored, evaluation_grant, shard_with_scores
 from fedprivacy.audit.our_client.probes import shard_of, zeros_for
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from tests.privacy.audited_tasks import SOUND, audited, engines_believed
@@ -29,7 +29,7 @@ ROUNDS = 16
 
 def complaints_about_noise(audited):
     """What is wrong with the noise of evaluations without scores: its size, its shape, another release's."""
-    alarms, task, sigma = Alarms(), scored_task(audited, SCORES), audited.grant.noise_multiplier
+    alarms, task, sigma = Alarms(), Scored.like(audited, [SCORES]), audited.grant.noise_multiplier
     rows, training = [], []
     for client, grant in asked(audited, task, sigma):
         answer = client.answer(grant, zeros_for(task))
@@ -60,7 +60,7 @@ def asked(audited, task, sigma):
 
 def complaints_about_samples(audited, rate):
     """What is wrong with who joins an evaluation: each record with the rate, independently of the steps that train."""
-    alarms, task = Alarms(), scored_task(audited, JOINING)
+    alarms, task = Alarms(), Scored.like(audited, [JOINING])
     scores = torch.full((JOINING, JOINING), WORTHLESS).fill_diagonal_(1.0)
     client = audited.client_of(task, shard_of(1e4 * audited.grant.clipping_norm * torch.eye(JOINING), scores))
     evaluated, trained = [], []

@@ -162,7 +162,7 @@ def gate(
     """Turn a check into a gate, which passes if there is no reason against it; of many reasons, it gives the first few.
 
     A client that sends no update, although nothing is wrong with the request, fails the gate that asked. A subject may
-    have its own words for a gate, in `said`.
+    have its own words for a gate, in `said`, by the gate's name.
     """
 
     def as_gate(check: Callable[Concatenate[Audited, More], Judged]) -> Callable[Concatenate[Audited, More], Gate]:

@@ -27,7 +27,6 @@ from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Score, Shard
-from fedprivacy.values.events import NeighbouringRelation
 
 _READING = 2.0**-20
 """Error of float32 that a reading of a release may have, relative to its norm, and at least."""
@@ -46,20 +45,11 @@ Sums = NDArray[np.float64]
 
 
 class Scored(Known):
-    """A known task whose scores are its targets, from 0 to 1.
-
-    Args:
-        number: of scores, and of the layer's coordinates.
-        relation, dataset: as for `Known`.
-    """
-
-    def __init__(self, number: int, relation: NeighbouringRelation, dataset: str) -> None:
-        super().__init__([number], relation, dataset)
-        self._number = number
+    """A known task of one layer whose scores are its targets, from 0 to 1: as many as the layer has coordinates."""
 
     def scores(self) -> Mapping[str, Score]:
         """Return one score for each target."""
-        return {f"{column}": Score(partial(_target, column)) for column in range(self._number)}
+        return {f"{column}": Score(partial(_target, column)) for column in range(self.sizes[0])}
 
 
 def _target(column: int, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -84,13 +74,6 @@ def check(audited: Audited) -> Judged:
 def evaluation_grant(audited: Audited, **changed: Any) -> Grant:
     """One step that trains, and one that evaluates; without noise to speak of, unless it is given."""
     return audited.asking(steps=2, local_evaluation=True, **{"noise_multiplier": SILENT} | changed)
-
-
-def scored_task(audited: Audited, number: int) -> Scored:
-    """A task with so many known scores, whose clients share the randomness of the audited one's."""
-    task = Scored(number, audited.grant.relation, audited.task.dataset)
-    task.name = audited.task.name
-    return task
 
 
 def shard_with_scores(scores: Sequence[Sequence[float]] | Tensor, task: Scored) -> Shard:
@@ -142,7 +125,7 @@ def _sums(client: AskedClient, grant: Grant, parameters: Parameters) -> Sums:
 def _known_scores(found: _Found) -> None:
     """Test scores beyond their bounds, and none: each moves the sum by at most its bound, in any company."""
     audited, number = found.audited, 3
-    task, grant = scored_task(audited, number), evaluation_grant(audited, sampling_rate=1.0)
+    task, grant = Scored.like(audited, [number]), evaluation_grant(audited, sampling_rate=1.0)
     client = audited.client_of(task, shard_with_scores([], task))
 
     def sums(*rows: Sequence[float]) -> Sums:
@@ -163,7 +146,7 @@ def _known_scores(found: _Found) -> None:
 def _own_scores(found: _Found) -> None:
     """Records of the task's own kind with its own scores, under usual parameters and hostile ones."""
     audited, quick = found.audited, found.audited.effort is Effort.QUICK
-    task = scored_task(audited, 1)
+    task = Scored.like(audited, [1])
     known = audited.client_of(task, shard_with_scores([], task))
 
     def joined(grant: Grant, place: int) -> bool:

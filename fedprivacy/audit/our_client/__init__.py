@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
 
-from fedprivacy.audit.gates.gate import Said
 from fedprivacy.audit.our_client import compared_replies, draws, replayed_steps
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.subject import Change
@@ -13,8 +11,6 @@ from fedprivacy.audit.subject import Change
 
 class OurClient(Audited):
     """A task with the settings of its run, and the client that trains it: a `Subject`."""
-
-    said: ClassVar[Mapping[str, Said]] = {}
 
     neighbours = compared_replies.neighbours
     changes = replayed_steps.changes

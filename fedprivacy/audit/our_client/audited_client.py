@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -169,28 +170,24 @@ class Audited:
             plain["expected_batch_size"] = max(self.grant.expected_batch_size, _UNLIMITED * self.grant.noise_multiplier)
         return replace(self.grant, **plain | changed)
 
-    def sums(self, client: RealClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
-        """The noisy sum that each step of a grant from `asking` released, shape [d] each.
+    def sums(
+        self, client: RealClient, grant: Grant, parameters: Parameters, *, first: int = 1
+    ) -> list[NDArray[np.float64]]:
+        """The noisy sum that each step of a grant from `asking` released, from the first that is wanted on, [d] each.
 
         The same grant is asked with one step, two, and so on: what the last one added is its sum.
         """
         gain = self._gain(parameters)
         grant = replace(grant, learning_rate=grant.expected_batch_size * gain)
-        moved = [client.answer(replace(grant, steps=n), parameters).flat for n in range(1, grant.steps + 1)]
-        return [-(now - before) / gain for before, now in zip([np.zeros_like(moved[0]), *moved], moved, strict=False)]
-
-    def last_sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
-        """The noisy sum of a grant's last step, of several: what it adds to the same grant with one step less."""
-        gain = self._gain(parameters)
-        grant = replace(grant, learning_rate=grant.expected_batch_size * gain)
-        numbers = grant.steps - 1, grant.steps
-        before, after = (client.answer(replace(grant, steps=number), parameters).flat for number in numbers)
-        return -(after - before) / gain
+        asked = range(max(first - 1, 1), grant.steps + 1)
+        moved = [client.answer(replace(grant, steps=number), parameters).flat for number in asked]
+        if first == 1:
+            moved.insert(0, np.zeros_like(moved[0]))
+        return [-(now - before) / gain for before, now in pairwise(moved)]
 
     def sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
         """The noisy sum of a grant's only step."""
-        (released,) = self.sums(client, replace(grant, steps=1), parameters)
-        return released
+        return self.answer(client, grant, parameters)[0]
 
     def answer(
         self, client: RealClient, grant: Grant, parameters: Parameters

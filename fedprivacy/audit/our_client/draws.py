@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedprivacy.audit.gates.gate import Alarms, of_variance, rms
 from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, count_weight, noisy_count
-from fedprivacy.audit.our_client.probes import Known, dense, known_of, like, shard_of, zeros_for
+from fedprivacy.audit.our_client.probes import Known, dense, known_of, shard_of, zeros_for
 from fedprivacy.audit.real_client import AskedClient
 from fedprivacy.audit.subject import Counts, Effort, ObservedNoise, Pairs, Samples
 from fedprivacy.flower.wire.messages import Grant
@@ -268,7 +268,7 @@ def _of_own(audited: Audited) -> list[_Release]:
 
 def _of_wide(audited: Audited) -> NDArray[np.float64]:
     """Noise of so many coordinates that half a percent too little shows, in standard deviations."""
-    wide = _Blank(audited, like(audited, [_WIDE]))
+    wide = _Blank(audited, Known.like(audited, [_WIDE]))
     grants = [audited.asking(**name) for name in audited.positions(4, _FIRST)]
     return np.concatenate(_alone(audited, wide.client, grants, wide.parameters))
 
@@ -283,7 +283,7 @@ def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]
     """Samples of many rounds, and those of the last steps of some."""
     fewest, most = _RECORDS
     records, norm = min(max(math.ceil(_EXPECTED / rate), fewest), most), audited.grant.clipping_norm
-    task = like(audited, [records])
+    task = Known.like(audited, [records])
     shard, zeros = shard_of(_LONG * norm * torch.eye(records)), zeros_for(task)
     client, secret = audited.client_of(task, shard), audited.client_of(task, shard, secret=True)
     steps = 1 if audited.grant.adaptive is not None else _STEPS
@@ -298,7 +298,9 @@ def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]
     yield Samples(rate=rate, rounds=[*rounds, *in_secret], pairs=[*_pairs(rounds, in_secret)])
     if rate < 1.0 and audited.grant.steps > steps and audited.grant.adaptive is None:
         late = replace(grant, steps=audited.grant.steps)
-        last = [audited.last_sum(client, replace(late, **name), zeros) for name in audited.positions(_LATE)]
+        last = [
+            audited.sums(client, replace(late, **name), zeros, first=late.steps)[0] for name in audited.positions(_LATE)
+        ]
         yield Samples(rate=rate, rounds=[_joined(alarms, last, norm)])
 
 

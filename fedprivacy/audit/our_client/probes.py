@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,13 @@ class Known(Task):
         self.nominal_shard_size = None if self.shard_sizes_public else 100
         self.dataset = dataset
 
+    @classmethod
+    def like(cls, audited: Audited, sizes: Sequence[int]) -> Self:
+        """Such layers under the audited task's name: clients share the randomness of its own."""
+        task = cls(sizes, audited.grant.relation, audited.task.dataset)
+        task.name = audited.task.name
+        return task
+
     def model(self) -> nn.Module:
         """One linear layer for each part of a record."""
         return _Sides(self.sizes)
@@ -99,14 +107,7 @@ def known_of(audited: Audited) -> Known:
     """A known task with layers of the sizes of the audited task's, or smaller ones in their place."""
     sizes = [parameter.numel() for parameter in trainable_parameters(audited.task.model()).values()]
     most = max(_MOST_COORDINATES // len(sizes), 1)
-    return like(audited, [min(size, most) for size in sizes])
-
-
-def like(audited: Audited, sizes: Sequence[int]) -> Known:
-    """A known task with such layers, under the audited task's name, whose clients share the randomness of its own."""
-    task = Known(sizes, audited.grant.relation, audited.task.dataset)
-    task.name = audited.task.name
-    return task
+    return Known.like(audited, [min(size, most) for size in sizes])
 
 
 def shard_of(records: Tensor, targets: Tensor | None = None) -> Shard:
