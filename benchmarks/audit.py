@@ -30,7 +30,7 @@ from rich.table import Table
 
 import fedprivacy as fp
 from fedprivacy.audit import canaries
-from fedprivacy.audit.bounds.per_step import Readings, least_shift
+from fedprivacy.audit.bounds import Readings, least_shift
 from fedprivacy.audit.findings import LowerBound
 from fedprivacy.audit.lower_bounds import (
     CLOPPER_PEARSON,
@@ -42,7 +42,7 @@ from fedprivacy.audit.lower_bounds import (
     own_record,
     per_step,
 )
-from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.audit.real_client import AuditedTraining
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EPSILONS = (1.0, 3.0, 4.0, 8.0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,28 +12,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedprivacy._support.discretion import hushed, kind_and_place
-from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
-from fedprivacy.audit.gates import (
-    claimed_epsilon,
-    host_duties,
-    host_noise,
-    host_reading,
-    invariance,
-    leaks,
-    local_scores,
-    noise_added,
-    one_record,
-    samples_drawn,
-)
+from fedprivacy.audit.gates import claimed_epsilon, four_claims, host_duties, host_records, invariance, local_evaluation
+from fedprivacy.audit.gates.gate import Judged, verdict
+from fedprivacy.audit.host import Host, Node
 from fedprivacy.audit.lower_bounds import lower_bounds
-from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.audit.our_client import OurClient
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
-from fedprivacy.audit.our_client.client_subject import OurClient
-from fedprivacy.audit.owner_host import Node
-from fedprivacy.audit.real_client import NoUpdateError
-from fedprivacy.audit.silence import silence
+from fedprivacy.audit.real_client import AuditedTraining, NoUpdateError
 from fedprivacy.audit.subject import Effort, drawn
+from fedprivacy.flower.simulated.engine import quiet_flower
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import MODEL, RunFolderError
@@ -39,34 +29,31 @@ from fedprivacy.tasks import Shard, Task
 from fedprivacy.values.unit import unit_of
 
 GATES: dict[str, Callable[[OurClient], Gate]] = {
-    "release": leaks.check,
-    "replay": one_record.check,
-    "noise": noise_added.check,
-    "sampling": samples_drawn.check,
+    "release": four_claims.release,
+    "replay": four_claims.replay,
+    "noise": four_claims.noise,
+    "sampling": four_claims.sampling,
     "invariance": invariance.check,
-    "evaluation": local_scores.check,
+    "evaluation": local_evaluation.check,
     "ledger": claimed_epsilon.check,
 }
 """Gates by name, in the order in which they run."""
 
 NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
-    host_duties.NAME: host_duties.check,
-    host_noise.NAME: host_noise.check,
-    host_reading.NAME: host_reading.check,
+    "node": host_duties.check,
+    "node-noise": host_records.check_noise,
+    "reading": host_records.check_reading,
 }
 """Gates of a deployed client, by name; they run first."""
 
 CONFIDENCE = 0.9999
 """Probability that all lower bounds of an audit hold: one above the stated epsilon is then a bug, not an accident."""
 
-_UNANSWERED = Gate(
-    name="attacks",
-    proves="The client that runs can be attacked.",
-    passed=False,
-    statistic=0.0,
-    p_value=None,
-    assumptions="Nothing else is assumed.",
-    reasons=("The client sent no update when it was attacked: no attack could show how much is lost.",),
+_UNANSWERED = verdict(
+    "attacks",
+    "The client that runs can be attacked.",
+    "Nothing else is assumed.",
+    Judged(0.0, ["The client sent no update when it was attacked: no attack could show how much is lost."]),
 )
 """Gate that fails if a client does not answer: silence must not pass for an attack that found nothing."""
 
@@ -219,3 +206,16 @@ def _training(audited: Audited) -> AuditedTraining:
         unit=unit_of(audited.task),
         autocast=audited.autocast,
     )
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Keep the logs of clients, servers and Flower to themselves: of a run that nobody started, and of refusals."""
+    logger = logging.getLogger("fedprivacy")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with quiet_flower():
+            yield
+    finally:
+        logger.setLevel(level)

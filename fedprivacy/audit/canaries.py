@@ -13,18 +13,20 @@ how many of its canaries joined, with their signs, plus noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from fedprivacy.audit.canary_tasks import DenseCanaries, SparseCanaries
-from fedprivacy.audit.observed import AuditedTraining, ObservedClient
-from fedprivacy.audit.real_client import parameters_of
-from fedprivacy.tasks import Shard, Task
-from fedprivacy.values.unit import Unit, unit_of
+from fedprivacy.audit.real_client import AuditedTraining, ObservedClient, parameters_of
+from fedprivacy.tasks import Shard, ShardSource, Task
+from fedprivacy.training.sampled import chosen_rows, layout_of
+from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.unit import Unit, missing_target, unit_of
 
 LONG = 10.0
 """Norm of a canary's gradient, in clipping norms: long enough to be clipped."""
@@ -37,6 +39,77 @@ _MOST_JOINED = 2_000  # records in a step, on average: what a step takes
 _MOST_NUMBERS = 10_000_000  # in dense records
 _DIRECTIONS = 256  # of those that are not single coordinates, at most
 _COPIES = 30  # of a record, at most: the more join a reading, the more it says of their length
+_CANDIDATES = 64  # records, of which the one with the longest gradient is taken
+_COPIES_OF_RECORD = 200
+_DIVERGED = 1e20  # parameters from which on no learning rate moves them further than they are rounded
+
+
+class _ReadableTask(Task):
+    """A task whose gradients are the records themselves, at whatever parameters: a release shows which records joined.
+
+    It has as many layers, of the same sizes, as the model whose training is audited, so that what forgets a layer or
+    treats layers apart shows. Parameters begin at zero, where a float32 difference of parameters is exact.
+
+    Args:
+        sizes: parameters of each layer.
+        relation: of the guarantee; whether the number of records is public follows from it.
+        unit: of privacy.
+    """
+
+    def __init__(self, sizes: Sequence[int], relation: NeighbouringRelation, unit: Unit) -> None:
+        self.sizes, self.unit = tuple(sizes), unit
+        self.shard_sizes_public = relation is NeighbouringRelation.ZERO_OUT
+        self.nominal_shard_size = 1
+
+    def shard(self, source: ShardSource) -> Shard:
+        """Refuse: the auditor brings the records."""
+        raise NotImplementedError("canaries have no shard of their own")
+
+
+class SparseCanaries(_ReadableTask):
+    """A record is one coordinate of each layer, with a value: inputs [records, layers], targets the same shape."""
+
+    name = dataset = "sparse-canaries"
+
+    def model(self) -> nn.Module:
+        """One table for each layer, a row for each coordinate."""
+        return _Layers(nn.Embedding(size, 1) for size in self.sizes)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The named parameters times the values: its gradient is the values, in their places."""
+        return (outputs * targets).sum(1)
+
+
+class DenseCanaries(_ReadableTask):
+    """A record is a vector of all coordinates: inputs [records, d]; targets count for nothing."""
+
+    name = dataset = "dense-canaries"
+
+    def model(self) -> nn.Module:
+        """One linear map to a number for each layer."""
+        return _Layers(nn.Linear(size, 1, bias=False) for size in self.sizes)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The parameters times the record: its gradient is the record."""
+        return outputs.sum(1)
+
+
+class _Layers(nn.Module):
+    """Layers side by side, each of which reads its own part of a record: one column, or as many as it has weights."""
+
+    def __init__(self, layers: Iterable[nn.Embedding | nn.Linear]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, records: Tensor) -> Tensor:
+        """Shape [records, layers]."""
+        widths = [layer.in_features if isinstance(layer, nn.Linear) else 1 for layer in self.layers]
+        parts = records.split(widths, dim=1)
+        return torch.cat(
+            [layer(part).reshape(len(records), 1) for layer, part in zip(self.layers, parts, strict=True)], 1
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,3 +272,85 @@ def _shard(task: Task, inputs: torch.Tensor, targets: NDArray[np.float64]) -> Sh
         return Shard(inputs, aimed, null=False)
     persons = torch.arange(len(inputs)).repeat_interleave(1 + torch.arange(len(inputs)) % most_rows)
     return Shard(inputs[persons], aimed[persons], null=False, persons=persons, most_rows=most_rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnRecord:
+    """A record of a task as a canary, and its gradient at a model's parameters, by the task's own model and loss.
+
+    Copies of it are the whole shard, and all of them pull in one direction. Plain autograd tells which, of one record
+    at a time and without the gradient engine that is audited.
+
+    Attributes:
+        task: whose it is.
+        record: a shard of it alone.
+        parameters: of the model, by name.
+        gradient: before clipping, shape [d].
+    """
+
+    task: Task
+    record: Shard
+    parameters: Mapping[str, NDArray[Any]]
+    gradient: NDArray[np.float64]
+
+    @classmethod
+    def longest(cls, task: Task, shard: Shard, parameters: Mapping[str, NDArray[Any]]) -> OwnRecord | None:
+        """Return that one of a shard's first records with the longest gradient; None if none has a finite one.
+
+        Args:
+            task: the task that gives the model and the loss.
+            shard: records of the task.
+            parameters: the model's, by name.
+        """
+        if not all(np.abs(values).max(initial=0.0) < _DIVERGED for values in parameters.values()):
+            return None
+        model = task.model()
+        model.load_state_dict({name: torch.from_numpy(values) for name, values in parameters.items()}, strict=False)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        best, length, layout = None, 0.0, layout_of(task)
+        for place in range(min(_CANDIDATES, len(shard.inputs))):
+            record = shard.of_records(shard.inputs[place : place + 1], shard.targets[place : place + 1].clone())
+            batch = record.inputs, record.targets
+            if layout.computed < shard.rows:  # whichever rows are drawn of a person with one, it is that one
+                record.targets[:, 1:] = missing_target(record.targets)
+                batch = chosen_rows(record, torch.zeros(1).long(), torch.arange(layout.computed).unsqueeze(0))
+            inputs, targets, weights = layout.weighted(*batch)
+            loss = (weights * task.loss(model(inputs), targets)).sum()
+            parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+            gradient = torch.cat([part.flatten() for part in parts]).double().numpy()
+            norm = float(np.linalg.norm(gradient))
+            if length < norm < np.inf:
+                best, length = cls(task, record, parameters_of(model), gradient), norm
+        return best
+
+    @property
+    def norm(self) -> float:
+        """Norm of the gradient. If it is below the clipping norm, the record moves a release by as much less."""
+        return float(np.linalg.norm(self.gradient))
+
+    def observed(
+        self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Yield, for each step, d readings and the number of copies in each: the first lies along the gradient.
+
+        All copies count in the first reading, and none in the others.
+
+        The axes are turned so that the gradient is the first one (a Householder reflection): noise that was the same
+        along all axes still is.
+
+        Raises:
+            RuntimeError: the client sent no update.
+        """
+        copies = torch.zeros(_COPIES_OF_RECORD, dtype=torch.long)
+        shard = self.record.of_records(self.record.inputs[copies], self.record.targets[copies])
+        client = ObservedClient(self.task, shard, training, self.parameters, seed=seed, device=device)
+        mirror = self.gradient / self.norm
+        sign = -1.0 if mirror[0] > 0.0 else 1.0
+        mirror[0] -= sign
+        mirror /= np.linalg.norm(mirror)
+        for step in range(1, steps + 1):
+            release = client.release(step)
+            turned = release - 2.0 * (mirror @ release) * mirror
+            canaries = np.zeros(release.size)
+            canaries[0] = sign * client.joined(step).size
+            yield turned, canaries

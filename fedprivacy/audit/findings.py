@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedprivacy.accounting.views import View
-from fedprivacy.audit.text_tables import TextTable, as_html, as_text
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
@@ -203,3 +202,34 @@ class Findings:
             upper = epsilon_text(self.epsilon_upper)
             bounds = [(bound.name, proved_text(bound.epsilon), upper) for bound in self.lower_bounds]
             yield TextTable(("attack", "epsilon at least", "stated at most"), bounds)
+
+
+class TextTable(NamedTuple):
+    """Rows of cells under heads: every row has as many cells as there are heads."""
+
+    heads: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def as_text(table: TextTable) -> str:
+    """The table in columns.
+
+    >>> print(as_text(TextTable(("gate", "verdict"), [("noise", "passed"), ("invariance", "passed")])))
+    gate        verdict
+    noise       passed
+    invariance  passed
+    """
+    lines = [table.heads, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def as_html(table: TextTable) -> str:
+    """The table as HTML; every cell is escaped.
+
+    >>> as_html(TextTable(("gate",), [("<b>",)]))
+    '<table><tr><th>gate</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
+    """
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in table.heads)
+    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
+    return f"<table><tr>{heads}</tr>{rows}</table>"

@@ -14,14 +14,18 @@ from numpy.typing import NDArray
 
 from fedprivacy.accounting.views import View
 from fedprivacy.audit import canaries
-from fedprivacy.audit.bounds import clopper_pearson, f_dp, one_run
-from fedprivacy.audit.bounds import per_step as steps_bound
-from fedprivacy.audit.bounds.per_step import Readings, least_shift
-from fedprivacy.audit.canaries import Canaries
+from fedprivacy.audit.bounds import (
+    Readings,
+    clopper_pearson_of_scores,
+    count_right_guesses,
+    f_dp_epsilon,
+    least_shift,
+    one_run_epsilon,
+    per_step_epsilon,
+)
+from fedprivacy.audit.canaries import Canaries, OwnRecord
 from fedprivacy.audit.findings import LowerBound
-from fedprivacy.audit.observed import AuditedTraining
-from fedprivacy.audit.own_record import OwnRecord
-from fedprivacy.audit.real_client import new_parameters
+from fedprivacy.audit.real_client import AuditedTraining, new_parameters
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Shard, Task
 
@@ -185,14 +189,14 @@ def one_run_bounds(
         RuntimeError: the client sent no update.
     """
     scores, members = _guessed_run(sizes, training, seed=seed, device=device)
-    delta, counts = training.delta, one_run.guessed(scores, members)
-    pearson = clopper_pearson.of_scores(scores[members], scores[~members], delta, confidence)
+    delta, counts = training.delta, count_right_guesses(scores, members)
+    pearson = clopper_pearson_of_scores(scores[members], scores[~members], delta, confidence)
     independent = "their scores are independent of one another (noise, sampling)"
     gaussian = "the trade-off function of the run is Gaussian, as noise (noise) and many steps (sampling) make it"
     found = (
         (CLOPPER_PEARSON, pearson, independent),
-        (ONE_RUN, one_run.epsilon(*counts, delta, confidence), "nothing else is assumed"),
-        (F_DP, f_dp.epsilon(*counts, delta, confidence), gaussian),
+        (ONE_RUN, one_run_epsilon(*counts, delta, confidence), "nothing else is assumed"),
+        (F_DP, f_dp_epsilon(*counts, delta, confidence), gaussian),
     )
     return tuple(_bound(name, epsilon, training, confidence, f"{_COINS}; {also}.") for name, epsilon, also in found)
 
@@ -231,7 +235,7 @@ def _mu(readings: Sequence[Readings], confidence: float) -> float:
 
 
 def _stated(name: str, mu: float, training: AuditedTraining, confidence: float, with_what: str) -> LowerBound:
-    epsilon = steps_bound.epsilon(mu, training.event, training.steps, training.delta)
+    epsilon = per_step_epsilon(mu, training.event, training.steps, training.delta)
     return _bound(name, epsilon, training, confidence, f"{_GAUSSIAN}; {_CLIPPED}. Asked with {with_what}.")
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.gates.gate import Alarms
 from fedprivacy.tasks import Shard
 
 Counts = NDArray[np.int_]
@@ -35,18 +35,6 @@ class Effort(enum.StrEnum):
 
     QUICK = "quick"
     FULL = "full"
-
-
-class Said(NamedTuple):
-    """Words of a gate for one subject, where they differ from its usual ones.
-
-    Attributes:
-        proves: in words, what holds if it passes.
-        assumes: conditions under which it proves that.
-    """
-
-    proves: str
-    assumes: str
 
 
 class Pairs(NamedTuple):
@@ -186,10 +174,6 @@ class Subject(Protocol):
 
     Every method trains on shards that the auditor chose, under randomness that the auditor froze, and yields what that
     showed. Faults of the asking itself go to `alarms`."""
-
-    @property
-    def said(self) -> Mapping[str, Said]:
-        """A gate's words for this subject, by the gate's name, where they are not the usual ones."""
 
     def neighbours(self, alarms: Alarms) -> Iterator[Neighbours]:
         """Yield what leaves for shards that differ in one record."""

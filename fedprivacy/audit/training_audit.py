@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from fedprivacy._support.console import console_of
+from rich.console import Console
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from fedprivacy._support.console import Bar, console_of
 from fedprivacy._support.extras import needing_extras
 from fedprivacy._support.settings import parse
 from fedprivacy.audit.auditor import audit
 from fedprivacy.audit.findings import Findings
-from fedprivacy.audit.progress import progress_on
 from fedprivacy.audit.subject import Effort
 from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.ledger import Ledger
@@ -147,3 +150,21 @@ def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> Tr
         return TrainingPlan(replace(config, device=device), agreed(config.task, named))
     except TaskError as error:
         raise ConfigError([str(error)]) from error
+
+
+@contextmanager
+def progress_on(console: Console) -> Iterator[Callable[[str], None]]:
+    """Show a line for each part of an audit, with the time that it took so far; at the end all of them are gone.
+
+    Yields:
+        A function to call with the name of each part when it begins.
+    """
+    columns = SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Bar(*columns, console=console, transient=True) as lines:
+
+        def tell(doing: str) -> None:
+            for before in lines.task_ids:
+                lines.update(before, completed=1.0)
+            lines.add_task(f"auditing: {doing}", total=1.0)
+
+        yield tell

@@ -40,8 +40,8 @@ def audit(
     as_json: bool,
 ) -> None:
     """Audit and show what was found; see the command's help."""
-    from fedprivacy.audit.progress import progress_on
     from fedprivacy.audit.subject import Effort
+    from fedprivacy.audit.training_audit import progress_on
     from fedprivacy.runs.records.folder import check_writable, new_run_folder
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
@@ -132,7 +132,7 @@ def _of_node(settings: dict[str, Any], config: Path, run_config: Path | None) ->
         ConfigError: the configuration or the settings cannot be used.
     """
     from fedprivacy.audit.auditor import audit_node
-    from fedprivacy.audit.owner_host import TRAINING, Node, run_settings
+    from fedprivacy.audit.host import TRAINING, Node, run_settings
 
     _check_only({"seed", "out", "task", *TRAINING}, settings, "no client sees it; leave it out beside --node.")
     node = Node.read(config, settings.get("task"))

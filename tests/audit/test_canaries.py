@@ -8,9 +8,8 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.audit import canaries
-from fedprivacy.audit.observed import AuditedTraining
-from fedprivacy.audit.own_record import OwnRecord
-from fedprivacy.audit.real_client import new_parameters
+from fedprivacy.audit.canaries import OwnRecord
+from fedprivacy.audit.real_client import AuditedTraining, new_parameters
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import RECORD, Unit

@@ -21,8 +21,7 @@ from fedprivacy.audit.lower_bounds import (
     PER_STEP,
     SPREAD,
 )
-from fedprivacy.audit.observed import AuditedTraining
-from fedprivacy.audit.real_client import parameters_of
+from fedprivacy.audit.real_client import AuditedTraining, parameters_of
 from fedprivacy.gradients import FlatClipping, GradientEngine
 from fedprivacy.mechanisms import gaussian_sum
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

@@ -8,7 +8,7 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.audit import auditor, lower_bounds
-from fedprivacy.audit.gates import noise_added, samples_drawn
+from fedprivacy.audit.gates import four_claims
 from fedprivacy.audit.lower_bounds import OWN_RECORD, OWN_RECORD_TRAINED
 from fedprivacy.runs.records.folder import ledger_of, read_run_id
 from fedprivacy.runs.records.run import Run
@@ -38,7 +38,7 @@ TASKS = {"coins": Coins(), "cancer": "cancer"}
 def _quick(monkeypatch, tmp_path):
     """Some gates and one attack: what each finds is tested elsewhere."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(auditor, "GATES", {"sampling": samples_drawn.check})
+    monkeypatch.setattr(auditor, "GATES", {"sampling": four_claims.sampling})
     monkeypatch.setattr(auditor, "lower_bounds", lower_bounds.own_records)
     monkeypatch.setattr(lower_bounds, "MOST_STEPS", 25)
 
@@ -59,7 +59,7 @@ def test_a_task_of_ones_own_is_audited_and_nothing_is_written_unless_asked_for(t
 
 @pytest.mark.exhaustive
 def test_what_is_wrong_is_read_in_a_terminal_and_a_notebook(monkeypatch):
-    monkeypatch.setattr(auditor, "GATES", auditor.GATES | {"noise": noise_added.check})
+    monkeypatch.setattr(auditor, "GATES", auditor.GATES | {"noise": four_claims.noise})
     with planted(HALF):
         found = fp.audit_training("cancer", **SMALL)
     assert not found.passed and [gate.name for gate in found.failed] == ["noise"]

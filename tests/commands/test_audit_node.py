@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedprivacy.audit import auditor
-from fedprivacy.audit.gates import invariance, one_record
+from fedprivacy.audit.gates import four_claims, invariance
 from fedprivacy.audit.lower_bounds import PER_STEP
 from fedprivacy.flower.client.local import own_shard
 from fedprivacy.flower.client.node import NodeSettings
@@ -51,7 +51,7 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
 @pytest.mark.exhaustive
 def test_what_is_told_of_a_bug_does_not_depend_on_a_record(tmp_path, monkeypatch):
     """Neighbouring shards, whose number is private: with one seed the same is found, but for secret noise."""
-    gates = {"replay": one_record.check, "invariance": invariance.check}
+    gates = {"replay": four_claims.replay, "invariance": invariance.check}
     monkeypatch.setattr(auditor, "GATES", gates)
     monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
     home = home_of(tmp_path / "host", task="Hidden")

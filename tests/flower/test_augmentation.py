@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.audit.gates.one_record import check as replay
-from fedprivacy.audit.our_client.client_subject import OurClient
+from fedprivacy.audit.gates.four_claims import replay
+from fedprivacy.audit.our_client import OurClient
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.asked import code, spent, train

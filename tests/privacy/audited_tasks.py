@@ -12,7 +12,7 @@ from torch import nn
 
 from fedprivacy.audit.auditor import GATES
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.our_client.client_subject import OurClient
+from fedprivacy.audit.our_client import OurClient
 from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import apart, methods
 from fedprivacy.runs.plans.plan import TrainingPlan

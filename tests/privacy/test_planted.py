@@ -28,16 +28,8 @@ def test_a_bug_is_noticed(gate):
 
 
 ALONE = {
-    "an evaluation's count has no noise": "of a local evaluation is 0 times what is claimed, in the count",
-    "an evaluation of records that have no score has an eighth too little noise": "in records that have none",
-    "an evaluation has a tenth too little noise": "The noise of a local evaluation is 0.9",
-    "an evaluation samples as the round's first step does, with noise of its own": "A local evaluation and a step have",
-    "every second evaluation samples as the one before": "Two local evaluations have",
     "a score may move its sum by a twentieth more than is accounted": "changed a local evaluation by more than its",
     "an evaluation tells in its last digits how many records there are": "that did not join changed a local evaluation",
-    "the noise of an evaluation's second half is that of its first": "repeats itself within a release",
-    "the noise of an evaluation is cut off beyond one and a half deviations, and as large as claimed": "not Gaussian",
-    "half of an evaluation's noise is that of the round before": "can be told from that of another release",
     "a record's part of a sum is a twentieth of C less in company": "Who else is in a batch changed what a record adds",
     "an evaluation is not on the receipt": "A client's receipt says something else than it was granted",
 }

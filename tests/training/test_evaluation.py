@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedprivacy.audit.gates.alarms import of_variance
+from fedprivacy.audit.gates.gate import of_variance
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.mechanisms.keystream import Keystream, Position

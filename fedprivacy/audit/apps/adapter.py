@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
+from fedprivacy._support import sources
 from fedprivacy._support.sources import SourceError
-from fedprivacy.audit.apps.records import Records
+from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation
+
+Rows = NDArray[np.int64]
 
 
 class AppError(SourceError):
@@ -108,3 +116,85 @@ class App(ABC):
     def divisor(self, asked: Settings) -> float:
         """Return the divisor of a sum, applied before the optimiser takes a step with it."""
         return asked.expected_batch_size
+
+
+Maker = Callable[[], App]
+"""Makes the app, with nothing left in it of an earlier training."""
+
+
+class Records(Dataset[tuple[Tensor, Tensor]]):
+    """A client's records, which are fetched one by one, in batches, or as a `DataLoader` does.
+
+    `records[7]` is one record: its input and its target. `records[rows]`, with a slice, a list, a tensor or an array of
+    indices or of truth values, is a batch of them: two tensors. A `DataLoader` takes a batch at once.
+    """
+
+    def __init__(self, shard: Shard, note: Callable[[Rows, bool], None]) -> None:
+        """The records of a shard.
+
+        Args:
+            shard: the records.
+            note: is told which rows were fetched, in their order, and whether as a batch.
+        """
+        self._shard = shard
+        self._note = note
+        self._rows = np.arange(len(shard))
+
+    def __len__(self) -> int:
+        return len(self._shard)
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, Tensor]:
+        rows = self._rows[_index(index)]
+        self._note(np.atleast_1d(rows), np.ndim(rows) == 1)
+        found = torch.from_numpy(rows) if np.ndim(rows) == 1 else int(rows)
+        return self._shard.inputs[found], self._shard.targets[found]
+
+    def __getitems__(self, rows: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """A batch, as a list of records: what torch's `DataLoader` asks for."""
+        self._note(self._rows[np.asarray(rows, dtype=np.int64)], True)
+        return [(self._shard.inputs[row], self._shard.targets[row]) for row in rows]
+
+
+def _index(index: Any) -> Any:
+    """An index as numpy takes it; an empty list is one of rows."""
+    if isinstance(index, Tensor):
+        return index.detach().cpu().numpy()
+    if isinstance(index, list | tuple):
+        return np.asarray(index, dtype=np.int64 if not index else None)
+    return index
+
+
+def load_app(name: str) -> Maker:
+    """Return the maker of the app that `path/to/file.py:name` or `package.module:name` names.
+
+    The name is that of a class, a function or an object.
+
+    Raises:
+        AppError: there is none of that name, or it is no app.
+    """
+    if not sources.is_source(name):
+        raise AppError(f"app is '{name}'; write path/to/file.py:name.")
+    try:
+        found = sources.load("app", name)
+    except sources.SourceError as error:
+        raise AppError(str(error)) from error
+    return maker_of(found, name)
+
+
+def maker_of(found: Any, name: str) -> Maker:
+    """Return the maker of an app: a class or function without arguments, or a function that copies an object.
+
+    Raises:
+        AppError: it makes none.
+    """
+    if isinstance(found, App):
+        return lambda: copy.deepcopy(found)
+    try:
+        made = found()
+    except Exception as error:
+        raise AppError(f"app is '{name}', which cannot be made: {sources.told(error)}.") from error
+    if not isinstance(made, App):
+        raise AppError(f"app is '{name}', a {type(made).__name__}; make it a subclass of fedprivacy.audit.apps.App.")
+    if not hasattr(made, "settings"):
+        raise AppError(f"app is '{name}', which lacks settings; see fedprivacy.audit.apps.Settings.")
+    return found  # type: ignore[no-any-return]  # a call of it was an app

@@ -4,23 +4,59 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
-from fedprivacy.audit.apps import guessable_seeds, shown_epsilon
-from fedprivacy.audit.apps.app_subject import TheirApp
-from fedprivacy.audit.apps.loading import Maker
+from fedprivacy.audit.apps import app_changes, app_draws, app_gates, app_leaks
+from fedprivacy.audit.apps.adapter import Maker
+from fedprivacy.audit.apps.audited_app import AuditedApp
 from fedprivacy.audit.apps.watched_training import as_it_was
 from fedprivacy.audit.findings import Findings, Gate
-from fedprivacy.audit.gates import leaks, noise_added, one_record, samples_drawn
+from fedprivacy.audit.gates import four_claims
+from fedprivacy.audit.gates.gate import Said
 from fedprivacy.audit.subject import Effort, drawn
 
+
+class TheirApp(AuditedApp):
+    """An app, some of its records, and the model that it is sent: a `Subject`."""
+
+    said: ClassVar[Mapping[str, Said]] = {
+        "release": Said(
+            proves="Nothing leaves the client that depends on a record, but for arrays that carry noise.",
+            assumes="The neighbouring shards that were tried stand for all others. How long a training takes is not "
+            "judged.",
+        ),
+        "replay": Said(
+            proves="One record changes the sum of a step by at most one clipping norm.",
+            assumes="Crafted records and the first model stand for all others; sums are divided by what `divisor` "
+            "says.",
+        ),
+        "noise": Said(
+            proves="Every sum carries Gaussian noise of at least the claimed size in every layer, drawn "
+            "anew each time.",
+            assumes="What is random beside the noise, such as dropout, counts as noise. Noise in floating point can be "
+            "told from its last bits by who sees them (Mironov 2012); this is not judged.",
+        ),
+        "sampling": Said(
+            proves="Each record joins each step with the claimed sampling rate, independently.",
+            assumes="Whoever is fetched for a step joins it, and nobody else does.",
+        ),
+    }
+
+    neighbours = app_leaks.neighbours
+    changes = app_changes.changes
+    why = app_changes.why
+    noise = app_draws.noise
+    samples = app_draws.samples
+
+
 GATES: dict[str, Callable[[TheirApp], Gate]] = {
-    "release": leaks.check,
-    "replay": one_record.check,
-    "noise": noise_added.check,
-    "sampling": samples_drawn.check,
-    "accounting": shown_epsilon.check,
-    "randomness": guessable_seeds.check,
+    "release": four_claims.release,
+    "replay": four_claims.replay,
+    "noise": four_claims.noise,
+    "sampling": four_claims.sampling,
+    "accounting": app_gates.accounting,
+    "randomness": app_gates.randomness,
 }
 """Gates by name, in the order in which they run."""
 
@@ -53,7 +89,7 @@ def audit_app(
         for gate, check in GATES.items():
             tell(gate)
             gates.append(check(audited))
-        stated = shown_epsilon.shown(audited, audited.app.rounds).epsilon
+        stated = app_gates.shown(audited, audited.app.rounds).epsilon
     return Findings(
         subject=f"app {name}",
         seed=audited.seed,

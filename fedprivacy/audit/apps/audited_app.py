@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy._support import sources
-from fedprivacy.audit.apps.adapter import App, AppError, Seen, Settings
-from fedprivacy.audit.apps.loading import Maker
+from fedprivacy.audit.apps.adapter import App, AppError, Maker, Seen, Settings
 from fedprivacy.audit.apps.watched_training import (
     Gradient,
     WatchedTraining,

@@ -16,11 +16,9 @@ import torch
 
 from fedprivacy.accounting import pld
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.alarms import Alarms, of_variance
-from fedprivacy.audit.gates.costs import TOLERANCE, too_low
-from fedprivacy.audit.gates.gate import Judged, gate, verdict
+from fedprivacy.audit.gates.gate import TOLERANCE, Alarms, Judged, gate, of_variance, too_low, verdict
 from fedprivacy.audit.our_client.audited_client import Audited
-from fedprivacy.audit.our_client.known_gradients import like, shard_of, zeros_for
+from fedprivacy.audit.our_client.probes import Known, shard_of, zeros_for
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records.folder import CLIENT_TERMS, ledger_of, read_history, read_run_id
@@ -57,7 +55,7 @@ def check(audited: Audited) -> Judged:
 
 def _steps(audited: Audited, alarms: Alarms) -> Receipt:
     """Count the steps of a grant by the noise that they left, and hold them against its receipt."""
-    task = like(audited, [_COORDINATES])
+    task = Known.like(audited, [_COORDINATES])
     client = audited.client_of(task, shard_of(torch.zeros(0, _COORDINATES)))
     receipt = client.answer(audited.grant, zeros_for(task)).receipt
     granted = client.of_its_unit(audited.grant)

@@ -21,13 +21,11 @@ from torch.overrides import TorchFunctionMode
 
 from fedprivacy._support import signing
 from fedprivacy.accounting import pld
-from fedprivacy.audit.deployed import DeployedClient, Host, costliest
-from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.costs import TOLERANCE
-from fedprivacy.audit.gates.gate import Judged, verdict
-from fedprivacy.audit.gates.host_questions import UNITS, forbidden
+from fedprivacy.audit.gates.gate import TOLERANCE, Judged, gate
+from fedprivacy.audit.host import DeployedClient, Host, costliest
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.compared_replies import fields_of
+from fedprivacy.flower.client.node import EVERYTHING, Answerable
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.histories import claims_text
 from fedprivacy.flower.wire.messages import (
@@ -41,24 +39,29 @@ from fedprivacy.flower.wire.messages import (
     Receipt,
     Refusal,
     RefusalCode,
+    spending,
 )
+from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.question import Question
+from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.tasks import Shard
-from fedprivacy.values.events import NeighbouringRelation
-
-NAME = "node"
-
-PROVES = "The client on this host heeds its own server alone, within its own settings and budget, and charges first."
-
-ASSUMES = (
-    "Asked as deployed, with secret randomness, under temporary keys and with an empty book: what its own book holds "
-    "already was not looked at, and nothing was charged to it."
-)
+from fedprivacy.values.attempt import QUESTIONS, Attempt
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 _TINY = 1e-9
 """A sampling rate below every delta: the budget alone would allow steps of it without noise."""
 
 _LESS, _CHEAP = 0.999, 5.0
 """Factors on a noise multiplier: one makes the minimum too small, and one makes a whole budget last for many grants."""
+
+NOBODY_S = "a column that no list names"
+"""Name of the column that the auditor asks about if the host's list names only others."""
+
+UNITS = ("record", "patient", "patient (at most 2 rows)")
+"""Units of privacy, of which a task has one at most."""
+
+Forbidden = tuple[str, QuestionGrant, RefusalCode]
+"""A forbidden grant: its description in words, the grant as it is sent, and the code of the refusal."""
 
 
 class DiedError(BaseException):
@@ -118,7 +121,13 @@ class _Asked:
             self.reasons.append(reason)
 
 
-def check(audited: Audited, host: Host) -> Gate:
+@gate(
+    "node",
+    proves="The client on this host heeds its own server alone, within its own settings and budget, and charges first.",
+    assumes="Asked as deployed, with secret randomness, under temporary keys and with an empty book: what its own book "
+    "holds already was not looked at, and nothing was charged to it.",
+)
+def check(audited: Audited, host: Host) -> Judged:
     """Check whether the client obeys its own configuration, for any request from any sender.
 
     Args:
@@ -131,7 +140,7 @@ def check(audited: Audited, host: Host) -> Gate:
     if _updates(asked):
         _charges_first(asked)
         _keeps_the_budget(asked)
-    return verdict(NAME, PROVES, ASSUMES, Judged(float(len(asked.reasons)), asked.reasons))
+    return Judged(float(len(asked.reasons)), asked.reasons)
 
 
 def refused(reply: Message) -> RefusalCode | None:
@@ -249,9 +258,9 @@ def _beyond(grant: Grant, epsilon: float, delta: float) -> int:
 
 def _refuses(asked: _Asked) -> None:
     """Test requests that no configuration allows: refused with a constant code, nothing charged, no record read."""
-    for about, grant, expected in _forbidden(asked):
+    for about, grant, expected in _forbidden_grants(asked):
         _check_refusal(asked, asked.host.client(), grant, about, expected)
-    for about, question, expected in forbidden(asked.audited, asked.host):
+    for about, question, expected in forbidden_questions(asked.audited, asked.host):
         _check_refusal(asked, asked.host.client(), question, about, expected)
     seed: dict[str, int] = {"seed": 1}
     client = asked.host.client(**seed)
@@ -277,7 +286,7 @@ def _check_refusal(
     asked.must(not watched.read and not client.charges(), f"Before it refuses, the client charges or reads: {about}.")
 
 
-def _forbidden(asked: _Asked) -> Iterator[tuple[str, Grant, RefusalCode]]:
+def _forbidden_grants(asked: _Asked) -> Iterator[tuple[str, Grant, RefusalCode]]:
     """Grants that must be refused, in words, as they are sent, with the code."""
     client, settings, invalid = asked.host.client(), asked.host.node.settings, RefusalCode.GRANT_INVALID
     grant = client.signed(asked.grant)
@@ -344,3 +353,53 @@ def _public(asked: _Asked, claims: str) -> Enrolment:
     node = asked.host.node
     size = len(node.shard) if node.task.shard_sizes_public else 0
     return Enrolment(client_id=node.settings.client_id, shard_size=size, num_partitions=0, spent=claims)
+
+
+def forbidden_questions(audited: Audited, host: Host) -> Iterator[Forbidden]:
+    """Grants for questions that this host must refuse."""
+    settings, server = host.node.settings, host.server
+    event = PoissonSampledGaussian(1.0, max(settings.least_noise_multiplier, 10.0), audited.grant.relation)
+    usual = QuestionGrant(
+        **spending(
+            Attempt(f"{QUESTIONS}audit", 1), settings.client_id, 1, event, unit=audited.grant.unit, clipping_norm=1.0
+        ),
+        questions=Questionnaire((Questions.count(),)).as_text(),
+        earlier_runs=0,
+        charged="",
+        server_key=signing.server_public_key(server),
+    )
+    invalid, not_allowed = RefusalCode.GRANT_INVALID, RefusalCode.QUESTION_NOT_ALLOWED
+    yield "a question without a signature", usual, invalid
+    yield "a question that a stranger signed", usual.signed(Ed25519PrivateKey.generate()), invalid
+    training = signing.sign(server, signing.GRANT, usual.signed_bytes())
+    yield "a question under the signature of a grant for training", replace(usual, signature=training), invalid
+    less = replace(usual, noise_multiplier=_LESS * settings.least_noise_multiplier)
+    yield "a question with less than the least noise (least-noise-multiplier)", less.signed(server), invalid
+    for relation in NeighbouringRelation:
+        if relation is not usual.relation:
+            other = replace(usual, relation=relation).signed(server)
+            yield f"a question for other neighbours ({relation})", other, invalid
+    for unit in UNITS:
+        if unit != usual.unit:
+            yield f"a question for another unit of privacy ({unit})", replace(usual, unit=unit).signed(server), invalid
+    for about, question in _not_listed(settings.answerable):
+        asked = replace(usual, questions=Questionnaire((question,)).as_text())
+        yield about, asked.signed(server), not_allowed
+
+
+def _not_listed(answerable: Answerable) -> Iterator[tuple[str, Question]]:
+    """Questions of kinds and columns that a list does not name."""
+    samples: list[Question] = [
+        Questions.count(),
+        Questions.rows(1),
+        Questions.mean(NOBODY_S, 0.0, 1.0),
+        Questions.histogram(NOBODY_S, 0.0, 1.0),
+        Questions.categories(NOBODY_S, ["a"]),
+        Questions.quantiles(NOBODY_S, 0.0, 1.0),
+    ]
+    for question in samples:
+        if question.kind not in answerable.kinds:
+            yield f"a question of a kind that is not listed (questions: {question.kind})", question
+    if EVERYTHING not in answerable.columns and "count" in answerable.kinds:
+        yield "a condition on a column that is not listed (question-columns)", Questions.count(where={NOBODY_S: "a"})
+        yield "groups by a column that is not listed (question-columns)", Questions.count(by={NOBODY_S: ["a"]})

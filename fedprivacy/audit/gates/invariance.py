@@ -19,18 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedprivacy.audit.gates.gate import MOST_REASONS, Judged, gate
-from fedprivacy.audit.our_client.audited_client import Audited, Parameters
-from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
-from fedprivacy.audit.our_client.known_gradients import SAME_VIEWS
+from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters
+from fedprivacy.audit.our_client.probes import SAME_VIEWS, hostile_parameters
 from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.training.sampled import layout_of
 from fedprivacy.values.events import NeighbouringRelation
-
-_SILENT = 1e-6
-"""A noise multiplier that leaves a release readable."""
 
 _COMPANY = (1, 7, 16, 33, 100)
 """Numbers of other records that a record is summed with: around the sizes in which batches are computed."""
@@ -89,7 +85,7 @@ def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]
 
 def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
     """Return the largest distance between the parts of one record, alone and in company, in clipping norms."""
-    grant = audited.asking(sampling_rate=1.0, noise_multiplier=_SILENT)
+    grant = audited.asking(sampling_rate=1.0, noise_multiplier=SILENT)
 
     def total(rows: Tensor, inputs: Tensor) -> NDArray[np.float64]:
         asked = audited.client.holding(shard.of_records(inputs[rows], shard.targets[rows]))

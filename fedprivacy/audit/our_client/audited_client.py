@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -20,10 +21,14 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
+from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FedAvg, text_of
 
 Parameters = Mapping[str, NDArray[Any]]
 """A global model, as a server sends it."""
+
+SILENT = 1e-6
+"""A noise multiplier that leaves a release readable."""
 
 _UNLIMITED = 1e4
 """A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
@@ -165,28 +170,24 @@ class Audited:
             plain["expected_batch_size"] = max(self.grant.expected_batch_size, _UNLIMITED * self.grant.noise_multiplier)
         return replace(self.grant, **plain | changed)
 
-    def sums(self, client: RealClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
-        """The noisy sum that each step of a grant from `asking` released, shape [d] each.
+    def sums(
+        self, client: RealClient, grant: Grant, parameters: Parameters, *, first: int = 1
+    ) -> list[NDArray[np.float64]]:
+        """The noisy sum that each step of a grant from `asking` released, from the first that is wanted on, [d] each.
 
         The same grant is asked with one step, two, and so on: what the last one added is its sum.
         """
         gain = self._gain(parameters)
         grant = replace(grant, learning_rate=grant.expected_batch_size * gain)
-        moved = [client.answer(replace(grant, steps=n), parameters).flat for n in range(1, grant.steps + 1)]
-        return [-(now - before) / gain for before, now in zip([np.zeros_like(moved[0]), *moved], moved, strict=False)]
-
-    def last_sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
-        """The noisy sum of a grant's last step, of several: what it adds to the same grant with one step less."""
-        gain = self._gain(parameters)
-        grant = replace(grant, learning_rate=grant.expected_batch_size * gain)
-        numbers = grant.steps - 1, grant.steps
-        before, after = (client.answer(replace(grant, steps=number), parameters).flat for number in numbers)
-        return -(after - before) / gain
+        asked = range(max(first - 1, 1), grant.steps + 1)
+        moved = [client.answer(replace(grant, steps=number), parameters).flat for number in asked]
+        if first == 1:
+            moved.insert(0, np.zeros_like(moved[0]))
+        return [-(now - before) / gain for before, now in pairwise(moved)]
 
     def sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
         """The noisy sum of a grant's only step."""
-        (released,) = self.sums(client, replace(grant, steps=1), parameters)
-        return released
+        return self.answer(client, grant, parameters)[0]
 
     def answer(
         self, client: RealClient, grant: Grant, parameters: Parameters
@@ -217,3 +218,17 @@ class Audited:
 def without_records(shard: Shard) -> Shard:
     """No record of a shard's kind."""
     return shard.of_records(shard.inputs[:0], shard.targets[:0])
+
+
+def count_weight(adaptive: QuantileClipping, clipping_norm: float) -> float:
+    """Return the additional weight in the release of a record within the clipping norm, over one beyond it."""
+    return 2.0 * math.sqrt(adaptive.sensitivity(clipping_norm) ** 2 - clipping_norm**2)
+
+
+def noisy_count(adaptive: QuantileClipping, grant: Grant, next_norm: float) -> float:
+    """The noisy count of adaptive clipping: the coordinate of the release that moved the norm of a grant's only step.
+
+    It is read from where the norm has moved, as long as the move was not limited.
+    """
+    within = adaptive.quantile - math.log(next_norm / grant.clipping_norm) / adaptive.learning_rate
+    return (within - 0.5) * count_weight(adaptive, grant.clipping_norm) * grant.expected_batch_size

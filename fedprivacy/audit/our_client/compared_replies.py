@@ -14,10 +14,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
-from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.gates.gate import Alarms
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
-from fedprivacy.audit.our_client.known_gradients import Known, known_of, shard_of, zeros_for
-from fedprivacy.audit.our_client.neighbouring_shards import pairs_of, without_last
+from fedprivacy.audit.our_client.probes import Known, known_of, pairs_of, shard_of, without_last, zeros_for
 from fedprivacy.audit.real_client import AskedClient
 from fedprivacy.audit.subject import NOISED, Effort, Fields, Neighbours
 from fedprivacy.flower.wire.messages import ASK, ENROL, GRANT, RECEIPT, Grant

@@ -14,12 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.our_client.audited_client import Audited, Parameters
-from fedprivacy.audit.our_client.hostile_parameters import hostile_parameters
-from fedprivacy.audit.our_client.known_gradients import Known, dense, known_of, shard_of, zeros_for
-from fedprivacy.audit.our_client.neighbouring_shards import pairs_alone, pairs_of, without_last
-from fedprivacy.audit.our_client.noisy_counts import noisy_count
+from fedprivacy.audit.gates.gate import Alarms
+from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, noisy_count
+from fedprivacy.audit.our_client.probes import (
+    Known,
+    dense,
+    hostile_parameters,
+    known_of,
+    pairs_alone,
+    pairs_of,
+    shard_of,
+    without_last,
+    zeros_for,
+)
 from fedprivacy.audit.real_client import AskedClient
 from fedprivacy.audit.subject import Change, Effort, distance
 from fedprivacy.flower.wire.messages import Grant
@@ -34,9 +41,6 @@ _RECORDS = 40
 
 _STEPS = 3
 """Number of steps in a round whose steps are compared."""
-
-_SILENT = 1e-6
-"""A noise multiplier that leaves a release readable."""
 
 _TRACE, _SHORT = 1e-4, 2e-2
 """Below the first, in clipping norms, a change is float32's; up to the second a record that joined may fall short."""
@@ -196,7 +200,7 @@ def _several_steps(audited: Audited, joining: _Joining) -> Iterator[Change]:
     clients = [client.holding(shard) for shard in (both, without)]
     rate = min(audited.grant.sampling_rate, 0.5)
     for position in audited.positions(6 if audited.effort is Effort.QUICK else 24, first=101):
-        grant = audited.asking(steps=_STEPS, sampling_rate=rate, noise_multiplier=_SILENT, **position)
+        grant = audited.asking(steps=_STEPS, sampling_rate=rate, noise_multiplier=SILENT, **position)
         ones, others = (audited.sums(asked, grant, parameters) for asked in clients)
         for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
             change = float(np.linalg.norm(one - other)) / norm

@@ -2,8 +2,7 @@
 
 import re
 
-from fedprivacy.audit.apps.app_audit import GATES
-from fedprivacy.audit.apps.app_subject import TheirApp
+from fedprivacy.audit.apps.app_audit import GATES, TheirApp
 
 
 def judged(app, gate, seed=0):

@@ -8,15 +8,22 @@ from scipy.special import expit, ndtr
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.gdp import gaussian_epsilon
-from fedprivacy.audit.bounds import f_dp, one_run
+from fedprivacy.audit.bounds import (
+    count_right_guesses,
+    f_dp_epsilon,
+    gaussian_trade_off,
+    least_mu,
+    one_run_epsilon,
+    refuted,
+)
 from fedprivacy.values.events import PoissonSampledGaussian
 
 
 def test_one_canary_is_guessed_as_rightly_as_the_trade_off_allows():
     """For m = r = v = 1: x wrong and y right, x = least(y), x + y = 1, is Phi(mu / 2) right (the optimal test)."""
     mu = 1.4
-    assert f_dp.refuted(1, 1, 1, f_dp.gaussian(mu), ndtr(mu / 2) + 1e-9)
-    assert not f_dp.refuted(1, 1, 1, f_dp.gaussian(mu), ndtr(mu / 2) - 1e-9)
+    assert refuted(1, 1, 1, gaussian_trade_off(mu), ndtr(mu / 2) + 1e-9)
+    assert not refuted(1, 1, 1, gaussian_trade_off(mu), ndtr(mu / 2) - 1e-9)
 
 
 def test_pure_randomised_response_is_never_refuted_and_nearly():
@@ -29,8 +36,8 @@ def test_pure_randomised_response_is_never_refuted_and_nearly():
 
     for correct in range(20, guesses + 1):
         tail = stats.binom.sf(correct - 1, guesses, right)
-        assert not f_dp.refuted(correct, guesses, guesses, least, tail * (1 - 1e-9))
-    assert f_dp.refuted(guesses, guesses, guesses, least, 2 * right**guesses)
+        assert not refuted(correct, guesses, guesses, least, tail * (1 - 1e-9))
+    assert refuted(guesses, guesses, guesses, least, 2 * right**guesses)
 
 
 @pytest.mark.parametrize(("mu", "share"), [(0.5, 0.5), (2.0, 0.05), (4.0, 0.5)])
@@ -40,17 +47,17 @@ def test_the_optimal_guesses_of_gaussians_stay_below_the_truth(mu, share):
     guesses = int(share * canaries)
     threshold = brentq(lambda x: 0.5 * (ndtr(-x) + ndtr(mu - x)) - share, -10.0, 20.0)
     right = ndtr(mu - threshold) / (ndtr(-threshold) + ndtr(mu - threshold))
-    assert 0.3 * mu < f_dp.least_mu(int(guesses * right), guesses, canaries, 0.95) <= mu
+    assert 0.3 * mu < least_mu(int(guesses * right), guesses, canaries, 0.95) <= mu
 
 
 def test_it_proves_more_than_the_bound_that_knows_no_trade_off():
     counts, delta = (900, 1000, 5000), 1e-5
-    assert f_dp.epsilon(*counts, delta, 0.95) > one_run.epsilon(*counts, delta, 0.95) > 0.0
+    assert f_dp_epsilon(*counts, delta, 0.95) > one_run_epsilon(*counts, delta, 0.95) > 0.0
 
 
 def test_more_right_guesses_prove_more_and_more_confidence_less():
-    assert f_dp.least_mu(81, 100, 1000, 0.95) > f_dp.least_mu(80, 100, 1000, 0.95) > f_dp.least_mu(80, 100, 1000, 0.99)
-    assert f_dp.least_mu(50, 100, 1000, 0.95) == 0.0
+    assert least_mu(81, 100, 1000, 0.95) > least_mu(80, 100, 1000, 0.95) > least_mu(80, 100, 1000, 0.99)
+    assert least_mu(50, 100, 1000, 0.95) == 0.0
 
 
 @pytest.mark.parametrize("rate", [0.1, *(pytest.param(rate, marks=pytest.mark.exhaustive) for rate in (0.01, 1.0))])
@@ -72,5 +79,5 @@ def test_guesses_about_gaussian_canaries_exceed_the_truth_as_rarely_as_stated():
     for _ in range(runs):
         members = rng.random(400) < 0.5
         scores = rng.normal(size=400) + mu * members
-        exceeded += f_dp.least_mu(*one_run.guessed(scores, members, 0.25), 0.95) > mu
+        exceeded += least_mu(*count_right_guesses(scores, members, 0.25), 0.95) > mu
     assert exceeded <= stats.binom.ppf(1 - 1e-5, runs, 0.05)

@@ -7,8 +7,7 @@ import pytest
 from scipy import special, stats
 
 from fedprivacy.accounting import pld
-from fedprivacy.audit.bounds import per_step
-from fedprivacy.audit.bounds.per_step import Readings
+from fedprivacy.audit.bounds import Readings, least_noncentrality, least_shift, per_step_epsilon
 from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
@@ -22,7 +21,7 @@ def drawn(rng, count, noise, length=1.0, rate=0.1):
 @pytest.mark.parametrize(("t", "degrees"), [(0.5, 1), (3.0, 10), (40.0, 500), (100.0, 10**6)])
 @pytest.mark.parametrize("confidence", [0.05, 0.95, 0.9999])
 def test_the_noncentrality_is_scipy_s_where_scipy_has_one(t, degrees, confidence):
-    found = per_step.least_noncentrality(t, degrees, confidence)
+    found = least_noncentrality(t, degrees, confidence)
     if found >= 0.0:
         assert special.nctdtr(degrees, found, t) == pytest.approx(confidence, abs=1e-9)
 
@@ -58,7 +57,7 @@ def test_the_bound_exceeds_the_shift_exactly_as_often_as_stated(count, noise, co
     rng, trials = np.random.default_rng(5), 1_000
     readings = [drawn(rng, count, noise, rate=0.4) for _ in range(trials)]
     readings = [each for each in readings if each.spread > 0.0]
-    exceeded = sum(per_step.least_shift(each, confidence) > 1 / noise for each in readings)
+    exceeded = sum(least_shift(each, confidence) > 1 / noise for each in readings)
     low, high = stats.binom.ppf([5e-6, 1 - 5e-6], len(readings), 1 - confidence)
     assert low <= exceeded <= high
 
@@ -67,18 +66,18 @@ def test_exact_readings_stay_below_the_truth_and_come_near_it():
     """Noise of exactly the promised deviation that points along no canary."""
     canaries = np.tile([0.0, 1.0, 0.0, 1.0], 50_000)
     noise = 2.0 * np.tile([1.0, 1.0, -1.0, -1.0], 50_000)
-    found = per_step.least_shift(Readings.of(canaries + noise, canaries), 0.95)
+    found = least_shift(Readings.of(canaries + noise, canaries), 0.95)
     assert 0.97 * 0.5 < found < 0.5
 
 
 def test_what_cannot_be_read_proves_nothing():
     rng = np.random.default_rng(0)
     noise = rng.normal(size=100)
-    assert per_step.least_shift(Readings.of(noise[:2], np.array([0.0, 1.0])), 0.95) == 0.0
-    assert per_step.least_shift(Readings.of(noise, np.zeros(100)), 0.95) == 0.0  # nobody ever joined
-    assert per_step.least_shift(Readings.of(noise, np.ones(100)), 0.95) == 0.0  # all always did
+    assert least_shift(Readings.of(noise[:2], np.array([0.0, 1.0])), 0.95) == 0.0
+    assert least_shift(Readings.of(noise, np.zeros(100)), 0.95) == 0.0  # nobody ever joined
+    assert least_shift(Readings.of(noise, np.ones(100)), 0.95) == 0.0  # all always did
     canaries = np.tile([0.0, 1.0], 50)
-    assert per_step.least_shift(Readings.of(noise - canaries, canaries), 0.95) == 0.0
+    assert least_shift(Readings.of(noise - canaries, canaries), 0.95) == 0.0
 
 
 def test_a_release_that_cannot_be_read_is_an_error_and_no_loss():
@@ -89,13 +88,13 @@ def test_a_release_that_cannot_be_read_is_an_error_and_no_loss():
 def test_without_noise_everything_is_lost():
     canaries = np.tile([0.0, 1.0, 3.0, 1.0], 30)
     readings = Readings.of(canaries, canaries)
-    assert per_step.least_shift(readings, 0.95) == math.inf
-    assert per_step.epsilon(math.inf, EVENT, 100, 1e-5) == math.inf
+    assert least_shift(readings, 0.95) == math.inf
+    assert per_step_epsilon(math.inf, EVENT, 100, 1e-5) == math.inf
 
 
 @pytest.mark.parametrize("noise", [1e-4, 0.01])
 def test_very_little_noise_proves_very_much(noise):
-    found = per_step.least_shift(drawn(np.random.default_rng(0), 100_000, noise), 0.95)
+    found = least_shift(drawn(np.random.default_rng(0), 100_000, noise), 0.95)
     assert 0.98 / noise < found < 1 / noise
 
 
@@ -103,6 +102,6 @@ def test_very_little_noise_proves_very_much(noise):
 def test_a_shift_is_composed_by_the_accountant_of_the_upper_bound(noise):
     event = PoissonSampledGaussian(0.1, 99.0)  # not believed
     claimed = pld.epsilon({PoissonSampledGaussian(0.1, noise): 100}, 1e-5)
-    assert per_step.epsilon(1 / noise, event, 100, 1e-5) == pytest.approx(claimed, rel=1e-9)
-    assert per_step.epsilon(0.99 / noise, event, 100, 1e-5) < claimed
-    assert per_step.epsilon(0.0, event, 100, 1e-5) == 0.0
+    assert per_step_epsilon(1 / noise, event, 100, 1e-5) == pytest.approx(claimed, rel=1e-9)
+    assert per_step_epsilon(0.99 / noise, event, 100, 1e-5) < claimed
+    assert per_step_epsilon(0.0, event, 100, 1e-5) == 0.0

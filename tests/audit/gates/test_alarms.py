@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedprivacy.audit.gates import leaks, noise_added, one_record, samples_drawn
-from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.gates import four_claims
+from fedprivacy.audit.gates.gate import Alarms
 from fedprivacy.audit.subject import Change, Neighbours, ObservedNoise
 from tests.audit.gates.made_up import Seen, drawn, poisson, sampled
 
@@ -21,7 +21,7 @@ def check_names(gate, words):
 def noise(rows, least=False, **layers):
     named = {name.replace("_", " "): size for name, size in layers.items()}
     about = [f"round {number}" for number in range(len(rows))]
-    return noise_added.check(Seen(added=[ObservedNoise(rows=rows, of="", layers=named, about=about, at_least=least)]))
+    return four_claims.noise(Seen(added=[ObservedNoise(rows=rows, of="", layers=named, about=about, at_least=least)]))
 
 
 def quieter(rows, where, factor):
@@ -196,14 +196,14 @@ AT_MOST = {
 @pytest.mark.parametrize(("fault", "at_most"), [*((f, False) for f in SAMPLES), *((f, True) for f in AT_MOST)])
 def test_samples_with_one_fault_are_named(fault, at_most):
     words, seen = (AT_MOST if at_most else SAMPLES)[fault]
-    check_names(samples_drawn.check(seen()), words)
+    check_names(four_claims.sampling(seen()), words)
 
 
 @pytest.mark.parametrize("at_most", [True, False])
 def test_independent_samples_raise_no_alarm_and_fewer_only_where_the_rate_must_be_exact(at_most):
-    assert samples_drawn.check(sampled(poisson(1, 0.25), poisson(2, 0.25), at_most=at_most)).passed
+    assert four_claims.sampling(sampled(poisson(1, 0.25), poisson(2, 0.25), at_most=at_most)).passed
     fewer = sampled(poisson(1, 0.2, 200), poisson(2, 0.2, 200), at_most=at_most)
-    assert samples_drawn.check(fewer).passed is at_most
+    assert four_claims.sampling(fewer).passed is at_most
 
 
 # Replies and changes
@@ -224,7 +224,7 @@ SAME = [("the reply's type", "train"), ("noised 'weights'", b"1"), ("the receipt
     ],
 )
 def test_what_differs_between_neighbours_is_named_unless_it_is_noised(other, alike, named):
-    gate = leaks.check(Seen(replies=[Neighbours(one=SAME, other=other, in_words=str, alike=alike)]))
+    gate = four_claims.release(Seen(replies=[Neighbours(one=SAME, other=other, in_words=str, alike=alike)]))
     if named is None:
         assert gate.passed
     else:
@@ -245,7 +245,7 @@ def test_what_differs_between_neighbours_is_named_unless_it_is_noised(other, ali
 )
 def test_a_change_beyond_the_bound_is_named(moved, joined, said):
     change = Change(about="a record", moved=moved, allowed=2.0 + 1e-6, clipping_norm=2.0, joined=joined)
-    gate = one_record.check(Seen(moved=[change]))
+    gate = four_claims.replay(Seen(moved=[change]))
     if said is None:
         assert gate.passed
     else:

@@ -18,12 +18,10 @@ from flwr.app import ConfigRecord, Context
 from fedprivacy._support import signing
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.audit import auditor
-from fedprivacy.audit.auditor import NODE_GATES, NodeAuditError, audit_node
-from fedprivacy.audit.deployed import Host, NotTheAuditorsError
-from fedprivacy.audit.gates.host_questions import NOBODY_S
+from fedprivacy.audit.auditor import NODE_GATES, NodeAuditError, audit_node, silence
+from fedprivacy.audit.gates.host_duties import NOBODY_S
+from fedprivacy.audit.host import Host, Node, NotTheAuditorsError
 from fedprivacy.audit.our_client.audited_client import Audited
-from fedprivacy.audit.owner_host import Node
-from fedprivacy.audit.silence import silence
 from fedprivacy.flower.client import local
 from fedprivacy.flower.client import release as release_module
 from fedprivacy.flower.client.local import LocalClient

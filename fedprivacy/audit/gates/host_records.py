@@ -1,4 +1,4 @@
-"""Node noise: what the deployed client adds to a sum of its own records, with secret randomness.
+"""Gates for what a deployed client makes of its own records: the noise that its updates carry, and how they are read.
 
 At a sampling rate of 1 the sums of two trainings from one model are the same, whatever the records are. So half of the
 difference of two updates is noise alone, and a number that is computed from it tells nothing of any record.
@@ -13,26 +13,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.deployed import Host, costliest
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.alarms import Alarms, rms
-from fedprivacy.audit.gates.gate import Judged, verdict
-from fedprivacy.audit.gates.noise_added import judge
+from fedprivacy.audit.gates.four_claims import judge_noise
+from fedprivacy.audit.gates.gate import Alarms, Judged, gate, rms, verdict
+from fedprivacy.audit.host import Host, costliest
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.audit.subject import Effort, ObservedNoise
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-
-NAME = "node-noise"
-
-PROVES = "Every update that leaves this host carries Gaussian noise of the granted size that nobody can draw again."
-
-ASSUMES = (
-    "Asked as deployed, with secret randomness, for single steps that all records join: twice for the same, under "
-    "another round, attempt and run, and with a book that knows nothing of the first time."
-)
+from fedprivacy.tasks.one_cell import READERS, try_cells
+from fedprivacy.values.wording import count_text
 
 _LEAST_DRAWS, _PAIRS = 4000, (4, 16)
 """Minimum draws of each layer's noise, and the fewest and most pairs of updates, in a quick audit, that give them."""
@@ -40,8 +32,20 @@ _LEAST_DRAWS, _PAIRS = 4000, (4, 16)
 _MOST_DRAWS = 2e7
 """Draws of a large model's noise that are worth the time."""
 
+_READING_PROVES = "One record changes nothing that the task reads of another."
+_READING_ASSUMES = (
+    "Cells of the first rows of .csv and .parquet files were changed, in a copy; they stand for all others, and files "
+    "of other kinds were not looked at."
+)
 
-def check(audited: Audited, host: Host) -> Gate:
+
+@gate(
+    "node-noise",
+    proves="Every update that leaves this host carries Gaussian noise of the granted size that nobody can draw again.",
+    assumes="Asked as deployed, with secret randomness, for single steps that all records join: twice for the same, "
+    "under another round, attempt and run, and with a book that knows nothing of the first time.",
+)
+def check_noise(audited: Audited, host: Host) -> Judged:
     """Check whether what the deployed client adds is Gaussian, as large as granted, and never the same.
 
     Args:
@@ -52,12 +56,11 @@ def check(audited: Audited, host: Host) -> Gate:
     try:
         noise = np.array([(one - other) / math.sqrt(2.0) for one, other in _pairs(audited, host)])
     except NoUpdateError:
-        reason = "The client refuses a grant that its own configuration allows."
-        return verdict(NAME, PROVES, ASSUMES, Judged(math.inf, [reason]))
+        return Judged(math.inf, ["The client refuses a grant that its own configuration allows."])
     sizes = {f"layer '{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
     about = [f"update pair {number}" for number in range(1, len(noise) + 1)]
-    judge(alarms, ObservedNoise(rows=noise, of=" of updates", layers=sizes, about=about))
-    return verdict(NAME, PROVES, ASSUMES, Judged(rms(noise), alarms.reasons, alarms.p_value))
+    judge_noise(alarms, ObservedNoise(rows=noise, of=" of updates", layers=sizes, about=about))
+    return Judged(rms(noise), alarms.reasons, alarms.p_value)
 
 
 def _pairs(audited: Audited, host: Host) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -83,3 +86,13 @@ def _count(audited: Audited) -> int:
 def _sum(audited: Audited, host: Host, grant: Grant) -> NDArray[np.float64]:
     deviation = grant.noise_multiplier * grant.clipping_norm * (1.0 + ROUNDING_ALLOWANCE)
     return audited.sum(host.client(), grant, audited.parameters) / deviation
+
+
+def check_reading(audited: Audited, host: Host) -> Gate:
+    """Fail if one cell changes other records, makes reading fail, or moves a public number of records."""
+    trial = try_cells(host.node.task, host.node.settings.folder)
+    reasons = [f"{misread}; {READERS}." for misread in trial.misread]
+    proves = f"Nothing: no cell could be changed ({trial.untried})." if trial.untried else _READING_PROVES
+    if trial.left:
+        proves += f" {count_text(trial.columns, 'column')} tried, {trial.left} left out for want of time."
+    return verdict("reading", proves, _READING_ASSUMES, Judged(float(len(reasons)), reasons))

@@ -1,7 +1,9 @@
-"""Releases of our client that hold noise alone.
+"""Draws of our client: the noise of its releases, and the records that join its steps.
 
 Clients whose records contribute nothing, or who have none, release noise alone. It is measured against what one record
 can change: a vector that is clipped or shrunk after the noise was added shrinks both, which costs no privacy.
+
+Records that each point in a direction of their own, with next to no noise, show who joined a step.
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.gates.alarms import Alarms, of_variance, rms
-from fedprivacy.audit.our_client.audited_client import Audited, Parameters
-from fedprivacy.audit.our_client.known_gradients import Known, dense, known_of, like, shard_of, zeros_for
-from fedprivacy.audit.our_client.noisy_counts import count_weight, noisy_count
+from fedprivacy.audit.gates.gate import Alarms, of_variance, rms
+from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, count_weight, noisy_count
+from fedprivacy.audit.our_client.probes import Known, dense, known_of, shard_of, zeros_for
 from fedprivacy.audit.real_client import AskedClient
-from fedprivacy.audit.subject import Effort, ObservedNoise
+from fedprivacy.audit.subject import Counts, Effort, ObservedNoise, Pairs, Samples
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Shard
@@ -32,17 +34,14 @@ _SHRUNK = 2e-3
 _LEAST_DRAWS = 4000
 """Minimum draws of each layer's noise, if the releases give as many: enough to notice a tenth too little noise."""
 
-_FIRST, _STEPS = 301, 4
-"""The first round in which noise is looked at, and how many steps of the next one are."""
+_FIRST = 301
+"""The first round in which noise is looked at."""
 
 _CLEARLY = 200
 """Records, for a noise multiplier of one, whose number no noise on the count of adaptive clipping hides."""
 
 _WIDE = 300_000
 """Coordinates of a wide layer, released in four rounds."""
-
-_SILENT = 1e-6
-"""A noise multiplier that leaves a release readable."""
 
 _MOST_DRAWS = 5e7
 """Draws of a large model's noise that are worth the time."""
@@ -52,6 +51,33 @@ _HALVINGS = 8
 
 _LINEAR = 1e-3
 """Relative tolerance when checking that half the noise multiplier gives half the noise: the lattice rounds both."""
+
+_EXPECTED = 30.0
+"""Records that should join a step, as far as so many records make them."""
+
+_RECORDS = (128, 1024)
+"""Fewest and most records."""
+
+_SECRET = 4
+"""Rounds in which a client with secret randomness is asked twice."""
+
+_STEPS = 4
+"""Number of steps of each round."""
+
+_LATE = 8
+"""Rounds whose last step is looked at, where a round has more."""
+
+_AGAIN: tuple[dict[str, Any], ...] = ({"round": 1, "attempt": 2}, {"round": 1, "earlier_runs": 1})
+"""The first round, under two more names."""
+
+_LAGS = (1, 2, 8)
+"""Distances, in places, of the records that are compared."""
+
+_LONG = 1e4
+"""Norm of a record before it is clipped, in clipping norms."""
+
+_APART = 0.05
+"""Relative tolerance between what records add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +175,7 @@ class _Blank:
         norm = grant.clipping_norm
         crowd = torch.zeros(records, sum(self.task.sizes))
         crowd[:, 0] = 1e4 * norm
-        silent = replace(grant, noise_multiplier=_SILENT, expected_batch_size=1e3)
+        silent = replace(grant, noise_multiplier=SILENT, expected_batch_size=1e3)
         released = self.audited.sum(self.client.holding(shard_of(crowd)), silent, self.parameters)
         return round(float(released[0]) / norm)
 
@@ -242,6 +268,71 @@ def _of_own(audited: Audited) -> list[_Release]:
 
 def _of_wide(audited: Audited) -> NDArray[np.float64]:
     """Noise of so many coordinates that half a percent too little shows, in standard deviations."""
-    wide = _Blank(audited, like(audited, [_WIDE]))
+    wide = _Blank(audited, Known.like(audited, [_WIDE]))
     grants = [audited.asking(**name) for name in audited.positions(4, _FIRST)]
     return np.concatenate(_alone(audited, wide.client, grants, wide.parameters))
+
+
+def samples(audited: Audited, alarms: Alarms) -> Iterator[Samples]:
+    """Samples at the run's own rate, and at one half."""
+    for rate in dict.fromkeys((audited.grant.sampling_rate, 0.5)):
+        yield from _of_rate(audited, alarms, rate)
+
+
+def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]:
+    """Samples of many rounds, and those of the last steps of some."""
+    fewest, most = _RECORDS
+    records, norm = min(max(math.ceil(_EXPECTED / rate), fewest), most), audited.grant.clipping_norm
+    task = Known.like(audited, [records])
+    shard, zeros = shard_of(_LONG * norm * torch.eye(records)), zeros_for(task)
+    client, secret = audited.client_of(task, shard), audited.client_of(task, shard, secret=True)
+    steps = 1 if audited.grant.adaptive is not None else _STEPS
+    grant = audited.asking(sampling_rate=rate, noise_multiplier=SILENT, steps=steps)
+    positions = audited.positions(16 if audited.effort is Effort.QUICK else 100)
+    rounds = [
+        _joined(alarms, audited.sums(client, replace(grant, **name), zeros), norm) for name in [*_AGAIN, *positions]
+    ]
+    twice = [replace(grant, steps=1, **name) for name in audited.positions(_SECRET) for _ in range(2)]
+    # one step: for each number of steps it would draw anew
+    in_secret = [_joined(alarms, audited.sums(secret, asked, zeros), norm) for asked in twice]
+    yield Samples(rate=rate, rounds=[*rounds, *in_secret], pairs=[*_pairs(rounds, in_secret)])
+    if rate < 1.0 and audited.grant.steps > steps and audited.grant.adaptive is None:
+        late = replace(grant, steps=audited.grant.steps)
+        last = [
+            audited.sums(client, replace(late, **name), zeros, first=late.steps)[0] for name in audited.positions(_LATE)
+        ]
+        yield Samples(rate=rate, rounds=[_joined(alarms, last, norm)])
+
+
+def _joined(alarms: Alarms, sums: list[NDArray[np.float64]], clipping_norm: float) -> Counts:
+    """Count how often records joined: one that adds nothing did not, and all others must add the same, at most C."""
+    joined = []
+    for released in sums:
+        times = released / clipping_norm
+        some = times > 0.05 * times.max(initial=0.05)
+        usual = float(np.median(times[some])) if some.any() else 1.0  # a sum that is shrunk after the noise is shorter
+        counted = np.rint(times / usual)
+        alike = bool((np.abs(times / usual - counted) < _APART).all()) and usual < 1.0 + _APART
+        alarms.must(alike, "What a record adds to a step depends on who else joins it.")
+        joined.append(counted)
+    counts: Counts = np.nan_to_num(np.array(joined)).astype(np.int_)
+    return counts
+
+
+def _pairs(rounds: list[Counts], in_secret: list[Counts]) -> Iterator[Pairs]:
+    """Steps, rounds, attempts, runs, trainings with secret randomness, and neighbouring records."""
+    of_round = [pair for sample in [*rounds, *in_secret] for pair in _by_twos(list(sample))]
+    attempt, later, *others = rounds
+    yield Pairs("Two steps of a round", of_round)
+    yield Pairs("Two rounds", _by_twos([sample[0] for sample in others]))
+    yield Pairs("Two attempts at a round", list(zip(others[0], attempt, strict=True)))
+    yield Pairs("Two runs", list(zip(others[0], later, strict=True)))
+    yield Pairs("Two trainings of a client with secret randomness", _by_twos(in_secret))
+    every = np.concatenate([*rounds, *in_secret])
+    for lag in _LAGS:
+        blocks = every[:, : every.shape[1] // (2 * lag) * 2 * lag].reshape(len(every), -1, 2, lag)
+        yield Pairs(f"Records that are {lag} places apart", [(blocks[:, :, 0], blocks[:, :, 1])], "steps")
+
+
+def _by_twos(samples: list[Counts]) -> list[tuple[Counts, Counts]]:
+    return list(zip(samples[::2], samples[1::2], strict=False))
