@@ -98,10 +98,14 @@ class SecondNameError(LogError):
 
 
 class OldGuardError(LogError):
-    """An earlier version's guard exists: a new one beside it would start at zero."""
+    """A guard of an older form exists: a new one in its place, or beside it, would start at zero."""
 
-    def __init__(self, old: Path, file: Path, remedy: str) -> None:
-        super().__init__(f"{old} is of an earlier version, and what it counted is not in {file} yet. {remedy}")
+    def __init__(self, old: Path) -> None:
+        super().__init__(
+            f"{old} is a guard of an older form, which this version of fedprivacy does not read: what it counted "
+            "stands, so keep it, move it and its folder of sealed updates elsewhere, and begin another account, "
+            "whose epsilon and delta add to those of that one."
+        )
 
 
 class FilterChangedError(LogError):

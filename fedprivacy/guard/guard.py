@@ -76,11 +76,8 @@ KEPT_UPDATES = 4
 with the newest charge is kept as well: see `fedprivacy.guard.seals`.
 """
 
-OLD_GUARD = "odometer.db"
-"""Name of the file of earlier versions; see `fedprivacy.guard.adoption`."""
-
-OLD_NAME = "odometer.log"
-"""Former name of a log of this kind."""
+_OLD_NAMES = ("odometer.db", "odometer.log")
+"""Names of guards of older forms: beside one of them, no account begins at zero."""
 
 _LARGEST_COUNT = 2**63 - 1
 _NOTHING: Mapping[Event, int] = MappingProxyType({})
@@ -108,7 +105,7 @@ class Guard:
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
         LogWriteError: the file cannot be created.
-        OldGuardError: an earlier version's guard lies beside the file and was not imported.
+        OldGuardError: the file is a guard of an older form, or one lies beside it.
         LogDamagedError: the file is missing or an older copy, but updates that it sealed exist.
         SecondNameError: the file has another name, too.
         LogError: there are sealed updates, and the file cannot be read.
@@ -448,7 +445,9 @@ def sealed_beside(file: Path) -> set[str]:
         OldGuardError, LogDamagedError, LogWriteError: as `Guard` does.
     """
     file = file.resolve()
-    _refuse_to_forget(file)
+    for old in map(file.with_name, _OLD_NAMES):
+        if old != file and old.exists():
+            raise OldGuardError(old)
     try:
         if file.exists():
             return set(seals.bearing_witness(file, log.identity_of(file)))
@@ -505,12 +504,3 @@ def _check_run_key(tally: Tally, attempt: Attempt, signer: str) -> None:
             f"run '{attempt.run_id}' was opened under the key {opened[:16]}, and this grant comes with {signer[:16]} "
             "(SHA-256). Ask the server's operator: a run keeps its key, and another server's run another name."
         )
-
-
-def _refuse_to_forget(file: Path) -> None:
-    """Refuse to start a new account where an earlier version kept one."""
-    old, renamed = file.with_name(OLD_GUARD), file.with_name(OLD_NAME)
-    if old.exists():
-        raise OldGuardError(old, file, f"Bring it over: 'fedprivacy guard import {old} {file}'.")
-    if renamed.exists() and not file.exists():
-        raise OldGuardError(renamed, file, f"Go on with it: write guard = '{renamed}' in the node configuration.")
