@@ -367,13 +367,6 @@ def set_budget(
         ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.")
 
 
-@ledger_app.command()
-def upgrade(*, ledger: LEDGER = "") -> None:
-    """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
-    with opened_ledger(ledger, upgrade=True) as opened:
-        ERR.print(f"ledger {opened.name} is up to date.")
-
-
 def _account() -> str:
     """Return the name of this process's account; "": it has none, as in some containers."""
     with suppress(OSError, KeyError):
@@ -382,7 +375,7 @@ def _account() -> str:
 
 
 @contextmanager
-def opened_ledger(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
+def opened_ledger(ledger: str, *, new: bool = False) -> Iterator[Ledger]:
     """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
     from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
     from fedprivacy.ledger.database import check_folder
@@ -395,7 +388,7 @@ def opened_ledger(ledger: str, *, new: bool = False, upgrade: bool = False) -> I
             raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote{such}.")
         if new:
             check_folder(url)
-        with Ledger(url, upgrade=new or upgrade) as opened:
+        with Ledger(url, create=new) as opened:
             yield opened
 
 

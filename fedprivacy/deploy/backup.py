@@ -149,7 +149,7 @@ def _export_ledger(folder: Path, copy: Path) -> int | None:
     if not Ledger.exists(url):
         return None
     copy.unlink(missing_ok=True)
-    with Ledger(url, upgrade=False) as ledger, ledger.database.reading() as connection, copy.open("w") as out:
+    with Ledger(url, create=False) as ledger, ledger.database.reading() as connection, copy.open("w") as out:
         write_export(connection, out)
     return verify_export(copy).head.number
 
