@@ -44,6 +44,7 @@ from fedprivacy.values.wording import plural
 # Version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage, 4 no risks, no audits
 # and no software, 5 no digests and no meanings, 6 nothing of what the client ran.
 _VERSION = 7
+_NONE = "this is no certificate of fedprivacy."
 _UNKNOWN = Software("", "")
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
@@ -94,9 +95,9 @@ class Certificate:
         software, digest: name and version of the program that verified the ledger and issued the certificate, and the
             SHA-256 of its files; empty: unknown.
         ran: programs with which the server began the runs that charged, by the journal: `software`, `digest` and the
-            number of `runs`; both are empty for runs of an earlier version, which wrote neither.
+            number of `runs`; both are empty for runs that only a client's guard knows.
         client_ran: programs that the client says it ran, in signed receipts: `software`, `digest` and the number
-            of `charges`; both are empty for receipts of an earlier version, which said neither.
+            of `charges`; both are empty for receipts that say neither.
         meanings: what the numbers mean, by the field that holds them, a sentence each.
     """
 
@@ -120,22 +121,22 @@ class Certificate:
     head: str
     signed: int
     public_key: str
-    version: int = _VERSION
-    questions: tuple[Mapping[str, Any], ...] = ()
-    question_steps: int = 0
-    unit: str | None = str(RECORD)
-    by_rows: tuple[Mapping[str, Any], ...] = ()
-    budgets: tuple[Mapping[str, Any], ...] = ()
-    claimed_steps: int = 0
-    claimed_runs: int = 0
-    shortage: str | None = None
-    risks: tuple[Mapping[str, Any], ...] = ()
-    audits: tuple[Mapping[str, Any], ...] = ()
-    software: str = ""
-    digest: str = ""
-    ran: tuple[Mapping[str, Any], ...] = ()
-    client_ran: tuple[Mapping[str, Any], ...] = ()
-    meanings: Mapping[str, str] = field(default_factory=dict)
+    version: int = field(default=_VERSION, kw_only=True)
+    questions: tuple[Mapping[str, Any], ...]
+    question_steps: int
+    unit: str | None
+    by_rows: tuple[Mapping[str, Any], ...]
+    budgets: tuple[Mapping[str, Any], ...]
+    claimed_steps: int
+    claimed_runs: int
+    shortage: str | None
+    risks: tuple[Mapping[str, Any], ...]
+    audits: tuple[Mapping[str, Any], ...]
+    software: str
+    digest: str
+    ran: tuple[Mapping[str, Any], ...]
+    client_ran: tuple[Mapping[str, Any], ...]
+    meanings: Mapping[str, str]
 
     @property
     def steps(self) -> int:
@@ -160,9 +161,17 @@ class Certificate:
         """
         try:
             fields = json.loads(text)
-            signature = fields.pop("signature")
+            signature, version = fields.pop("signature"), fields["version"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+            raise CertificateError(_NONE) from problem
+        if version != _VERSION:
+            raise CertificateError(
+                f"it is of version {version}, and this version of fedprivacy reads version {_VERSION} alone; ask the "
+                "operator for a new one."
+            )
+        try:
             lists = "history", "questions", "by_rows", "budgets", "risks", "audits", "ran", "client_ran"
-            listed = {name: tuple(fields.get(name, ())) for name in lists}
+            listed = {name: tuple(fields[name]) for name in lists}
             certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
             history = from_list(certificate.history)
@@ -173,7 +182,7 @@ class Certificate:
                 (int(stated["rows"]), float(stated["accused"]), float(stated["found"])) for stated in certificate.risks
             ]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-            raise CertificateError("this is no certificate of fedprivacy.") from problem
+            raise CertificateError(_NONE) from problem
         if not genuine:
             raise CertificateError(f"it does not bear the signature of key {certificate.public_key}: it was changed.")
         if signers and certificate.public_key not in signers:

@@ -179,7 +179,7 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
     if facts["version"] != _VERSION:
         raise ValueError(f"its version is {facts['version']}, and this is version {_VERSION}")
     kept, pending, control, own = (_of_group(group, arrays) for group in ("strategy", "underway", "control", "kept"))
-    underway = facts.get("underway")  # an earlier version has none
+    underway = facts["underway"]
     return Checkpoint(
         run_id=facts["run_id"],
         round=facts["round"],
@@ -192,14 +192,14 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         clock=facts["clock"],
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
-        user_level_clipping_norm=facts.get("user_level_clipping_norm"),  # an earlier version has none
+        user_level_clipping_norm=facts["user_level_clipping_norm"],
         underway=None if underway is None else Underway.of(facts["run_id"], underway, pending),
-        control=ServerControl.of(facts.get("control", {}), control),  # an earlier version has none
+        control=ServerControl.of(facts["control"], control),
         kept=own,
-        keeps=facts.get("keeps", ""),
+        keeps=facts["keeps"],
         callbacks=tuple(
             (name, unpack(layout, _of_group(f"callbacks/{number}", arrays)))
-            for number, (name, layout) in enumerate(facts.get("callbacks", ()))  # an earlier version has none
+            for number, (name, layout) in enumerate(facts["callbacks"])
         ),
     )
 

@@ -382,8 +382,7 @@ class Receipt(SpendingMessage):
         update: digest of the update beside this receipt, see `release.digest`; empty in a simulation.
         evaluation: the noisy sums of the local evaluation, as JSON; empty if none was granted.
         signature: the client's signature with its registered key.
-        software: the program that the client ran, as `str(Software)` writes it; empty in a simulation, and of a client
-            of an earlier version.
+        software: the program that the client ran, as `str(Software)` writes it; empty in a simulation.
     """
 
     name, purpose = RECEIPT, signing.RECEIPT
