@@ -63,13 +63,13 @@ def show(
 ) -> None:
     """Show what every dataset was charged, over all runs, what its budget is, and what was asked."""
     from fedprivacy.commands import ledger_tables as showing
-    from fedprivacy.ledger.budget_changes import budget_changes
+    from fedprivacy.ledger.changes import budget_changes
 
     with opened_ledger(ledger) as opened:
         datasets = showing.datasets(opened, dataset)
         charges = showing.charges(opened, dataset) if dataset else []
         questions = opened.asked(dataset)
-        budgets = budget_changes(opened, [dataset])[dataset] if dataset else []
+        budgets = budget_changes(opened.database, [dataset])[dataset] if dataset else []
     if as_json:
         print_json(showing.as_json(datasets, charges, questions, budgets))
         return
@@ -307,12 +307,13 @@ def reconcile(
     ledger: LEDGER = "",
 ) -> None:
     """Compare a client's own guard with the ledger, and charge what the client has more: the larger counts."""
-    from fedprivacy.ledger import reconciliation
+    from fedprivacy.commands.guard_tables import read_claims
+    from fedprivacy.commands.ledger_tables import reconciliation
 
     with plain_errors(ValueError, OSError, code=2):
-        claims = reconciliation.read_claims(guard)
+        claims = read_claims(guard)
     with opened_ledger(ledger) as opened:
-        compared = reconciliation.compared(opened, dataset, claims)
+        compared = reconciliation(opened, dataset, claims)
         added = opened.reconcile(dataset, claims)
     OUT.print(compared)
     ERR.print(f"{added} steps were charged to {dataset}.")

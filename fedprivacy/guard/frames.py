@@ -25,7 +25,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from fedprivacy.guard.errors import LogDamagedError, OldGuardError
+from fedprivacy.guard.errors import LogDamagedError, old_guard_error
 
 BLOCK = 4096  # bytes; the largest sector of a disk: what one interrupted write can damage together
 SLOT_AT = BLOCK
@@ -150,7 +150,7 @@ def identity_in(file: Path, data: bytes) -> str:
         data: at least its first `ENTRIES_AT` bytes, or all of a shorter file.
 
     Raises:
-        OldGuardError: the log is of an earlier version.
+        LogError: the log is of an earlier version.
         LogDamagedError: the file is not a log that this program knows.
     """
     if len(data) < ENTRIES_AT:
@@ -159,7 +159,7 @@ def identity_in(file: Path, data: bytes) -> str:
     if magic != MAGIC:
         raise LogDamagedError(file, 0, "it does not begin as a guard's log does")
     if version < _VERSION and _checksum_follows(data, _HEADER.size):  # else a byte of the version has decayed
-        raise OldGuardError(file)
+        raise old_guard_error(file)
     if version > _VERSION:
         raise LogDamagedError(
             file, len(MAGIC), f"its format is version {version}, and this program knows {_VERSION}; update fedprivacy"

@@ -22,7 +22,7 @@ from pathlib import Path
 from fedprivacy._support.durable import NO_ROOM, PRIVATE, name_once, sync_folder, unnamed_of, write_at, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy.guard import frames
-from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError, SecondNameError
+from fedprivacy.guard.errors import LogDamagedError, LogError, LogWriteError
 from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
 
 PATIENCE = 30.0
@@ -50,7 +50,7 @@ def identity_of(file: Path) -> str:
     """Read the identity of a log from its header.
 
     Raises:
-        OldGuardError, LogDamagedError: the file is not a log that this program knows.
+        LogError: the file is not a log that this program knows.
         OSError: it cannot be read.
     """
     with file.open("rb") as opened:
@@ -89,10 +89,9 @@ class EntryLog:
         states that it may.
 
         Raises:
-            LogBusyError: another process kept the lock for longer than `patience`.
-            OldGuardError: the file is of an older form.
+            LogError: another process kept the lock for longer than `patience`; or the file is of an older form, or has
+                another name, too.
             LogDamagedError: the file may have lost entries.
-            SecondNameError: the file has another name, too.
             LogWriteError: the file cannot be opened, locked, read or repaired.
         """
         with self._opened() as fd:
@@ -124,7 +123,10 @@ class EntryLog:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise LogBusyError(self.file, self._patience) from None
+                    raise LogError(
+                        f"{self.file} has been locked by another process for {self._patience:g} s. Nothing more was "
+                        "charged. Let one client at a time work on a shard, or end the process that holds the file."
+                    ) from None
                 time.sleep(_POLL)
             else:
                 return
@@ -140,7 +142,12 @@ class EntryLog:
         if not os.path.samestat(opened, self.file.stat()):
             raise LogDamagedError(self.file, 0, "another file was put in its place while this process waited for it")
         if _links(self.file, fd) > 1:
-            raise SecondNameError(self.file)
+            # Sealed updates lie beside only one of the names.
+            raise LogError(
+                f"{self.file} has more than one name (hard links), and an older copy could be put back under one of "
+                f"them unnoticed. Find the others with 'find -samefile {self.file}', delete them, and back it up by "
+                "copying."
+            )
         head = os.pread(fd, ENTRIES_AT, 0)
         identity = frames.identity_in(self.file, head)
         last, known = (self._last, len(self._encoded)) if self._unchanged(fd) else (frames.NO_ENTRY, 0)

@@ -24,25 +24,31 @@ from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.shortage import shortage
-from fedprivacy.ledger.asked import asked_of, questions_by_attempt
-from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
+from fedprivacy.ledger.changes import BudgetChange, budget_changes
 from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.journal import canonical, now, read_entries
-from fedprivacy.ledger.replay import BegunRun, Charge, ChargeKey, Evidence, QuestionKey, WrittenAllowance
+from fedprivacy.ledger.replay import (
+    AnswerKey,
+    BegunRun,
+    Charge,
+    ChargeKey,
+    Evidence,
+    QuestionKey,
+    Replay,
+    WrittenAllowance,
+)
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.event_codec import as_list, from_fields, from_list
+from fedprivacy.values.event_codec import as_fields, as_list, from_fields, from_list
 from fedprivacy.values.events import UNNAMED, Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.wording import plural
 
-# Version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage, 4 no risks, no audits
-# and no software, 5 no digests and no meanings, 6 nothing of what the client ran.
 _VERSION = 7
 _NONE = "this is no certificate of fedprivacy."
 _UNKNOWN = Software("", "")
@@ -231,8 +237,8 @@ def certify(
     if unknown := sorted(set(dataset_ids) - budgets.keys()):
         raise no_dataset(ledger.name, unknown[0], budgets)
     charges, receipts = _counted(verified), _receipts(ledger, verified.head.number)
-    questions = questions_by_attempt(verified.replay)
-    changes = budget_changes(ledger, dataset_ids or budgets, last=verified.head.number)
+    questions = _questions_by_attempt(verified.replay)
+    changes = budget_changes(ledger.database, dataset_ids or budgets, last=verified.head.number)
     return [
         _stated(
             dataset_id,
@@ -292,7 +298,7 @@ def _stated(
         head=verified.head.hash,
         signed=verified.signed,
         public_key=public_key,
-        questions=tuple(asked_of(charges, questions, verified.replay, allowance.budget.delta)),
+        questions=tuple(_asked_of(charges, questions, verified.replay, allowance.budget.delta)),
         question_steps=sum(charge.steps for charge in for_questions.values()),
         unit=unit,
         by_rows=tuple(_by_rows(history, unit, allowance.budget.delta)),
@@ -455,3 +461,44 @@ def _cost(history: History, delta: float, rows: int = 1) -> float:
 
 def _signed(fields: Mapping[str, Any]) -> bytes:
     return canonical(fields).encode()
+
+
+def _questions_by_attempt(replay: Replay) -> dict[Attempt, list[QuestionKey]]:
+    """List the questions of each attempt, in order."""
+    found: dict[Attempt, list[QuestionKey]] = {}
+    for key in sorted(replay.questions):
+        found.setdefault(Attempt(key.run_id, key.round, key.attempt), []).append(key)
+    return found
+
+
+def _asked_of(
+    charges: Mapping[ChargeKey, Charge],
+    questions: Mapping[Attempt, Sequence[QuestionKey]],
+    replay: Replay,
+    delta: float,
+) -> Iterator[dict[str, Any]]:
+    """Yield the questions that a dataset's charges were for.
+
+    Args:
+        charges: charges of the dataset that count.
+        questions: questions of each attempt.
+        replay: state after all entries of the journal.
+        delta: delta of the dataset's budget.
+
+    Yields:
+        `question`, `at`, `event` and `epsilon`. Without an answer the last two are None: the journal holds the cost of
+        all questions asked together, but not this question's share.
+    """
+    for charged, charge in charges.items():
+        for key in questions.get(charged.of, ()):
+            put, answer = replay.questions[key], replay.answers.get(AnswerKey(charged.dataset_id, *key))
+            relation = NeighbouringRelation(charge.relation)
+            event = PoissonSampledGaussian(1.0, answer.noise_multiplier, relation) if answer else None
+            epsilon = finite_or_none(_epsilon(event, delta)) if event else None
+            yield {"question": put.question, "at": put.at, "event": event and as_fields(event), "epsilon": epsilon}
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(event: PoissonSampledGaussian, delta: float) -> float:
+    """Compute the epsilon of one execution, cached: most datasets are asked the same, with the same noise."""
+    return pld.epsilon({event: 1}, delta)

@@ -17,7 +17,6 @@ from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, MessageError, Rece
 from fedprivacy.guard import (
     AlreadyChargedError,
     BudgetExhaustedError,
-    ForeignGrantError,
     Guard,
     InvalidGrantError,
     LogError,
@@ -71,7 +70,6 @@ MEANS = {
     BudgetExhaustedError: RefusalCode.BUDGET_EXHAUSTED,
     QuestionsExhaustedError: RefusalCode.QUESTIONS_EXHAUSTED,
     AlreadyChargedError: RefusalCode.ALREADY_CHARGED,
-    ForeignGrantError: RefusalCode.GRANT_INVALID,
     InvalidGrantError: RefusalCode.GRANT_INVALID,
     MechanismChanged: RefusalCode.GRANT_INVALID,
     MessageError: RefusalCode.GRANT_INVALID,

@@ -18,8 +18,8 @@ from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.printing import find_browser, print_page
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
-from fedprivacy.ledger.budget_changes import budget_changes
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
+from fedprivacy.ledger.changes import budget_changes
 from fedprivacy.ledger.journal import canonical
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.records.store.writer import record_audits
@@ -140,7 +140,7 @@ def test_a_certificate_of_a_budget_that_has_expired_leaves_no_run_and_states_eve
     reasons = [None, "consent was renewed", "so much more", "it ends now"]
     assert [given["reason"] for given in ended.budgets] == reasons
     for last, told in ((2, 0), (3, 1), (8, 1), (9, 2), (12, 2), (13, 3), (14, 4), (None, 4)):
-        assert [change.reason for change in budget_changes(filled, ["b"], last)["b"]] == reasons[:told]
+        assert [change.reason for change in budget_changes(filled.database, ["b"], last)["b"]] == reasons[:told]
 
 
 def test_a_certificate_and_the_ledger_say_alike_why_no_run_is_left(filled, typed, url):
