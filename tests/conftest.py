@@ -125,33 +125,6 @@ def browser():
         yield found
 
 
-@pytest.fixture(scope="session", autouse=True)
-def copied_ledgers():
-    """The first ledger of a process is made by all migrations; later ones in SQLite copy its tables, thirty times as
-    fast. `tests/ledger/test_migrations.py` makes each.
-    """
-    from sqlalchemy import inspect, text
-
-    from fedprivacy.ledger import database, migrations
-
-    made = {}
-
-    def make_or_copy(connection):
-        new = connection.dialect.name == "sqlite" and not inspect(connection).get_table_names()
-        if not new or migrations.NEWEST not in made:
-            migrations.bring_up_to_date(connection)
-        if new and migrations.NEWEST not in made:
-            made[migrations.NEWEST] = connection.scalars(text("SELECT sql FROM sqlite_master WHERE sql <> ''")).all()
-        elif new:
-            for statement in made[migrations.NEWEST]:
-                connection.exec_driver_sql(statement)
-            connection.execute(text("INSERT INTO alembic_version VALUES (:newest)"), {"newest": migrations.NEWEST})
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(database, "bring_up_to_date", make_or_copy)
-        yield
-
-
 @pytest.fixture(autouse=True)
 def logs_restored():
     """A command that a test calls in this process configures its logs; the next test's are as before."""

@@ -18,7 +18,6 @@ import click
 import typer
 from sqlalchemy import Table
 
-import fedprivacy.runs.records.store.schema  # noqa: F401 - its tables stand beside the ledger's
 import fedprivacy.values.events as event_values
 from fedprivacy._support.settings import KIND_WORDS, Value, key_of, kind_of, range_words
 from fedprivacy.accounting import pld, rdp
@@ -271,9 +270,8 @@ def ledger_tables() -> str:
 
 [The ledger](../how-to/ledger.md) is the journal: every other table holds the state after all of its entries, in a
 form for queries. `fedprivacy ledger verify` replays the journal and compares. Read with any client of SQLite or
-PostgreSQL; write with `fedprivacy` alone, because a changed row no longer agrees with the journal. A new version may
-change tables (`fedprivacy ledger upgrade` converts yours); programs that must last should read
-`fedprivacy ledger export`."""
+PostgreSQL; write with `fedprivacy` alone, because a changed row no longer agrees with the journal. Another version may
+have other tables, and refuses these; programs that must last should read `fedprivacy ledger export`."""
     ]
     for table in metadata.sorted_tables:
         parts += [f"## `{table.name}`", _table(["column", "type", "what"], [*_columns(table)])]

@@ -84,7 +84,7 @@ def write_into(room: Room | None, file: Path, data: bytes) -> Path:
         return write_unnamed(file, data, PRIVATE)
     write_at(room.fd, data, 0)
     os.ftruncate(room.fd, len(data))  # frees what is left of the room
-    return file.with_name(room.path.name)  # the folder may have another name by now, see `seals.name_by_identity`
+    return room.path
 
 
 @contextmanager

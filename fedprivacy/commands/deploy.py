@@ -133,12 +133,12 @@ def backup(
 
     Exit code 1: the server's ledger does not verify, and nothing was written.
     """
-    from fedprivacy.deploy.backup import BackupError, write_backup
+    from fedprivacy.deploy.backup import write_backup
     from fedprivacy.flower.client.node import Refused
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.replay import BrokenJournalError
 
-    mistakes = (BackupError, Refused, LedgerError, OSError, tomllib.TOMLDecodeError)
+    mistakes = (Refused, LedgerError, OSError, tomllib.TOMLDecodeError)
     with _checked(), plain_errors(*mistakes, code=2), plain_errors(BrokenJournalError, code=1):
         made = write_backup(folder, out)
     ledger = "" if made.entries is None else f" {made.entries:,} entries of the ledger are verified."
@@ -379,17 +379,15 @@ def _finding_line(finding: Finding) -> Table:
 def _checked() -> Iterator[None]:
     """Show a user's mistake as plain text with exit code 2, and a failure of the deployment itself with 1."""
     from fedprivacy._support.signing import SigningKeyError
-    from fedprivacy.deploy.app_folder import AppFolderError
-    from fedprivacy.deploy.demo import DataError
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
-    from fedprivacy.deploy.party import PartyError
+    from fedprivacy.deploy.party import SetupError
     from fedprivacy.deploy.processes import ProcessError
     from fedprivacy.runs.records.folder import RunFolderError
     from fedprivacy.runs.settings.configuration import ConfigError
     from fedprivacy.tasks import TaskError
 
-    mistakes = (AppFolderError, ConfigError, DataError, KeyFileError, PartyError, RunFolderError, SigningKeyError)
+    mistakes = (ConfigError, KeyFileError, RunFolderError, SetupError, SigningKeyError)
     failures = (DeploymentError, ProcessError)
     with ends_in_order(), plain_errors(*failures, code=1), plain_errors(*mistakes, TaskError, code=2):
         yield

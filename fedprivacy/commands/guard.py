@@ -91,22 +91,6 @@ def model(
     ERR.print(f"Run {whose.run_id}, {whose.algorithm}, after round {whose.round}: written to {out}.")
 
 
-@guard_app.command(name="import")
-def import_(
-    old: Annotated[Path, typer.Argument(help="odometer.db of an earlier version.", exists=True, show_default=False)],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The client's guard.", show_default=False)],
-) -> None:
-    """Bring what an earlier version's guard counted into the one of this version."""
-    import sqlite3
-
-    from fedprivacy.guard.adoption import adopt
-    from fedprivacy.guard.errors import GuardError
-
-    with plain_errors(GuardError, sqlite3.Error, code=2):
-        charges = adopt(old, file)
-    ERR.print(f"{charges} charges are in {file}; {old} was put aside.")
-
-
 @guard_app.command()
 def renew(
     file: _FILE,

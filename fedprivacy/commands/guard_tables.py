@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -19,7 +21,7 @@ from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields, from_fields, from_list
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, Claims, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.wording import (
     budget_text,
@@ -40,6 +42,27 @@ def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
     if isinstance(entry, CorrectionEntry):
         fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}
     return fields
+
+
+def read_claims(file: Path) -> Claims:
+    """Read what a client spent, from the lines that `exported` made.
+
+    Raises:
+        ValueError: a line was not written by a guard; the error names it.
+        OSError: the file cannot be read.
+    """
+    claims: Counter[tuple[str, PoissonSampledGaussian]] = Counter()
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
+        try:
+            fields = json.loads(line)
+            runs = {"charge": fields["run_id"], "correction": UNNAMED}
+            event = from_fields(fields["event"])
+            if not isinstance(event, PoissonSampledGaussian):
+                raise TypeError("the ledger holds Poisson-sampled Gaussians alone")
+            claims[runs[fields["kind"]], event] += int(fields["steps"])
+        except (ValueError, TypeError, KeyError) as problem:
+            raise ValueError(f"line {number} of '{file}' was not written by 'fedprivacy guard export'.") from problem
+    return dict(claims)
 
 
 def summary(tally: Tally) -> dict[str, Any]:

@@ -63,13 +63,13 @@ def show(
 ) -> None:
     """Show what every dataset was charged, over all runs, what its budget is, and what was asked."""
     from fedprivacy.commands import ledger_tables as showing
-    from fedprivacy.ledger.budget_changes import budget_changes
+    from fedprivacy.ledger.changes import budget_changes
 
     with opened_ledger(ledger) as opened:
         datasets = showing.datasets(opened, dataset)
         charges = showing.charges(opened, dataset) if dataset else []
         questions = opened.asked(dataset)
-        budgets = budget_changes(opened, [dataset])[dataset] if dataset else []
+        budgets = budget_changes(opened.database, [dataset])[dataset] if dataset else []
     answer = datasets, charges, questions, budgets
     print_answer(lambda: showing.as_json(*answer), lambda: showing.page(*answer, OUT), as_json=as_json)
 
@@ -300,12 +300,13 @@ def reconcile(
     ledger: LEDGER = "",
 ) -> None:
     """Compare a client's own guard with the ledger, and charge what the client has more: the larger counts."""
-    from fedprivacy.ledger import reconciliation
+    from fedprivacy.commands.guard_tables import read_claims
+    from fedprivacy.commands.ledger_tables import reconciliation
 
     with plain_errors(ValueError, OSError, code=2):
-        claims = reconciliation.read_claims(guard)
+        claims = read_claims(guard)
     with opened_ledger(ledger) as opened:
-        compared = reconciliation.compared(opened, dataset, claims)
+        compared = reconciliation(opened, dataset, claims)
         added = opened.reconcile(dataset, claims)
     OUT.print(compared)
     ERR.print(f"{added} steps were charged to {dataset}.")
@@ -360,13 +361,6 @@ def set_budget(
         ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.")
 
 
-@ledger_app.command()
-def upgrade(*, ledger: LEDGER = "") -> None:
-    """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
-    with opened_ledger(ledger, upgrade=True) as opened:
-        ERR.print(f"ledger {opened.name} is up to date.")
-
-
 def _account() -> str:
     """Return the name of this process's account; "": it has none, as in some containers."""
     with suppress(OSError, KeyError):
@@ -375,7 +369,7 @@ def _account() -> str:
 
 
 @contextmanager
-def opened_ledger(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
+def opened_ledger(ledger: str, *, new: bool = False) -> Iterator[Ledger]:
     """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
     from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
     from fedprivacy.ledger.database import check_folder
@@ -388,7 +382,7 @@ def opened_ledger(ledger: str, *, new: bool = False, upgrade: bool = False) -> I
             raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote{such}.")
         if new:
             check_folder(url)
-        with Ledger(url, upgrade=new or upgrade) as opened:
+        with Ledger(url, create=new) as opened:
             yield opened
 
 

@@ -19,8 +19,8 @@ from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.spend import shortage
-from fedprivacy.ledger.budget_changes import BudgetChange
-from fedprivacy.ledger.charges import NOTHING_SPENT
+from fedprivacy.ledger.changes import BudgetChange
+from fedprivacy.ledger.charges import NOTHING_SPENT, held_of
 from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.kept_answers import AskedQuestion
 from fedprivacy.ledger.schema import ChargeState
@@ -30,7 +30,7 @@ from fedprivacy.questions.codec import words_of
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields
-from fedprivacy.values.events import Event, PoissonSampledGaussian
+from fedprivacy.values.events import Claims, Event, PoissonSampledGaussian
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.wording import (
     budget_text,
@@ -269,3 +269,17 @@ def _epsilon(history: frozenset[tuple[Event, int]], delta: float) -> float:
         return pld.epsilon(dict(history), delta)
     except ValueError:  # mechanisms that no theorem composes: one such dataset must not hide all others
         return float("inf")
+
+
+def reconciliation(ledger: Ledger, dataset_id: str, claims: Claims) -> Table:
+    """Make a table of both figures for each run and event that the client knows."""
+    table = Table(title="Steps, by run", title_justify="left", caption="The larger of both counts.")
+    table.add_column("run")
+    for column in ("q", "sigma", "client", "ledger", "added"):
+        table.add_column(column, justify="right")
+    with ledger.database.reading() as connection:
+        for (run_id, event), held in held_of(connection, dataset_id, claims).items():
+            claimed = claims[run_id, event]
+            rates = f"{event.sampling_rate:.4g}", f"{event.noise_multiplier:.4g}"
+            table.add_row(run_text(run_id), *rates, str(claimed), str(held), str(max(0, claimed - held)))
+    return table

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fedprivacy._support.extras import MissingExtraError, lacks
 from fedprivacy._support.sources import names_file
+from fedprivacy.deploy.party import SetupError
 from fedprivacy.deploy.releases import flower_window
 from fedprivacy.deploy.templates import rendered
 from fedprivacy.runs.plans.plan import RunPlan
@@ -29,10 +30,6 @@ _TEMPLATES = ("pyproject.toml", "README.md", "LICENSE", "PACKAGE/__init__.py", "
 
 _LONGEST_NAME = 32
 """Characters of an app's name that Flower takes."""
-
-
-class AppFolderError(ValueError):
-    """No app can be written; the message says why and what to do."""
 
 
 class WrittenApp(NamedTuple):
@@ -56,14 +53,14 @@ def write_app(folder: Path, task: str, *, clients: int = 3, bring: bool = True) 
     Raises:
         TaskError: what is named is neither.
         ConfigError: the file is no task, or one that cannot be trained privately; lists everything.
-        AppFolderError: the folder holds something already, or its name is none for a package.
+        SetupError: the folder holds something already, or its name is none for a package.
     """
     source, _, name = task.rpartition(":")
     if task not in BUILT_IN and not names_file(task):
         raise TaskError(f"task is '{task}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:name.")
     resolve({"task": task, "clients": clients})
     if folder.is_dir() and any(folder.iterdir()):
-        raise AppFolderError(f"'{folder}' is not empty; name a new folder.")
+        raise SetupError(f"'{folder}' is not empty; name a new folder.")
     package = _package(folder)
     brought = bring and task not in BUILT_IN
     named = f"{package}.{Path(source).stem}:{name}" if brought else public_name(task)
@@ -82,7 +79,7 @@ def write_app(folder: Path, task: str, *, clients: int = 3, bring: bool = True) 
     try:
         (folder / package).mkdir(parents=True)
     except OSError as error:
-        raise AppFolderError(f"'{folder}' cannot be made ({error.strerror}); name another folder.") from error
+        raise SetupError(f"'{folder}' cannot be made ({error.strerror}); name another folder.") from error
     for template in _TEMPLATES:
         text = rendered("template", Path(template).name, facts)
         (folder / template.replace("PACKAGE", package)).write_text(text)
@@ -95,7 +92,7 @@ def task_of(folder: Path) -> str:
     """The task that the settings of an app in a folder name.
 
     Raises:
-        AppFolderError: the folder holds no Flower app.
+        SetupError: the folder holds no Flower app.
     """
     return str(_settings_in(folder).get("task") or DEFAULT_TASK)
 
@@ -106,7 +103,7 @@ def checked_plan(folder: Path, run_config: Mapping[str, Value]) -> RunPlan | Non
     None if no settings name a task: the app brings one, which its own parts know.
 
     Raises:
-        AppFolderError: the folder holds no Flower app.
+        SetupError: the folder holds no Flower app.
         ConfigError, RunFolderError: the run could not start; lists everything that is wrong with its settings.
     """
     settings = {**_settings_in(folder), **run_config}
@@ -135,7 +132,7 @@ def _settings_in(folder: Path) -> dict[str, Value]:
     try:
         app = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     except (OSError, UnicodeDecodeError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
-        raise AppFolderError(
+        raise SetupError(
             f"'{folder}' holds no Flower app ({error!r}); write one with 'fedprivacy deploy app'."
         ) from error
     return dict(app.get("config", {}))
@@ -157,13 +154,11 @@ def task_from_here(folder: Path) -> str:
     file.
 
     Raises:
-        AppFolderError: the folder holds no Flower app, or one whose settings name no task.
+        SetupError: the folder holds no Flower app, or one whose settings name no task.
     """
     task = str(_settings_in(folder).get("task") or "")
     if not task:
-        raise AppFolderError(
-            f"'{folder}' has no task in its [tool.flwr.app.config]; name it there: clients must allow it."
-        )
+        raise SetupError(f"'{folder}' has no task in its [tool.flwr.app.config]; name it there: clients must allow it.")
     module, _, name = task.rpartition(":")
     file = folder.joinpath(*module.split(".")).with_suffix(".py") if module else folder
     return f"{file}:{name}" if file.is_file() else task
@@ -174,11 +169,9 @@ def _package(folder: Path) -> str:
     name = re.sub(r"\W+", "_", folder.resolve().name).strip("_").lower()
     package = name if name.endswith("_app") else f"{name}_app"
     if not package.isidentifier() or package == "_app":
-        raise AppFolderError(
-            f"'{folder.name}' gives no name for a Python package; begin the folder's name with a letter."
-        )
+        raise SetupError(f"'{folder.name}' gives no name for a Python package; begin the folder's name with a letter.")
     if len(package) > _LONGEST_NAME:
-        raise AppFolderError(
+        raise SetupError(
             f"'{folder.name}' makes '{package}', and Flower takes no app's name beyond {_LONGEST_NAME} characters; "
             "give the folder a shorter name."
         )

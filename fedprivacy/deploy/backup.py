@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedprivacy._support.durable import PRIVATE, name_durably
-from fedprivacy.deploy.party import Party
+from fedprivacy.deploy.party import Party, SetupError
 from fedprivacy.deploy.server_inspection import RUN_CONFIG
 from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings
 from fedprivacy.flower.unpublished import UNPACKED_APPS
@@ -33,10 +33,6 @@ _MADE_ANEW = {UNPACKED_APPS, *(f"nginx/{name}" for name in ("body", "proxy", "fa
 
 _DATABASE = b"SQLite format 3\0"
 _BESIDE_A_DATABASE = ("-wal", "-shm", "-journal")
-
-
-class BackupError(RuntimeError):
-    """A backup that cannot be written there; the message says where it can."""
 
 
 class Backup(NamedTuple):
@@ -64,8 +60,7 @@ def write_backup(folder: Path, out: Path) -> Backup:
         out: new file outside of `folder`. Only this account can read it, since the host's secret keys are in it.
 
     Raises:
-        PartyError: the folder holds no part of a deployment.
-        BackupError: `out` exists, or lies in the folder.
+        SetupError: the folder holds no part of a deployment; or `out` exists, or lies in the folder.
         Refused, TOMLDecodeError: the party's settings cannot be read.
         BrokenJournalError, LedgerError: the server's ledger does not verify, or cannot be read; nothing was written.
         OSError: a file cannot be read or written; nothing was written.
@@ -74,7 +69,7 @@ def write_backup(folder: Path, out: Path) -> Backup:
     party = Party.read(folder)
     if out.exists() or out.is_relative_to(folder):
         wrong = "exists" if out.exists() else f"lies in {folder} and would be lost with it"
-        raise BackupError(f"out is '{out}', which {wrong}; name a new file, best on another disk.")
+        raise SetupError(f"out is '{out}', which {wrong}; name a new file, best on another disk.")
     own = None if party.is_server else _Own.of(folder)
     with tempfile.TemporaryDirectory(dir=out.parent) as made:
         draft, copy = Path(made) / "draft", Path(made) / "copy"
@@ -149,7 +144,7 @@ def _export_ledger(folder: Path, copy: Path) -> int | None:
     if not Ledger.exists(url):
         return None
     copy.unlink(missing_ok=True)
-    with Ledger(url, upgrade=False) as ledger, ledger.database.reading() as connection, copy.open("w") as out:
+    with Ledger(url, create=False) as ledger, ledger.database.reading() as connection, copy.open("w") as out:
         write_export(connection, out)
     return verify_export(copy).head.number
 

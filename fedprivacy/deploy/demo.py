@@ -15,6 +15,7 @@ from rich.console import Console
 from fedprivacy._support.logs import LogFormat
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, Scalar
+from fedprivacy.deploy.party import SetupError
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
 from fedprivacy.flower.unpublished import COMPLETED
 from fedprivacy.runs.records.folder import ROUNDS
@@ -25,10 +26,6 @@ HOSPITALS = ("hospital-0", "hospital-1", "hospital-2")
 
 RUN_TIMEOUT = 600.0
 """Seconds within which the run must end."""
-
-
-class DataError(ValueError):
-    """There are no records to rehearse with; the message says what was looked for."""
 
 
 class DemoDigits:
@@ -46,14 +43,14 @@ class OwnFolders:
     """A folder that holds one folder of records for each client, named after it.
 
     Raises:
-        DataError: there are none.
+        SetupError: there are none.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.clients = tuple(sorted(child.name for child in folder.glob("*/")))
         if not self.clients:
-            raise DataError(f"data is '{folder}', which holds no folder; give each client's records a folder there.")
+            raise SetupError(f"data is '{folder}', which holds no folder; give each client's records a folder there.")
 
     def __call__(self, client: str, folder: Path) -> None:
         """Copy one client's records to where it will look for them: a rehearsal writes beside none that are real."""

@@ -31,7 +31,7 @@ from fedprivacy.deploy.certificates import fingerprint
 from fedprivacy.deploy.description import OPERATOR, Description
 from fedprivacy.deploy.federation import write_toml
 from fedprivacy.deploy.keys import write_client_key, write_keys
-from fedprivacy.deploy.party import Party, PartyError
+from fedprivacy.deploy.party import Party, SetupError
 from fedprivacy.deploy.platforms import write_services, write_trial
 from fedprivacy.deploy.services import CLIENT_KEYS, LEDGER_IN_POSTGRESQL, Platform
 from fedprivacy.deploy.templates import write_texts
@@ -93,8 +93,8 @@ def write_handouts(description: Path, folder: Path, platform: Platform = Platfor
 
     Raises:
         ConfigError: lists everything that is wrong with the description, or is not as it was.
-        PartyError: the folder holds something else, or cannot be written.
-        KeyFileError, AppFolderError, TaskError: see `write_keys` and `write_app`.
+        SetupError: the folder holds something else, or cannot be written.
+        KeyFileError, SetupError, TaskError: see `write_keys` and `write_app`.
     """
     wanted = Description.read(description)
     try:
@@ -102,12 +102,12 @@ def write_handouts(description: Path, folder: Path, platform: Platform = Platfor
             return _write_new(wanted, description.parent, folder, platform)
         return _add_clients(wanted, folder, platform)
     except OSError as error:
-        raise PartyError(f"'{folder}' cannot be written ({error}); name a folder that can be made.") from error
+        raise SetupError(f"'{folder}' cannot be written ({error}); name a folder that can be made.") from error
 
 
 def _write_new(wanted: Description, base: Path, folder: Path, platform: Platform) -> Handouts:
     if folder.exists() and any(folder.iterdir()):
-        raise PartyError(f"'{folder}' is not empty and holds no deployment; name a new folder.")
+        raise SetupError(f"'{folder}' is not empty and holds no deployment; name a new folder.")
     own_app = base / wanted.app if wanted.app else None
     if own_app:
         task = _HostTask(task_from_here(own_app))
@@ -171,7 +171,7 @@ def _add_clients(wanted: Description, folder: Path, platform: Platform) -> Hando
     task = _HostTask(str(server / known.task) if names_file(known.task) else known.task)
     lacking = [path for path in (server / "ca.crt", task.file) if path and not path.exists()]
     if lacking:
-        raise PartyError(f"'{lacking[0]}' is not there; copy it back from the server's host.")
+        raise SetupError(f"'{lacking[0]}' is not there; copy it back from the server's host.")
     added = tuple(name for name in wanted.clients if name not in recorded.clients)  # a folder may have gone for good
     for name in added:
         _write_client(wanted, known, task, folder, name, platform=platform)
@@ -186,7 +186,7 @@ def _write_client(
     """Write a client's folder; return its facts."""
     own, public_key = folder / "clients" / name, folder / party.SERVER / CLIENT_KEYS / f"{name}.pub"
     if public_key.exists():
-        raise PartyError(
+        raise SetupError(
             f"'{public_key}' is there already, and a name belongs to one key for ever; choose another name."
         )
     own.mkdir(parents=True, mode=0o700)

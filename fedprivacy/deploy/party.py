@@ -17,8 +17,8 @@ SERVER = "server"
 """The party that is no client."""
 
 
-class PartyError(ValueError):
-    """A folder that was made for no party, or a deployment that cannot be made there; the message says what to do."""
+class SetupError(ValueError):
+    """A folder or file of a deployment that is not what it must be, or cannot be made there, with the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Party:
         """Read the party from its folder.
 
         Raises:
-            PartyError: it was made for no party.
+            SetupError: it was made for no party.
         """
         try:
             given = tomllib.loads((folder / FILE).read_text())
@@ -68,7 +68,7 @@ class Party:
             if not all(type(getattr(party, field.name)).__name__ == field.type for field in fields):
                 raise TypeError("a value of another type than it was written with")
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
-            raise PartyError(
+            raise SetupError(
                 f"'{folder}' holds no part of a deployment ({FILE}: {error}); name the folder that 'fedprivacy deploy "
                 "init' made for this host."
             ) from error

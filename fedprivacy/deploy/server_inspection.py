@@ -171,7 +171,7 @@ def _ledger(plan: TrainingPlan, folder: Path) -> str:
 
 def _opened_ledger(url: str, folder: Path) -> Ledger | None:
     """Open a ledger as it stands, if it holds what the runs here have signed; None: there is none yet."""
-    ledger = Ledger(url, patience=2.0, upgrade=False) if Ledger.exists(url) else None
+    ledger = Ledger(url, patience=2.0, create=False) if Ledger.exists(url) else None
     check_witnesses(ledger, url, folder / RUNS)
     return ledger
 

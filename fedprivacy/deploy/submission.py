@@ -52,7 +52,7 @@ class Submission(NamedTuple):
         """Check a run's settings, and give it a folder where they name none: runs/NAME-N beside their file.
 
         Raises:
-            AppFolderError: there is no Flower app.
+            SetupError: there is no Flower app.
             ConfigError, RunFolderError: lists everything that is wrong with the settings.
         """
         try:

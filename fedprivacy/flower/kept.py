@@ -145,7 +145,7 @@ class KeptInFolder:
         for path in self.folder.glob(f"*{_SUFFIX}"):
             try:
                 facts = _facts(path)
-                found.append(_KeptFile(path, facts["run_id"], facts.get("written", 0)))
+                found.append(_KeptFile(path, facts["run_id"], facts["written"]))
             except KeptError:
                 found.append(_KeptFile(path, path.name, 0))
         return sorted(found, key=lambda kept: (kept.written, kept.path))
@@ -175,8 +175,8 @@ def _facts(file: Path) -> dict[str, Any]:
     try:
         with safe_open(file, framework="pt") as opened:
             facts = json.loads((opened.metadata() or {})[_FACTS])
-            named = {"run_id": facts["run_id"], "algorithm": facts["algorithm"], "task": facts.get("task", "")}
-            return {**facts, **named, "round": max(map(int, opened.keys()))}
+            named = {name: facts[name] for name in ("run_id", "algorithm", "task", "written")}
+            return named | {"round": max(map(int, opened.keys()))}
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise KeptError(f"'{file}' cannot be read ({error}); put back an undamaged copy, or delete it.") from error
 

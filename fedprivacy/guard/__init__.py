@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import from_homes
 from fedprivacy.guard.errors import AlreadyChargedError as AlreadyChargedError
 from fedprivacy.guard.errors import BudgetExhaustedError as BudgetExhaustedError
-from fedprivacy.guard.errors import FilterChangedError as FilterChangedError
-from fedprivacy.guard.errors import ForeignGrantError as ForeignGrantError
 from fedprivacy.guard.errors import GuardError as GuardError
 from fedprivacy.guard.errors import InvalidGrantError as InvalidGrantError
-from fedprivacy.guard.errors import LogBusyError as LogBusyError
 from fedprivacy.guard.errors import LogDamagedError as LogDamagedError
 from fedprivacy.guard.errors import LogError as LogError
 from fedprivacy.guard.errors import LogWriteError as LogWriteError
 from fedprivacy.guard.errors import NoRoomError as NoRoomError
-from fedprivacy.guard.errors import OldGuardError as OldGuardError
 from fedprivacy.guard.errors import QuestionsExhaustedError as QuestionsExhaustedError
-from fedprivacy.guard.errors import RelationChangedError as RelationChangedError
 from fedprivacy.guard.errors import SealError as SealError
-from fedprivacy.guard.errors import SecondNameError as SecondNameError
-from fedprivacy.guard.errors import UnitChangedError as UnitChangedError
 
 if TYPE_CHECKING:
     from fedprivacy.guard.guard import KEPT_UPDATES as KEPT_UPDATES

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from fedprivacy._support.room import size_text
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import Event, NeighbouringRelation
-from fedprivacy.values.unit import Unit
+from fedprivacy.values.events import Event
 
 
 class GuardError(Exception):
@@ -34,12 +33,8 @@ class AlreadyChargedError(GuardError):
     """A replayed grant: its run, round and attempt were charged before."""
 
 
-class ForeignGrantError(GuardError):
-    """A grant of a run that was opened under another server's key."""
-
-
 class InvalidGrantError(GuardError, ValueError):
-    """A grant that cannot be recorded: a name or a count is out of range."""
+    """A grant that cannot be recorded: a name or a count is out of range, or its run has another server's key."""
 
 
 class SealError(GuardError, ValueError):
@@ -47,17 +42,7 @@ class SealError(GuardError, ValueError):
 
 
 class LogError(GuardError):
-    """The guard's file cannot be used."""
-
-
-class LogBusyError(LogError):
-    """Another process holds the file."""
-
-    def __init__(self, file: Path, seconds: float) -> None:
-        super().__init__(
-            f"{file} has been locked by another process for {seconds:g} s. Nothing more was charged. Let one client at "
-            "a time work on a shard, or end the process that holds the file."
-        )
+    """The guard's file cannot be used, or not for what is asked: the account has promised something else."""
 
 
 class LogWriteError(LogError):
@@ -87,56 +72,13 @@ class NoRoomError(LogError):
         )
 
 
-class SecondNameError(LogError):
-    """The file has several names on its disk (hard links), but sealed updates lie beside only one of them."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(
-            f"{file} has more than one name (hard links), and an older copy could be put back under one of them "
-            f"unnoticed. Find the others with 'find -samefile {file}', delete them, and back it up by copying."
-        )
-
-
-class OldGuardError(LogError):
-    """An earlier version's guard exists: a new one beside it would start at zero."""
-
-    def __init__(self, old: Path, file: Path, remedy: str) -> None:
-        super().__init__(f"{old} is of an earlier version, and what it counted is not in {file} yet. {remedy}")
-
-
-class FilterChangedError(LogError):
-    """The node configuration names another filter than the one that has kept the account so far."""
-
-    def __init__(self, file: Path, before: str, named: str) -> None:
-        super().__init__(
-            f"filter is '{named}', and {file} has been kept by '{before}' so far: changed in the middle, neither keeps "
-            f"its promise. Write filter = '{before}' again; or begin another account, 'fedprivacy guard renew {file}', "
-            "whose epsilon and delta add to those of this one."
-        )
-
-
-class RelationChangedError(LogError):
-    """A request needs another neighbouring relation than the one that the account promises."""
-
-    def __init__(self, file: Path, before: NeighbouringRelation, asked: NeighbouringRelation) -> None:
-        super().__init__(
-            f"{file} promises {before}, and what the task makes public is for {asked}: whether the number of records "
-            "is public cannot change in the middle. Work on a task with the same shard_sizes_public; or begin another "
-            f"account, 'fedprivacy guard renew {file}', whose epsilon and delta add to those of this one. A number "
-            "that was public stays known: what both promise together is for the zero-out relation."
-        )
-
-
-class UnitChangedError(LogError):
-    """A request has another unit of privacy than the one that the account promises."""
-
-    def __init__(self, file: Path, before: Unit, asked: Unit) -> None:
-        super().__init__(
-            f"{file} promises the unit of privacy '{before}', and the task's is '{asked}': what one of the two has "
-            "spent says nothing of the other, and does not add up. Work on a task with the same unit; or begin another "
-            f"account, 'fedprivacy guard renew {file}': it is then promised beside this one, and for those whom both "
-            "protect, their epsilon and delta add."
-        )
+def old_guard_error(old: Path) -> LogError:
+    """Return the error for a guard of an older form: a new one in its place, or beside it, would start at zero."""
+    return LogError(
+        f"{old} is a guard of an older form, which this version of fedprivacy does not read: what it counted "
+        "stands, so keep it, move it and its folder of sealed updates elsewhere, and begin another account, "
+        "whose epsilon and delta add to those of that one."
+    )
 
 
 class LogDamagedError(LogError):

@@ -6,8 +6,7 @@ A log is a header, a slot and the entries, each in a block of its own, so that n
     4096  the slot: the frame of the last entry           overwritten before every entry
     8192  the frames of entries 1, 2, 3, ...               only ever appended to
 
-The identity is random, and a copy has the same: it links a log to its sealed updates, whatever the log's name. A log of
-version 1 has none in its header; its identity is the hash of its first entry, which never changes.
+The identity is random, and a copy has the same: it links a log to its sealed updates, whatever the log's name.
 
 A frame is the entry's number, its length, the CRC-32 of both and of the entry, and the entry. Every entry is written to
 the slot first and then behind its predecessor, each time waiting for the disk. So the last entry is always stored
@@ -23,11 +22,10 @@ import enum
 import secrets
 import struct
 import zlib
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from fedprivacy.guard.errors import LogDamagedError
+from fedprivacy.guard.errors import LogDamagedError, old_guard_error
 
 BLOCK = 4096  # bytes; the largest sector of a disk: what one interrupted write can damage together
 SLOT_AT = BLOCK
@@ -36,8 +34,7 @@ ENTRIES_AT = 2 * BLOCK
 MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
 _VERSION = 2
 _HEADER = struct.Struct(">8sI")
-_IDENTITY_BYTES = {1: 0, _VERSION: 8}
-"""Number of bytes of the identity in a header, by the versions that this program knows."""
+_IDENTITY_BYTES = 8
 
 _CRC = struct.Struct(">I")
 _FRAME = struct.Struct(">QI")
@@ -47,9 +44,6 @@ FRAMING = _FRAME.size + _CRC.size
 
 MOST_PAYLOAD = BLOCK - FRAMING
 """Maximum number of bytes of an entry, which the slot must hold."""
-
-IDENTITY_WITHIN = ENTRIES_AT + BLOCK
-"""Number of bytes from the beginning that determine a log's identity: the header and the first entry."""
 
 
 class Frame(NamedTuple):
@@ -144,18 +138,19 @@ def believed(file: Path, data: bytes, last: Frame = NO_ENTRY, left_out: int = 0)
 
 
 def _header() -> bytes:
-    head = _HEADER.pack(MAGIC, _VERSION) + secrets.token_bytes(_IDENTITY_BYTES[_VERSION])
+    head = _HEADER.pack(MAGIC, _VERSION) + secrets.token_bytes(_IDENTITY_BYTES)
     return head + _CRC.pack(zlib.crc32(head))
 
 
 def identity_in(file: Path, data: bytes) -> str:
-    """Return the identity of a log, in hexadecimal; empty for a log of version 1 without entries.
+    """Return the identity of a log, in hexadecimal.
 
     Args:
         file: source of the bytes, for the error.
-        data: at least its first `IDENTITY_WITHIN` bytes, or all of a shorter file.
+        data: at least its first `ENTRIES_AT` bytes, or all of a shorter file.
 
     Raises:
+        LogError: the log is of an earlier version.
         LogDamagedError: the file is not a log that this program knows.
     """
     if len(data) < ENTRIES_AT:
@@ -163,17 +158,21 @@ def identity_in(file: Path, data: bytes) -> str:
     magic, version = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise LogDamagedError(file, 0, "it does not begin as a guard's log does")
-    if version not in _IDENTITY_BYTES:
+    if version < _VERSION and _checksum_follows(data, _HEADER.size):  # else a byte of the version has decayed
+        raise old_guard_error(file)
+    if version > _VERSION:
         raise LogDamagedError(
             file, len(MAGIC), f"its format is version {version}, and this program knows {_VERSION}; update fedprivacy"
         )
-    end = _HEADER.size + _IDENTITY_BYTES[version]
-    if _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):
+    end = _HEADER.size + _IDENTITY_BYTES
+    if version != _VERSION or not _checksum_follows(data, end):
         raise LogDamagedError(file, 0, "the header's checksum is wrong")
-    if version == _VERSION:
-        return data[_HEADER.size : end].hex()
-    first = decoded(data, ENTRIES_AT)
-    return "" if first is None else sha256(encoded(first)).hexdigest()[: 2 * _IDENTITY_BYTES[_VERSION]]
+    return data[_HEADER.size : end].hex()
+
+
+def _checksum_follows(data: bytes, end: int) -> bool:
+    """Return whether the CRC-32 of the first `end` bytes stands behind them."""
+    return bool(_CRC.unpack_from(data, end) == (zlib.crc32(data[:end]),))
 
 
 def _whole_frames(file: Path, data: bytes, last: Frame, left_out: int) -> tuple[list[Frame], int]:

@@ -32,16 +32,13 @@ from fedprivacy.guard import log, seals
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
     BudgetExhaustedError,
-    FilterChangedError,
-    ForeignGrantError,
     InvalidGrantError,
+    LogError,
     LogWriteError,
     NoRoomError,
-    OldGuardError,
     QuestionsExhaustedError,
-    RelationChangedError,
     SealError,
-    UnitChangedError,
+    old_guard_error,
 )
 from fedprivacy.guard.renewal import renewals
 from fedprivacy.guard.tally import (
@@ -76,11 +73,8 @@ KEPT_UPDATES = 4
 with the newest charge is kept as well: see `fedprivacy.guard.seals`.
 """
 
-OLD_GUARD = "odometer.db"
-"""Name of the file of earlier versions; see `fedprivacy.guard.adoption`."""
-
-OLD_NAME = "odometer.log"
-"""Former name of a log of this kind."""
+_OLD_NAMES = ("odometer.db", "odometer.log")
+"""Names of guards of older forms: beside one of them, no account begins at zero."""
 
 _LARGEST_COUNT = 2**63 - 1
 _NOTHING: Mapping[Event, int] = MappingProxyType({})
@@ -108,10 +102,9 @@ class Guard:
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
         LogWriteError: the file cannot be created.
-        OldGuardError: an earlier version's guard lies beside the file and was not imported.
         LogDamagedError: the file is missing or an older copy, but updates that it sealed exist.
-        SecondNameError: the file has another name, too.
-        LogError: there are sealed updates, and the file cannot be read.
+        LogError: the file is a guard of an older form, or one lies beside it; it has another name, too; or there are
+            sealed updates, and it cannot be read.
     """
 
     def __init__(
@@ -155,18 +148,16 @@ class Guard:
                 counted beyond this file and that may have been questions. It does not limit runs that train.
 
         Raises:
-            InvalidGrantError: a name is too long or not printable, a count is out of range, or a question samples
-                records. Nothing is written.
-            ForeignGrantError: the run was opened under another key. Nothing is written.
+            InvalidGrantError: a name is too long or not printable, a count is out of range, a question samples
+                records, or the run was opened under another key. Nothing is written.
             AlreadyChargedError: this attempt was charged before. Nothing is written.
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
             QuestionsExhaustedError: fewer are left for questions, though not of the whole budget. Nothing is charged.
             MechanismChanged: the history holds another event and the filter cannot mix. Nothing is written.
-            RelationChangedError, UnitChangedError: the account is for another neighbouring relation, or another unit of
-                privacy. Nothing is written.
             ValueError: `elsewhere` mixes neighbouring relations, which no filter composes. Nothing is written.
-            FilterChangedError: another filter kept the earlier charges. Nothing is written.
-            LogError: the file is busy, damaged or not writable; its text says whether anything may count.
+            LogError: the account is for another neighbouring relation or another unit of privacy, or another filter
+                kept the earlier charges: nothing is written. Or the file is busy, damaged or not writable; then the
+                text says whether anything may count.
         """
         _check_grant(attempt, event, steps, elsewhere)
         signer = fingerprint(run_key)
@@ -266,7 +257,7 @@ class Guard:
             run_key: key of the server that asks, as for `charge`: a server gets only its own runs' updates.
 
         Raises:
-            ForeignGrantError: the run was opened under another key.
+            InvalidGrantError: the run was opened under another key.
             LogError: the file is busy, damaged or not writable.
         """
         with self._kept.transaction():
@@ -307,9 +298,7 @@ class Guard:
         """Refuse an account that another filter, another relation or another unit was promised for; nothing is written.
 
         Raises:
-            FilterChangedError, RelationChangedError, UnitChangedError: the next charge under this relation would be
-                refused.
-            LogError: as `sealed` does.
+            LogError: the next charge under this relation would be refused; or as `sealed` does.
         """
         with self._kept.transaction():
             self._allowance(self._kept.tally)
@@ -319,8 +308,7 @@ class Guard:
         """Record durably the account's relation and unit, before a size is disclosed that only this relation allows.
 
         Raises:
-            RelationChangedError, UnitChangedError: the account has another one already.
-            LogError: as `sealed` does.
+            LogError: the account has another one already; or as `sealed` does.
         """
         with self._kept.transaction() as write:
             self._check_promise(relation)
@@ -354,7 +342,7 @@ class Guard:
 
         Raises:
             MechanismChanged: the history holds another event and the filter cannot mix.
-            FilterChangedError, RelationChangedError, UnitChangedError, LogError: as `check` does.
+            LogError: as `check` does.
         """
         return self._open_account(event.relation).left(event, [])
 
@@ -363,7 +351,7 @@ class Guard:
 
         Raises:
             ValueError: there is none.
-            FilterChangedError, RelationChangedError, UnitChangedError, LogError: as `check` does.
+            LogError: as `check` does.
         """
         account = self._open_account(relation)
         return filter_of(account.allowance).noise_multiplier(sampling_rate, steps, relation, account.history)
@@ -377,20 +365,38 @@ class Guard:
         """Return the budget and its filter.
 
         Raises:
-            FilterChangedError: another filter has kept it so far.
+            LogError: another filter has kept it so far.
         """
         usual = self._named_filter or self._usual_filter
         last = tally.allowance.filter if tally.allowance else usual
         if self._named_filter not in ("", last):
-            raise FilterChangedError(self._file, last, self._named_filter)
+            raise LogError(
+                f"filter is '{self._named_filter}', and {self._file} has been kept by '{last}' so far: changed in the "
+                f"middle, neither keeps its promise. Write filter = '{last}' again; {self._another_account}, whose "
+                "epsilon and delta add to those of this one."
+            )
         return Allowance(self._budget, last)
 
     def _check_promise(self, relation: NeighbouringRelation) -> None:
         tally = self._kept.tally
         if tally.relation not in (None, relation):
-            raise RelationChangedError(self._file, tally.relation, relation)
+            raise LogError(
+                f"{self._file} promises {tally.relation}, and what the task makes public is for {relation}: whether "
+                "the number of records is public cannot change in the middle. Work on a task with the same "
+                f"shard_sizes_public; {self._another_account}, whose epsilon and delta add to those of this one. A "
+                "number that was public stays known: what both promise together is for the zero-out relation."
+            )
         if tally.relation is not None and tally.unit != self._unit:
-            raise UnitChangedError(self._file, tally.unit, self._unit)
+            raise LogError(
+                f"{self._file} promises the unit of privacy '{tally.unit}', and the task's is '{self._unit}': what one "
+                "of the two has spent says nothing of the other, and does not add up. Work on a task with the same "
+                f"unit; {self._another_account}: it is then promised beside this one, and for those whom both "
+                "protect, their epsilon and delta add."
+            )
+
+    @property
+    def _another_account(self) -> str:
+        return f"or begin another account, 'fedprivacy guard renew {self._file}'"
 
     def _write_promise(self, write: Write, relation: NeighbouringRelation, *, needed: bool = True) -> None:
         """Record the first promise of an account, if it is needed: charges alone promise a record."""
@@ -445,10 +451,12 @@ def sealed_beside(file: Path) -> set[str]:
     file.
 
     Raises:
-        OldGuardError, LogDamagedError, LogWriteError: as `Guard` does.
+        LogError: as `Guard` does.
     """
     file = file.resolve()
-    _refuse_to_forget(file)
+    for old in map(file.with_name, _OLD_NAMES):
+        if old != file and old.exists():
+            raise old_guard_error(old)
     try:
         if file.exists():
             return set(seals.bearing_witness(file, log.identity_of(file)))
@@ -501,16 +509,7 @@ def _check_new(tally: Tally, attempt: Attempt, signer: str) -> None:
 def _check_run_key(tally: Tally, attempt: Attempt, signer: str) -> None:
     opened = tally.run_keys.get(attempt.run_id, signer)
     if opened != signer:
-        raise ForeignGrantError(
+        raise InvalidGrantError(
             f"run '{attempt.run_id}' was opened under the key {opened[:16]}, and this grant comes with {signer[:16]} "
             "(SHA-256). Ask the server's operator: a run keeps its key, and another server's run another name."
         )
-
-
-def _refuse_to_forget(file: Path) -> None:
-    """Refuse to start a new account where an earlier version kept one."""
-    old, renamed = file.with_name(OLD_GUARD), file.with_name(OLD_NAME)
-    if old.exists():
-        raise OldGuardError(old, file, f"Bring it over: 'fedprivacy guard import {old} {file}'.")
-    if renamed.exists() and not file.exists():
-        raise OldGuardError(renamed, file, f"Go on with it: write guard = '{renamed}' in the node configuration.")

@@ -22,8 +22,8 @@ from pathlib import Path
 from fedprivacy._support.durable import NO_ROOM, PRIVATE, name_once, sync_folder, unnamed_of, write_at, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy.guard import frames
-from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError, SecondNameError
-from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, IDENTITY_WITHIN, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
+from fedprivacy.guard.errors import LogDamagedError, LogError, LogWriteError
+from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
 
 PATIENCE = 30.0
 """Seconds that a process waits for another's transaction, which takes milliseconds, or as long as a seal."""
@@ -50,11 +50,11 @@ def identity_of(file: Path) -> str:
     """Read the identity of a log from its header.
 
     Raises:
-        LogDamagedError: the file is not a log that this program knows.
+        LogError: the file is not a log that this program knows.
         OSError: it cannot be read.
     """
     with file.open("rb") as opened:
-        return frames.identity_in(file, opened.read(frames.IDENTITY_WITHIN))
+        return frames.identity_in(file, opened.read(ENTRIES_AT))
 
 
 class EntryLog:
@@ -89,9 +89,9 @@ class EntryLog:
         states that it may.
 
         Raises:
-            LogBusyError: another process kept the lock for longer than `patience`.
+            LogError: another process kept the lock for longer than `patience`; or the file is of an older form, or has
+                another name, too.
             LogDamagedError: the file may have lost entries.
-            SecondNameError: the file has another name, too.
             LogWriteError: the file cannot be opened, locked, read or repaired.
         """
         with self._opened() as fd:
@@ -123,7 +123,10 @@ class EntryLog:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise LogBusyError(self.file, self._patience) from None
+                    raise LogError(
+                        f"{self.file} has been locked by another process for {self._patience:g} s. Nothing more was "
+                        "charged. Let one client at a time work on a shard, or end the process that holds the file."
+                    ) from None
                 time.sleep(_POLL)
             else:
                 return
@@ -139,11 +142,16 @@ class EntryLog:
         if not os.path.samestat(opened, self.file.stat()):
             raise LogDamagedError(self.file, 0, "another file was put in its place while this process waited for it")
         if _links(self.file, fd) > 1:
-            raise SecondNameError(self.file)
-        head = os.pread(fd, IDENTITY_WITHIN, 0)
+            # Sealed updates lie beside only one of the names.
+            raise LogError(
+                f"{self.file} has more than one name (hard links), and an older copy could be put back under one of "
+                f"them unnoticed. Find the others with 'find -samefile {self.file}', delete them, and back it up by "
+                "copying."
+            )
+        head = os.pread(fd, ENTRIES_AT, 0)
         identity = frames.identity_in(self.file, head)
         last, known = (self._last, len(self._encoded)) if self._unchanged(fd) else (frames.NO_ENTRY, 0)
-        data = head[:ENTRIES_AT] + _bytes_from(fd, ENTRIES_AT + known)
+        data = head + _bytes_from(fd, ENTRIES_AT + known)
         found, before = frames.believed(self.file, data, last, known), self.entries[last.sequence :]
         payloads = [frame.payload for frame in found.frames]
         if payloads[: len(before)] != before or self.identity not in ("", identity):
@@ -153,7 +161,7 @@ class EntryLog:
         _repair(fd, found, found.frames[-1] if found.frames else self._last)
         for frame in found.frames[len(before) :]:
             self._add(frame)
-        self.identity = identity or self.identity
+        self.identity = identity
 
     def _unchanged(self, fd: int) -> bool:
         """Return whether the file holds the entries of the last transaction, byte for byte."""

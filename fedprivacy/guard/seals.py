@@ -46,11 +46,10 @@ def folder_of(log: Path, identity: str) -> Path:
     Args:
         log: the log's file, with links resolved.
         identity: identity of the log. A copy has the same, so that a copy under another name finds the same updates.
-            Empty: a log of an earlier version that has no entry.
     """
-    end = f".{identity}{_FOLDER}" if identity else _FOLDER
+    end = f".{identity}{_FOLDER}"
     named = log.with_name(log.name + end)
-    if identity and not named.exists():
+    if not named.exists():
         return min((folder for folder in log.parent.iterdir() if folder.name.endswith(end)), default=named)
     return named
 
@@ -79,19 +78,10 @@ def bearing_witness(log: Path, identity: str) -> dict[str, Path]:
     return {name: folder for folder in folders for name in names_in(folder)}
 
 
-def name_by_identity(log: Path, identity: str) -> None:
-    """Rename the folder of an earlier version so that a copy of the log finds it; call it under the log's lock.
-
-    The updates in it must be known to be the log's.
-    """
-    earlier, named = log.with_name(log.name + _FOLDER), log.with_name(f"{log.name}.{identity}{_FOLDER}")
-    if identity and earlier.exists() and not named.exists():
-        earlier.rename(named)
-        sync_folder(log.parent)
-
-
 def folders_named_after(log: Path) -> list[Path]:
-    """List every folder of updates that a log of this name has sealed, whatever its identity."""
+    """List every folder of updates that a log of this name has sealed, whatever its identity; one of an older form has
+    none in its name.
+    """
     names = re.compile(re.escape(log.name) + r"(\.[0-9a-f]{16})?" + re.escape(_FOLDER))
     # Sort last: every transaction looks here, and a data folder may hold many files.
     return sorted(folder for folder in log.parent.iterdir() if names.fullmatch(folder.name))

@@ -144,8 +144,7 @@ def decoded(payload: bytes) -> Entry:
 def _entry(fields: Mapping[str, Any]) -> Entry:
     kind, time = fields["kind"], fields["time"]
     if kind == "relation":
-        unit = Unit.of(fields.get("unit", str(RECORD)))  # an earlier version had no other
-        return RelationEntry(NeighbouringRelation(fields["relation"]), time, unit)
+        return RelationEntry(NeighbouringRelation(fields["relation"]), time, Unit.of(fields["unit"]))
     attempt = Attempt.named_in(fields)
     if kind == "sealed":
         return SealedEntry(attempt, fields["name"], fields["sha256"], time)
@@ -202,7 +201,6 @@ class Tally:
             return
         if isinstance(entry, SealedEntry):
             self.sealed[entry.attempt] = entry
-            self.places.setdefault(entry.name, len(self.charges))  # earlier versions gave other names
             return
         self.entries.append(entry)
         self.relation = self.relation or entry.event.relation
@@ -268,8 +266,6 @@ class TallyFile:
         try:
             updates = seals.bearing_witness(self.file, self.identity)
             unknown = [name for name in updates if name not in self.tally.places]
-            if not unknown:
-                seals.name_by_identity(self.file, self.identity)
         except OSError as error:
             raise LogWriteError(self.folder, error, undone=True) from error
         if unknown:

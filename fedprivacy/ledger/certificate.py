@@ -24,26 +24,33 @@ from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.spend import shortage
-from fedprivacy.ledger.asked import asked_of, questions_by_attempt
-from fedprivacy.ledger.budget_changes import BudgetChange, budget_changes
+from fedprivacy.ledger.changes import BudgetChange, budget_changes
 from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.journal import canonical, now, read_entries
-from fedprivacy.ledger.replay import BegunRun, Charge, ChargeKey, Evidence, QuestionKey, WrittenAllowance
+from fedprivacy.ledger.replay import (
+    AnswerKey,
+    BegunRun,
+    Charge,
+    ChargeKey,
+    Evidence,
+    QuestionKey,
+    Replay,
+    WrittenAllowance,
+)
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.event_codec import as_list, from_fields, from_list
+from fedprivacy.values.event_codec import as_fields, as_list, from_fields, from_list
 from fedprivacy.values.events import UNNAMED, Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.wording import plural
 
-# Version 1 had no questions, 2 no unit and no persons, 3 no earlier budgets, claims and shortage, 4 no risks, no audits
-# and no software, 5 no digests and no meanings, 6 nothing of what the client ran.
 _VERSION = 7
+_NONE = "this is no certificate of fedprivacy."
 _UNKNOWN = Software("", "")
 _TOLERANCE = 1e-9  # relative difference of an epsilon that another machine computed
 
@@ -94,9 +101,9 @@ class Certificate:
         software, digest: name and version of the program that verified the ledger and issued the certificate, and the
             SHA-256 of its files; empty: unknown.
         ran: programs with which the server began the runs that charged, by the journal: `software`, `digest` and the
-            number of `runs`; both are empty for runs of an earlier version, which wrote neither.
+            number of `runs`; both are empty for runs that only a client's guard knows.
         client_ran: programs that the client says it ran, in signed receipts: `software`, `digest` and the number
-            of `charges`; both are empty for receipts of an earlier version, which said neither.
+            of `charges`; both are empty for receipts that say neither.
         meanings: what the numbers mean, by the field that holds them, a sentence each.
     """
 
@@ -120,22 +127,22 @@ class Certificate:
     head: str
     signed: int
     public_key: str
-    version: int = _VERSION
-    questions: tuple[Mapping[str, Any], ...] = ()
-    question_steps: int = 0
-    unit: str | None = str(RECORD)
-    by_rows: tuple[Mapping[str, Any], ...] = ()
-    budgets: tuple[Mapping[str, Any], ...] = ()
-    claimed_steps: int = 0
-    claimed_runs: int = 0
-    shortage: str | None = None
-    risks: tuple[Mapping[str, Any], ...] = ()
-    audits: tuple[Mapping[str, Any], ...] = ()
-    software: str = ""
-    digest: str = ""
-    ran: tuple[Mapping[str, Any], ...] = ()
-    client_ran: tuple[Mapping[str, Any], ...] = ()
-    meanings: Mapping[str, str] = field(default_factory=dict)
+    version: int = field(default=_VERSION, kw_only=True)
+    questions: tuple[Mapping[str, Any], ...]
+    question_steps: int
+    unit: str | None
+    by_rows: tuple[Mapping[str, Any], ...]
+    budgets: tuple[Mapping[str, Any], ...]
+    claimed_steps: int
+    claimed_runs: int
+    shortage: str | None
+    risks: tuple[Mapping[str, Any], ...]
+    audits: tuple[Mapping[str, Any], ...]
+    software: str
+    digest: str
+    ran: tuple[Mapping[str, Any], ...]
+    client_ran: tuple[Mapping[str, Any], ...]
+    meanings: Mapping[str, str]
 
     @property
     def steps(self) -> int:
@@ -160,9 +167,17 @@ class Certificate:
         """
         try:
             fields = json.loads(text)
-            signature = fields.pop("signature")
+            signature, version = fields.pop("signature"), fields["version"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+            raise CertificateError(_NONE) from problem
+        if version != _VERSION:
+            raise CertificateError(
+                f"it is of version {version}, and this version of fedprivacy reads version {_VERSION} alone; ask the "
+                "operator for a new one."
+            )
+        try:
             lists = "history", "questions", "by_rows", "budgets", "risks", "audits", "ran", "client_ran"
-            listed = {name: tuple(fields.get(name, ())) for name in lists}
+            listed = {name: tuple(fields[name]) for name in lists}
             certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
             history = from_list(certificate.history)
@@ -173,7 +188,7 @@ class Certificate:
                 (int(stated["rows"]), float(stated["accused"]), float(stated["found"])) for stated in certificate.risks
             ]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-            raise CertificateError("this is no certificate of fedprivacy.") from problem
+            raise CertificateError(_NONE) from problem
         if not genuine:
             raise CertificateError(f"it does not bear the signature of key {certificate.public_key}: it was changed.")
         if signers and certificate.public_key not in signers:
@@ -222,8 +237,8 @@ def certify(
     if unknown := sorted(set(dataset_ids) - budgets.keys()):
         raise no_dataset(ledger.name, unknown[0], budgets)
     charges, receipts = _counted(verified), _receipts(ledger, verified.head.number)
-    questions = questions_by_attempt(verified.replay)
-    changes = budget_changes(ledger, dataset_ids or budgets, last=verified.head.number)
+    questions = _questions_by_attempt(verified.replay)
+    changes = budget_changes(ledger.database, dataset_ids or budgets, last=verified.head.number)
     return [
         _stated(
             dataset_id,
@@ -283,7 +298,7 @@ def _stated(
         head=verified.head.hash,
         signed=verified.signed,
         public_key=public_key,
-        questions=tuple(asked_of(charges, questions, verified.replay, allowance.budget.delta)),
+        questions=tuple(_asked_of(charges, questions, verified.replay, allowance.budget.delta)),
         question_steps=sum(charge.steps for charge in for_questions.values()),
         unit=unit,
         by_rows=tuple(_by_rows(history, unit, allowance.budget.delta)),
@@ -446,3 +461,44 @@ def _cost(history: History, delta: float, rows: int = 1) -> float:
 
 def _signed(fields: Mapping[str, Any]) -> bytes:
     return canonical(fields).encode()
+
+
+def _questions_by_attempt(replay: Replay) -> dict[Attempt, list[QuestionKey]]:
+    """List the questions of each attempt, in order."""
+    found: dict[Attempt, list[QuestionKey]] = {}
+    for key in sorted(replay.questions):
+        found.setdefault(Attempt(key.run_id, key.round, key.attempt), []).append(key)
+    return found
+
+
+def _asked_of(
+    charges: Mapping[ChargeKey, Charge],
+    questions: Mapping[Attempt, Sequence[QuestionKey]],
+    replay: Replay,
+    delta: float,
+) -> Iterator[dict[str, Any]]:
+    """Yield the questions that a dataset's charges were for.
+
+    Args:
+        charges: charges of the dataset that count.
+        questions: questions of each attempt.
+        replay: state after all entries of the journal.
+        delta: delta of the dataset's budget.
+
+    Yields:
+        `question`, `at`, `event` and `epsilon`. Without an answer the last two are None: the journal holds the cost of
+        all questions asked together, but not this question's share.
+    """
+    for charged, charge in charges.items():
+        for key in questions.get(charged.of, ()):
+            put, answer = replay.questions[key], replay.answers.get(AnswerKey(charged.dataset_id, *key))
+            relation = NeighbouringRelation(charge.relation)
+            event = PoissonSampledGaussian(1.0, answer.noise_multiplier, relation) if answer else None
+            epsilon = finite_or_none(_epsilon(event, delta)) if event else None
+            yield {"question": put.question, "at": put.at, "event": event and as_fields(event), "epsilon": epsilon}
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(event: PoissonSampledGaussian, delta: float) -> float:
+    """Compute the epsilon of one execution, cached: most datasets are asked the same, with the same noise."""
+    return pld.epsilon({event: 1}, delta)

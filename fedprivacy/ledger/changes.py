@@ -1,4 +1,4 @@
-"""Changed accounts: the datasets that the ledger has written about since an earlier reading, by the journal.
+"""Changes by the journal: accounts that were written about since an earlier reading, and every budget of a dataset.
 
 Every change of an account or a budget appends an entry that names the datasets, in the same transaction. So a reader
 that knows an account as of one entry, and reads the later entries, knows which accounts to read again; all others are
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, select
 
 from fedprivacy.ledger.charges import Account, accounts_of, allowances_of
+from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.journal import Head, head
 from fedprivacy.ledger.schema import journal
 from fedprivacy.values.budget import Allowance
@@ -79,3 +80,50 @@ _NAMED: Mapping[str, Callable[[Mapping[str, Any]], Iterable[str]]] = {
     "reconciliation": lambda entry: (entry["dataset_id"],),
 }
 """Functions, by kind of entry, that return the datasets whose account or budget the entry changes; see `replay`."""
+
+_BUDGETS = '%"kind":"budget"%'
+"""Pattern of such entries: within a text of theirs the quotes would be escaped."""
+
+
+class BudgetChange(NamedTuple):
+    """A budget that a dataset was given.
+
+    Attributes:
+        at: time, in ISO 8601.
+        epsilon: budget over all runs; None: losses are only measured.
+        delta: delta of the budget.
+        expires: time from which nothing is granted, in ISO 8601; None: never.
+        reason: reason that was given; None: its first run brought it.
+        by: who changed it, as they said, or the account of the operating system that did; empty: unknown.
+    """
+
+    at: str
+    epsilon: float | None
+    delta: float
+    expires: str | None
+    reason: str | None
+    by: str
+
+
+def budget_changes(
+    database: Database, dataset_ids: Collection[str], last: int | None = None
+) -> dict[str, list[BudgetChange]]:
+    """Read the budgets that datasets were given, in order, from the journal.
+
+    Args:
+        database: database of the ledger.
+        dataset_ids: datasets; one that is unknown has no budgets.
+        last: number of the last entry that counts; None: all do.
+    """
+    found: dict[str, list[BudgetChange]] = {dataset_id: [] for dataset_id in dataset_ids}
+    given = select(journal.c.entry).where(journal.c.entry.like(_BUDGETS)).order_by(journal.c.number)
+    if last is not None:
+        given = given.where(journal.c.number <= last)
+    with database.reading() as connection:
+        for (text,) in connection.execution_options(yield_per=1000).execute(given):
+            entry = json.loads(text)
+            for dataset_id in found.keys() & entry["budgets"].keys():
+                epsilon, delta, _, expires = entry["budgets"][dataset_id]
+                said = entry.get("reason"), entry.get("by", "")
+                found[dataset_id].append(BudgetChange(entry["at"], epsilon, delta, expires, *said))
+    return found

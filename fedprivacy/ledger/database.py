@@ -43,7 +43,7 @@ from sqlalchemy.types import ARRAY, Enum, String, TypeEngine
 
 from fedprivacy._support.settings import without_folder
 from fedprivacy.ledger.errors import LedgerError
-from fedprivacy.ledger.migrations import bring_up_to_date, is_newest
+from fedprivacy.ledger.schema import is_made, make_tables
 
 log = logging.getLogger("fedprivacy.ledger")
 
@@ -66,31 +66,28 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+]+:", re.IGNORECASE)
 
 
 class Database:
-    """The database of one ledger; its tables are created, or migrated, when it is opened.
+    """The database of one ledger; its tables are created when it is opened for the first time.
 
     Args:
         url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
         patience: seconds to wait for a database that is locked, full or unreachable.
-        upgrade: whether tables may be created or migrated.
+        create: whether tables may be created.
         durable: whether a transaction that returned survives a loss of power; a copy of another ledger need not.
 
     Raises:
-        LedgerError: the URL or place is invalid, the tables are from a newer version, or old and may not be migrated.
+        LedgerError: the URL or place is invalid, the tables are of another revision, or there are none.
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True, durable: bool = True) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE, *, create: bool = True, durable: bool = True) -> None:
         self.name = shown(url)
         self._patience = patience
         self._engine = _engine(url, patience, durable)
         # Two programs that create one file's tables at once wait for each other; a missing folder is a mistake.
-        if self._repeat(self._snapshot, lambda connection: is_newest(connection, self.name), _locked):
+        if self._repeat(self._snapshot, partial(is_made, name=self.name), _locked):
             return
-        if not upgrade:
-            raise LedgerError(
-                f"ledger {self.name} was made by an earlier version of fedprivacy, and nothing may change it here; "
-                "keep a copy of it, then 'fedprivacy ledger upgrade'."
-            )
-        self._repeat(self._alone, bring_up_to_date, _locked)
+        if not create:
+            raise LedgerError(f"ledger {self.name} is empty, and nothing may change it here; name the one of a run.")
+        self._repeat(self._alone, partial(make_tables, name=self.name), _locked)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

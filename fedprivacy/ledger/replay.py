@@ -22,7 +22,6 @@ from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.event_codec import from_row
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.unit import RECORD
 
 
 class BrokenJournalError(ValueError):
@@ -81,11 +80,6 @@ class BegunRun(NamedTuple):
     dataset: str
     partition: str
     unit: str
-
-
-def unit_in(written: Mapping[str, Any]) -> str:
-    """Return the unit of privacy that an entry or a receipt states; one of an earlier version states none."""
-    return str(written.get("unit", RECORD))
 
 
 class WrittenAllowance(NamedTuple):
@@ -204,9 +198,8 @@ class Replay:
     def _run(self, number: int, entry: dict[str, Any]) -> None:
         if entry["run_id"] in self.runs:
             raise ValueError(f"run {entry['run_id']} began before")
-        self.runs[entry["run_id"]] = BegunRun(number, entry["dataset"], entry["partition"], unit_in(entry))
-        if "software" in entry:  # an earlier version wrote none
-            self.software[entry["run_id"]] = Software(*entry["software"])
+        self.runs[entry["run_id"]] = BegunRun(number, entry["dataset"], entry["partition"], entry["unit"])
+        self.software[entry["run_id"]] = Software(*entry["software"])
 
     def _key(self, _: int, entry: dict[str, Any]) -> None:
         self.keys[entry["client_id"]] = entry["key_hash"]

@@ -1,18 +1,40 @@
-"""Tables of the ledger (SQLAlchemy Core), as the newest migration leaves them.
+"""Tables in the database of a ledger (SQLAlchemy Core): the ledger's, and those of the run store.
 
 The journal is the ledger: every act is one entry, appended, chained to the entry before, and never changed. All other
 tables hold the state after all entries, in a form for queries; `fedprivacy ledger verify` replays the journal and
 compares. The journal holds digests of answers to questions, and the table `answers` the totals behind the digests.
+
+The run store, in the tables `recorded_...` and `audits`, holds finished rounds, for monitoring. It is no part of the
+ledger, and proves nothing. A round of ten thousand clients is one row, one row for every 256 clients' epsilons, and the
+clients' present state: what grows with clients times rounds is eight bytes each.
 """
 
 from __future__ import annotations
 
 import enum
 
-from sqlalchemy import Column, ForeignKey, ForeignKeyConstraint, Index, MetaData, Table, UniqueConstraint
+from sqlalchemy import (
+    Column,
+    Connection,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    event,
+    insert,
+    inspect,
+    select,
+)
 from sqlalchemy.types import BigInteger, Boolean, DateTime, Enum, Float, Integer, LargeBinary, String, Text
 
+from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.values.events import NeighbouringRelation
+
+REVISION = "0006"
+"""Revision of these tables, which every ledger holds. A change of the tables is another one; there is no other reader.
+"""
 
 
 class ChargeState(enum.StrEnum):
@@ -59,7 +81,7 @@ runs = Table(
     Column("entry", Integer, ForeignKey("journal.number"), nullable=False, comment="of the journal"),
     Column("dataset", String, nullable=False),
     Column("partition", String, nullable=False),
-    Column("unit", String, nullable=False, server_default="record", comment="of privacy"),
+    Column("unit", String, nullable=False, comment="of privacy"),
 )
 
 keys = Table(
@@ -147,3 +169,171 @@ answers = Table(
     ForeignKeyConstraint(_QUESTION, [f"questions.{name}" for name in _QUESTION]),
     ForeignKeyConstraint(_CHARGE, [f"charges.{name}" for name in _CHARGE]),
 )
+
+
+def _of_run(*, primary_key: bool = True) -> Column[str]:
+    return Column("run_id", String, ForeignKey("recorded_runs.run_id"), primary_key=primary_key, nullable=False)
+
+
+def _number(name: str, comment: str = "") -> Column[int]:
+    return Column(name, Integer, primary_key=True, autoincrement=False, comment=comment or None)
+
+
+recorded_runs = Table(
+    "recorded_runs",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("name", String, nullable=False, comment="for people: the last part of the run's folder"),
+    Column("settings", Text, nullable=False, comment="JSON, by hyphenated key"),
+    Column("noise_multiplier", Float, nullable=False, comment="the least of its clients'"),
+    Column("relation", String, nullable=False),
+    Column("metric", String, nullable=False, comment="the one that is shown first"),
+    Column("status", String, nullable=False, comment="see RunStatus"),
+    Column("stage", String, nullable=False, comment="what it is doing; empty: nothing any more"),
+    Column("stage_round", Integer, nullable=False),
+    Column("stage_clients", Integer, nullable=False, comment="how many were asked"),
+    Column("started", Float, nullable=False, comment="seconds since 1970, UTC"),
+    Column("updated", Float, nullable=False, comment="last sign of life, the same"),
+    Column("changes", Integer, nullable=False, comment="grows with every change of the run or its rounds"),
+    Column("largest_noise_multiplier", Float, nullable=False),
+    Column("unit", String, nullable=False, comment="of privacy"),
+)
+
+recorded_rounds = Table(
+    "recorded_rounds",
+    metadata,
+    _of_run(),
+    _number("round", "0: the state before the first"),
+    Column("at", Float, nullable=False, comment="when it was recorded, seconds since 1970, UTC"),
+    Column("metrics", Text, nullable=False, comment="JSON; null: not finite"),
+    Column("epsilons", LargeBinary, nullable=False, comment="quantiles over clients: five float64, little-endian"),
+    Column("clients", Integer, nullable=False),
+    Column("participants", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),
+    Column("exhausted", Integer, nullable=False),
+    Column("unreconciled", Integer, nullable=False),
+)
+
+recorded_epsilons = Table(
+    "recorded_epsilons",
+    metadata,
+    _of_run(),
+    _number("part", "clients 256 part to 256 part + 255"),
+    _number("round"),
+    Column(
+        "epsilons", LargeBinary, nullable=False, comment="after the round, float64, little-endian; infinite: no bound"
+    ),
+)
+
+recorded_clients = Table(
+    "recorded_clients",
+    metadata,
+    _of_run(),
+    _number("number", "in the order of enrolment, from 0"),
+    Column("client_id", String, nullable=False),
+    Column("epsilon", Float, nullable=True, comment="null: no bound"),
+    Column("delta", Float, nullable=False),
+    Column("budget", Float, nullable=True, comment="its epsilon; null: none"),
+    Column("share", Float, nullable=True, comment="epsilon over budget; null: no budget"),
+    Column("rounds", Integer, nullable=False, comment="charged, over all runs"),
+    Column("steps", Integer, nullable=False, comment="charged, over all runs"),
+    Column("steps_left", Integer, nullable=False, comment="of this run's, that the budget still allows"),
+    Column("sampling_rate", Float, nullable=False),
+    Column("averaged", Integer, nullable=False, comment="rounds of this run whose average holds its update"),
+    Column("failed", Integer, nullable=False, comment="rounds of this run that asked for an update and did not use it"),
+    Column("exhausted_in", Integer, nullable=True, comment="the first round after which no step was left"),
+    Column("state", String, nullable=False, comment="see ClientState"),
+    Column("reason", String, nullable=True, comment="why its last update was not used"),
+    Column("noise_multiplier", Float, nullable=False),
+    UniqueConstraint("run_id", "client_id", name="one_number_per_client"),
+)
+
+recorded_failures = Table(
+    "recorded_failures",
+    metadata,
+    _of_run(),
+    _number("round"),
+    Column("client_id", String, primary_key=True),
+    Column("reason", String, nullable=False),
+)
+
+audits = Table(
+    "audits",
+    metadata,
+    Column("audit_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    _of_run(primary_key=False),
+    Column("at", Float, nullable=False, comment="seconds since 1970, UTC"),
+    Column("attack", String, nullable=False),
+    Column("client_id", String, nullable=False, comment="empty: the run as a whole"),
+    Column("lower", Float, nullable=False, comment="epsilon that the attack proves"),
+    Column("confidence", Float, nullable=False),
+    Column("upper", Float, nullable=True, comment="epsilon that the accountant guarantees; null: no bound"),
+    Column("delta", Float, nullable=False),
+    Column("accountant", String, nullable=False),
+    Column("view", String, nullable=False),
+    Index("audits_by_run", "run_id"),
+)
+
+_revision = Table(
+    "alembic_version",
+    metadata,
+    Column("version_num", String(32), primary_key=True, comment="revision of all tables"),
+)
+"""Table of one row. Its names are those of Alembic, which made all tables before: such ledgers go on."""
+
+
+def _forbid_changes(table: Table, connection: Connection, **_: object) -> None:
+    """Make a table append-only: the database refuses to change or delete a row; other changes show in the hashes."""
+    if connection.dialect.name == "sqlite":
+        for act in ("UPDATE", "DELETE"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER {table.name}_no_{act.lower()} BEFORE {act} ON {table.name} "
+                f"BEGIN SELECT RAISE(ABORT, 'the {table.name} is append-only'); END"
+            )
+        return
+    connection.exec_driver_sql(
+        f"CREATE FUNCTION {table.name}_is_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION 'the {table.name} is append-only'; END $$"
+    )
+    connection.exec_driver_sql(
+        f"CREATE TRIGGER {table.name}_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
+        f"FOR EACH STATEMENT EXECUTE FUNCTION {table.name}_is_append_only()"
+    )
+
+
+for _table in (journal, heads, questions, answers):
+    event.listen(_table, "after_create", _forbid_changes)
+
+
+def is_made(connection: Connection, name: str) -> bool:
+    """Return whether the tables exist, and not whether anything is in them.
+
+    Raises:
+        LedgerError: they have another revision, or some of them exist without one.
+    """
+    existing = metadata.tables.keys() & set(inspect(connection).get_table_names())
+    if not existing:
+        return False
+    revision = connection.scalar(select(_revision)) if _revision.name in existing else None
+    if revision == REVISION:
+        return True
+    remedy = (
+        "update it"
+        if revision is not None and revision > REVISION
+        else "keep it, for what it counted stands, and use the version that made it"
+    )
+    raise LedgerError(
+        f"ledger {name} has revision {revision or 'none'}, and this version of fedprivacy knows {REVISION} alone; "
+        f"{remedy}."
+    )
+
+
+def make_tables(connection: Connection, name: str) -> None:
+    """Create all tables, in the caller's transaction, which has exclusive access to the ledger.
+
+    Raises:
+        LedgerError: as `is_made` does.
+    """
+    if not is_made(connection, name):  # else another process was first
+        metadata.create_all(connection, checkfirst=False)
+        connection.execute(insert(_revision).values(version_num=REVISION))

@@ -51,15 +51,15 @@ class Ledger:
     Args:
         url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
         patience: seconds to wait for a database that is locked, full or unreachable.
-        upgrade: whether an older version's ledger may be migrated.
+        create: whether tables may be created.
 
     Raises:
-        LedgerError: the URL or place is invalid, the ledger is from a newer version, or older and may not be migrated.
+        LedgerError: the URL or place is invalid, the ledger is of another revision, or there is none.
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE, *, create: bool = True) -> None:
         self.url = url
-        self.database = Database(url, patience, upgrade=upgrade)
+        self.database = Database(url, patience, create=create)
         self.name = self.database.name
 
     @staticmethod

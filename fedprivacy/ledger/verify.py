@@ -37,7 +37,6 @@ from fedprivacy.ledger.replay import (
     QuestionKey,
     Replay,
     WrittenAllowance,
-    unit_in,
 )
 from fedprivacy.ledger.schema import answers, balances, budgets, charges, keys, questions, runs
 from fedprivacy.ledger.store import Ledger
@@ -164,13 +163,13 @@ def _check_receipt(evidence: Evidence, key: ChargeKey, replay: Replay) -> None:
         raise ValueError("comes with another key than its client has")
     if not signed_by_client(public_key, RECEIPT, evidence.receipt.encode(), evidence.signature):
         raise ValueError("is not signed by its client")
-    if "software" in said:  # a client of an earlier version does not say
+    if "software" in said:  # a client need not say
         _ = Software.of(said["software"])
     if key[1:] != Attempt.named_in(said):
         raise ValueError("is for another round")
     if any(said[name] != getattr(charge, name) for name in ("steps", *ROW)):
         raise ValueError("is for something else than what was charged")
-    if (run := replay.runs.get(key.run_id)) and unit_in(said) != run.unit:
+    if (run := replay.runs.get(key.run_id)) and said["unit"] != run.unit:
         raise ValueError(f"is for another unit of privacy than its run, {run.unit}")
 
 

@@ -358,8 +358,7 @@ class _State:
     def of(cls, resume: Mapping[str, Any]) -> _State:
         """Read what `state_dict` returned."""
         with suppress(TypeError):
-            known = {name: value for name, value in resume.items() if name != "earlier_runs"}  # of earlier versions
-            state, (low, high) = cls(**known), CLIPPING_NORMS
+            state, (low, high) = cls(**resume), CLIPPING_NORMS
             if state.run and 0 <= state.taken <= state.steps and low <= state.clipping_norm <= high:
                 return state
         raise ValueError("resume is no state of a training; give what state_dict() returned.")

@@ -99,8 +99,8 @@ class MlflowTracker:
 def _make_tables(store: str) -> None:
     """Create the tables of a database in a separate process.
 
-    MLflow does so by Alembic, which keeps its connection in a global variable: in this process, it could collide with
-    the migrations of the ledger.
+    MLflow does so by Alembic, which keeps its connection in a global variable: in this process, two runs at once could
+    make each other's tables.
     """
     if urlsplit(store).scheme.partition("+")[0] not in _DATABASES:
         return

@@ -178,8 +178,6 @@ REASONS = {
 def reason_of(text: str) -> Reason:
     """Return the meaning of a reason, with or without a detail after its code; unknown codes stand for themselves."""
     code = text.partition(":")[0]
-    if code.startswith("client-error-"):  # of runs before version 0.2
-        return Reason("Flower could not deliver the message, or the client's app ended with an error", _READ_LOGS)
     return REASONS.get(code, Reason(code.replace("-", " "), _READ_LOGS))
 
 

@@ -54,7 +54,6 @@ FILES = {
     "simulate --ledger postgresql+psycopg://nobody@localhost:1/x": ("localhost:1/x", "refused"),
     "simulate --signing-key broken.py": ("signing-key is 'broken.py'", "no readable private key"),
     "dashboard --store nowhere": ("nowhere", "name the ledger of a run"),
-    "ledger upgrade --ledger broken.py": ("broken.py", "not a database"),
     "guard show nowhere.log": ("nowhere.log", "does not exist"),
     "guard show broken.py": ("broken.py is damaged", "docs/how-to/ledger.md"),
 }

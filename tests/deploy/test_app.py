@@ -15,9 +15,10 @@ from flwr.cli.config_utils import load_and_validate
 from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.app_folder import AppFolderError, task_of, write_app
+from fedprivacy.deploy.app_folder import task_of, write_app
 from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.deploy.federation import DeploymentError, flower_environment, program
+from fedprivacy.deploy.party import SetupError
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.tasks import TaskError
 from tests.house import ROOT
@@ -98,8 +99,8 @@ def test_a_built_in_task_needs_no_file_and_no_package_hides_an_installed_module(
     [
         ("app", "no-such-task", TaskError, "choose one of digits"),
         ("app", f"{OWN}:Missing", ConfigError, "defines no 'Missing'"),
-        ("123", "digits", AppFolderError, "begin the folder's name with a letter"),
-        ("a-study-of-29-characters-here", "digits", AppFolderError, "no app's name beyond 32 characters"),
+        ("123", "digits", SetupError, "begin the folder's name with a letter"),
+        ("a-study-of-29-characters-here", "digits", SetupError, "no app's name beyond 32 characters"),
     ],
 )
 def test_what_cannot_be_an_app_is_refused_before_anything_is_written(tmp_path, folder, task, error, words):

@@ -17,7 +17,6 @@ from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, MessageError, Rece
 from fedprivacy.guard import (
     AlreadyChargedError,
     BudgetExhaustedError,
-    ForeignGrantError,
     Guard,
     InvalidGrantError,
     LogError,
@@ -71,7 +70,6 @@ MEANS = {
     BudgetExhaustedError: RefusalCode.BUDGET_EXHAUSTED,
     QuestionsExhaustedError: RefusalCode.QUESTIONS_EXHAUSTED,
     AlreadyChargedError: RefusalCode.ALREADY_CHARGED,
-    ForeignGrantError: RefusalCode.GRANT_INVALID,
     InvalidGrantError: RefusalCode.GRANT_INVALID,
     MechanismChanged: RefusalCode.GRANT_INVALID,
     MessageError: RefusalCode.GRANT_INVALID,
@@ -147,9 +145,8 @@ def test_a_server_cannot_ruin_the_book_with_an_event_that_no_filter_composes(nod
     assert RECEIPT in train(node, round=9).content
 
 
-def test_a_guard_under_its_earlier_names_is_not_forgotten(node):
-    """The count of `odometer.log` must not begin anew as `guard.log`; nor what a version before counted in a database,
-    which must be brought over first (tests/guard/test_adoption.py)."""
+def test_a_guard_of_an_older_form_is_not_forgotten(node):
+    """What `odometer.log` or `odometer.db` counted must not begin anew as `guard.log`."""
     folder = Path(node["folder"])
     assert RECEIPT in train(node).content
     (folder / "guard.log").rename(folder / "odometer.log")

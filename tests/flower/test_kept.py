@@ -87,11 +87,12 @@ def test_a_file_that_is_damaged_stops_no_other_run_and_takes_its_place(store, fe
         store.held()
 
 
-def test_a_file_that_an_earlier_version_wrote_is_listed(store):
+def test_a_file_without_its_facts_is_refused(store):
     store.folder.mkdir()
     facts = json.dumps({"run_id": "old", "algorithm": "local"})
     save_file({"3": number(1)}, store.folder / "old.safetensors", {"fedprivacy-kept": facts})
-    assert store.held() == [KeptFor("old", "local", 3, "")]
+    with pytest.raises(KeptError, match=r"'.*old\.safetensors' cannot be read \('task'\); put back an undamaged copy"):
+        store.held()
 
 
 def test_a_client_without_room_refuses_before_anything_is_charged(tmp_path, keys, identity, few):

@@ -142,3 +142,8 @@ def test_histories_survive_the_wire():
 def test_a_history_that_is_none_is_refused(text):
     with pytest.raises(MessageError, match="history"):
         claims_of(text)
+
+
+def test_a_charge_stands_where_a_client_may_have_trained_and_is_returned_where_it_refused_before():
+    stand = {code for code in RefusalCode if not code.before_any_record}
+    assert stand == {RefusalCode.ALREADY_CHARGED, RefusalCode.CLIENT_FAILED}

@@ -11,7 +11,7 @@ import fedprivacy as fp
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html, spent_words
 from fedprivacy.commands.client_table import client_table
-from fedprivacy.guard import UnitChangedError
+from fedprivacy.guard import LogError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.certificate import certify
 from fedprivacy.runs.records.folder import read_history
@@ -60,11 +60,11 @@ def test_a_shard_s_own_account_is_by_row_or_by_person(tmp_path):
         return fp.train(BY_PERSON.model(), BY_PERSON.loss, shard, batch_size=18, progress=False, **settings)
 
     train(by_person)
-    with pytest.raises(UnitChangedError, match=r"'person \(at most 4 rows\)', and the task's is 'record'"):
+    with pytest.raises(LogError, match=r"the unit of privacy 'person \(at most 4 rows\)', and the task's is 'record'"):
         train(by_row)
     settings["account"] = tmp_path / "other.log"
     train(by_row)
-    with pytest.raises(UnitChangedError, match=r"'record', and the task's is 'person \(at most 4 rows\)'"):
+    with pytest.raises(LogError, match=r"the unit of privacy 'record', and the task's is 'person \(at most 4 rows\)'"):
         train(by_person)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from fedprivacy.guard import log as log_module
-from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
+from fedprivacy.guard.errors import LogDamagedError, LogError, LogWriteError
 from fedprivacy.guard.frames import (
     BLOCK,
     ENTRIES_AT,
@@ -190,10 +190,31 @@ def test_a_damaged_log_s_error_names_file_offset_and_remedy(file, data, wrong):
     assert "fedprivacy ledger export" in str(raised.value)
 
 
-def test_a_version_that_this_program_does_not_know_is_refused(file, whole):
-    head = whole[:8] + struct.pack(">I", 3)
-    file.write_bytes(head + struct.pack(">I", zlib.crc32(head)) + whole[16:])
+def of_version(version, whole):
+    """A log with a header that has no identity, as version 1 wrote it."""
+    head = whole[:8] + struct.pack(">I", version)
+    return head + struct.pack(">I", zlib.crc32(head)) + whole[16:]
+
+
+def test_a_newer_version_that_this_program_does_not_know_is_refused(file, whole):
+    file.write_bytes(of_version(3, whole))
     with pytest.raises(LogDamagedError, match="format is version 3, and this program knows 2; update fedprivacy"):
+        read(file)
+
+
+def test_a_log_of_an_older_version_is_refused_and_left_alone_but_a_decayed_version_is_damage(file, whole):
+    file.write_bytes(old := of_version(1, whole))
+    for _ in range(2):
+        with pytest.raises(LogError) as raised:
+            read(file)
+        assert file.read_bytes() == old
+    assert str(raised.value) == (
+        f"{file} is a guard of an older form, which this version of fedprivacy does not read: what it counted stands, "
+        "so keep it, move it and its folder of sealed updates elsewhere, and begin another account, whose "
+        "epsilon and delta add to those of that one."
+    )
+    file.write_bytes(whole[:8] + struct.pack(">I", 1) + whole[12:])
+    with pytest.raises(LogDamagedError, match="the header's checksum is wrong"):
         read(file)
 
 
@@ -267,7 +288,7 @@ def test_the_longest_entry_fits_the_slot_and_a_longer_one_is_refused(file):
 def test_a_process_that_waits_too_long_is_told_so(file, whole):
     with (
         EntryLog(file).transaction(),
-        pytest.raises(LogBusyError, match=r"locked by another process for 0 s\. Nothing more was charged"),
+        pytest.raises(LogError, match=r"locked by another process for 0 s\. Nothing more was charged"),
         EntryLog(file, patience=0.0).transaction(),
     ):
         pass
@@ -292,7 +313,7 @@ def test_waiting_ends_by_a_clock_that_never_jumps(file, whole, monkeypatch):
 
     clock = Clock()
     monkeypatch.setattr(log_module, "time", clock)
-    with EntryLog(file).transaction(), pytest.raises(LogBusyError):
+    with EntryLog(file).transaction(), pytest.raises(LogError, match="has been locked by another process for 30 s"):
         looks = clock.looks
         with EntryLog(file, patience=30.0).transaction():
             pass

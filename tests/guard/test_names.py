@@ -8,8 +8,7 @@ import zlib
 import pytest
 
 from fedprivacy.guard import Guard
-from fedprivacy.guard.errors import LogDamagedError, SecondNameError
-from fedprivacy.guard.frames import empty_log
+from fedprivacy.guard.errors import LogDamagedError, LogError
 from fedprivacy.guard.log import create
 from tests.guard.account import BUDGET, EVENT, key, sealed_folder
 
@@ -53,7 +52,9 @@ def test_a_file_with_a_second_name_is_refused_until_the_name_is_gone(file, elsew
     guard.charge(key(1), EVENT, 1)
     os.link(file, elsewhere / "other.log")
     for name in (file, elsewhere / "other.log"):
-        with pytest.raises(SecondNameError, match=r"find -samefile .*delete them, and back it up by copying"):
+        with pytest.raises(
+            LogError, match=r"more than one name.*find -samefile .*delete them, and back it up by copying"
+        ):
             Guard(name, BUDGET).charge(key(2), EVENT, 1)
     (elsewhere / "other.log").unlink()
     guard.charge(key(2), EVENT, 1)
@@ -121,51 +122,38 @@ def test_another_log_in_the_file_s_place_is_refused_beside_what_was_sealed_there
     assert Guard(file, BUDGET).history() == {EVENT: 1}
 
 
-def test_another_log_of_the_first_version_takes_no_folder_with_it(file, tmp_path):
-    """A mistake, that is noticed, must not make an older copy believed afterwards."""
-    guard = Guard(file, BUDGET)
-    guard.charge(key(1), EVENT, 1)
-    of_the_first_version(old := tmp_path / "old.log", file.read_bytes())
-    guard = Guard(old, BUDGET)
-    guard.seal(key(1), b"update")
-    older = old.read_bytes()
-    guard.charge(key(2), EVENT, 1)
-    guard.seal(key(2), b"the next")
-    sealed_folder(old).rename(tmp_path / "old.log.sealed")
-    another = Guard(tmp_path / "another.log", BUDGET)
-    another.charge(key(1, run_id="another"), EVENT, 1)
-    of_the_first_version(old, (tmp_path / "another.log").read_bytes())
-    with pytest.raises(LogDamagedError, match="never charged"):
-        Guard(old, BUDGET)
-    old.write_bytes(older)
-    with pytest.raises(LogDamagedError, match="never charged"):
-        Guard(old, BUDGET)
-
-
 def of_the_first_version(file, data):
     """Write a log as an earlier version did: without an identity in its header."""
     head = struct.pack(">8sI", b"FPODOM\r\n", 1)
     file.write_bytes((head + struct.pack(">I", zlib.crc32(head))).ljust(4096, b"\0") + data[4096:])
 
 
-def test_a_log_of_the_first_version_goes_on_and_has_the_identity_of_its_first_entry(file, tmp_path):
-    Guard(file, BUDGET).charge(key(1), EVENT, 1)
-    old = tmp_path / "old.log"
-    of_the_first_version(old, file.read_bytes())
-    first = old.read_bytes()
-    again = Guard(old, BUDGET)
-    assert again.history() == {EVENT: 1}
-    again.seal(key(1), b"update")
-    sealed_folder(old).rename(tmp_path / "old.log.sealed")  # as an earlier version called it
-    assert Guard(old, BUDGET).sealed(key(1)) == b"update" and not (tmp_path / "old.log.sealed").exists()
-    again.charge(key(2), EVENT, 1)
-    again.seal(key(2), b"the next")
-    (tmp_path / "copy.log").write_bytes(first)
-    of_the_first_version(tmp_path / "empty.log", empty_log())
-    newest = old.read_bytes()
-    for name, data in (("copy.log", first), ("old.log", first), ("old.log", (tmp_path / "empty.log").read_bytes())):
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(LogDamagedError, match="never charged"):
-            Guard(tmp_path / name, BUDGET)
-    old.write_bytes(newest)
-    assert Guard(old, BUDGET).history() == {EVENT: 2}
+@pytest.mark.parametrize("entries", [0, 1])
+def test_a_log_of_the_first_version_is_refused_and_never_taken_for_an_empty_one(file, tmp_path, entries):
+    guard = Guard(file, BUDGET)
+    for round in range(entries):
+        guard.charge(key(round), EVENT, 1)
+    of_the_first_version(old := tmp_path / "old.log", file.read_bytes())
+    before = old.read_bytes()
+    with pytest.raises(LogError, match=rf"{old} is a guard of an older form"):
+        Guard(old, BUDGET).charge(key(9), EVENT, 1)
+    assert old.read_bytes() == before
+    (sealed := tmp_path / "old.log.sealed").mkdir()  # as the first version called it
+    (sealed / "0.update").write_bytes(b"update")
+    old.unlink()
+    with pytest.raises(LogDamagedError, match=r"it is gone, but .*old.log.sealed holds updates"):
+        Guard(old, BUDGET)
+    assert not old.exists()
+
+
+@pytest.mark.parametrize("name", ["odometer.db", "odometer.log"])
+def test_no_account_begins_or_goes_on_beside_a_guard_of_an_older_form(file, name):
+    guard = Guard(file, BUDGET)
+    guard.charge(key(1), EVENT, 1)
+    (old := file.with_name(name)).write_bytes(b"SQLite format 3")
+    for begun in (file, file.with_name("other.log")):
+        with pytest.raises(LogError, match=rf"{old} is a guard of an older form.*begin another account"):
+            Guard(begun, BUDGET)
+    assert not file.with_name("other.log").exists() and old.read_bytes() == b"SQLite format 3"
+    old.unlink()
+    assert Guard(file, BUDGET).history() == {EVENT: 1}

@@ -57,7 +57,7 @@ def at_most(quota):
 
 def receipt(run_id, round, steps, **more):
     """The receipt that hospital-0 signs for steps of EVENT; the same bytes every time."""
-    said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0"}
+    said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0", "unit": "record"}
     event = {
         "sampling_rate": EVENT.sampling_rate,
         "noise_multiplier": EVENT.noise_multiplier,

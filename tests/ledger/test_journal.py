@@ -114,7 +114,8 @@ ANSWER |= {"questions": [[0, COUNT, 20.0]], "answers": {"a": [[0, "00" * 32]]}}
 def replay():
     """A run that charged a dataset, and questions to three: one charge is committed, one void, one reserved."""
     replay = Replay()
-    replay.enter(1, {"kind": "run", "run_id": "one", "dataset": "digits", "partition": "2 parts"})
+    run = {"run_id": "one", "dataset": "digits", "partition": "2 parts", "unit": "record", "software": ["", ""]}
+    replay.enter(1, {"kind": "run"} | run)
     replay.enter(2, {"kind": "budget", "budgets": {d: [3.0, 1e-5, "adaptive", None] for d in "abc"}})
     replay.enter(3, CHARGE)
     events, charges = [[1.0, 20.0, "add-or-remove-one"]], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}

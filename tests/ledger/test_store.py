@@ -120,11 +120,11 @@ def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
 @pytest.mark.exhaustive
 def test_a_database_of_bytes_is_refused_by_its_encoding_and_one_of_other_letters_is_used(postgres):
     ascii_url = postgres.new_database(encoding="SQL_ASCII")
-    for upgrade in (True, False):
+    for create in (True, False):
         with pytest.raises(
             LedgerError, match=r"has encoding SQL_ASCII.*'createdb --encoding=UTF8 --template=template0"
         ):
-            Ledger(ascii_url, upgrade=upgrade)
+            Ledger(ascii_url, create=create)
     for encoding in ("UTF8", "LATIN1"):
         ledger = Ledger(postgres.new_database(encoding=encoding))
         ledger.bind_keys({"hôpital-0": "aa"})

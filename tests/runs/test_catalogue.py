@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.ledger import Ledger, LedgerError, migrations
+from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.records import catalogue as catalogues
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources, url_of
 from fedprivacy.values.runs import RunStatus
 from tests.dashboard.shown import record
+from tests.ledger.acts import tamper
 from tests.runs.store.made_up import facts, growing
 
 
@@ -86,16 +87,15 @@ def test_what_changes_is_seen_and_what_does_not_is_not_read_again(tmp_path, monk
     assert catalogue.listing().runs[0].last.round == 4 and len(looked) == 1
 
 
-def test_a_ledger_of_an_earlier_version_is_named_and_hides_no_other(tmp_path, monkeypatch):
+def test_a_ledger_of_an_earlier_version_is_named_and_hides_no_other(tmp_path):
     record(at(tmp_path / "good" / "ledger.db"), facts("good"), [])
-    monkeypatch.setattr(migrations, "NEWEST", "0002")
     (tmp_path / "old").mkdir()
-    Ledger(at(tmp_path / "old" / "ledger.db")).close()
-    monkeypatch.undo()
+    Ledger(old := at(tmp_path / "old" / "ledger.db")).close()
+    tamper(old, "UPDATE alembic_version SET version_num = '0002'")
     listing = Catalogue([str(tmp_path)]).listing()
     assert [run.facts.name for run in listing.runs] == ["good"]
     (problem,) = listing.problems
-    assert "ledger upgrade" in problem and "old" in problem
+    assert "has revision 0002" in problem and "old" in problem
 
 
 def test_a_folder_whose_run_cannot_be_listed_is_named(tmp_path, caplog):

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.schema import recorded_clients, recorded_rounds
 from fedprivacy.runs.records.history import RunHistory, costs_of, series_of
 from fedprivacy.runs.records.store import RunRecording, RunStore
-from fedprivacy.runs.records.store.schema import client_row, recorded_clients, recorded_rounds, round_row
+from fedprivacy.runs.records.store.rows import client_row, round_row
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.rounds import Roster
 from fedprivacy.values.series import MOST_CURVES

@@ -38,4 +38,4 @@ class Host:
 
     def check(self, ledger):
         url = self.url(ledger)
-        check_witnesses(Ledger(url, upgrade=False) if Ledger.exists(url) else None, url, self.runs)
+        check_witnesses(Ledger(url, create=False) if Ledger.exists(url) else None, url, self.runs)

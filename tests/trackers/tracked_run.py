@@ -87,7 +87,7 @@ def saying_something(record):
 def main(folder):
     from alembic import command
 
-    command.upgrade = None  # who calls it here fails: the ledger's migrations may be under way in another thread
+    command.upgrade = None  # who calls it here fails: another run may do so in another thread
     stay_offline()
     trackers = build_trackers(",".join(TRACKERS))
     trackers["wandb"].record = saying_something(trackers["wandb"].record)

@@ -134,7 +134,7 @@ def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, lis
     }
     if not Ledger.exists(url := ledger_of(folder)):
         return {client: (executed, []) for client, executed in own.items()}
-    ledger, run_id = Ledger(url, upgrade=False), read_run_id(folder)
+    ledger, run_id = Ledger(url, create=False), read_run_id(folder)
     datasets = _datasets(ledger, own)
     accounts = ledger.accounts(list(datasets.values()))
     in_run = ledger.accounts_in_run(run_id, list(datasets.values())) if run_id else {}

@@ -26,7 +26,6 @@ from fedprivacy.gradients.methods import warn_of
 from fedprivacy.guard import (
     AlreadyChargedError,
     BudgetExhaustedError,
-    ForeignGrantError,
     InvalidGrantError,
     LogError,
     NoRoomError,
@@ -236,6 +235,6 @@ _CODES = {
     (AlreadyChargedError,): RefusalCode.ALREADY_CHARGED,
     (NoRoomError,): RefusalCode.NO_ROOM,
     (LogError,): RefusalCode.GUARD_UNUSABLE,
-    (MessageError, ForeignGrantError, InvalidGrantError, MechanismChanged): RefusalCode.GRANT_INVALID,
+    (MessageError, InvalidGrantError, MechanismChanged): RefusalCode.GRANT_INVALID,
 }
 """Refusal codes by kinds of error; the first kind that fits counts."""

@@ -184,13 +184,13 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         clock=facts["clock"],
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
-        user_level_clipping_norm=facts.get("user_level_clipping_norm"),  # an earlier version has none
-        control=ServerControl.of(facts.get("control", {}), control),  # an earlier version has none
+        user_level_clipping_norm=facts["user_level_clipping_norm"],
+        control=ServerControl.of(facts["control"], control),
         kept=own,
-        keeps=facts.get("keeps", ""),
+        keeps=facts["keeps"],
         callbacks=tuple(
             (name, unpack(layout, _of_group(f"callbacks/{number}", arrays)))
-            for number, (name, layout) in enumerate(facts.get("callbacks", ()))  # an earlier version has none
+            for number, (name, layout) in enumerate(facts["callbacks"])
         ),
     )
 

@@ -35,6 +35,7 @@ from fedprivacy.training.optimizers import (
 from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.evaluation import MOST_SCORES
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.spent import REASONS
 
 GRANT = "fedprivacy.grant"
 QUESTION_GRANT = "fedprivacy.question-grant"
@@ -51,7 +52,10 @@ VERSION = 9
 
 
 class RefusalCode(enum.StrEnum):
-    """The reason why a client sends no update: one of these constants is sent, never a text."""
+    """The reason why a client sends no update: one of these constants is sent, never a text.
+
+    `REASONS` has the words, the remedy and the charge of each.
+    """
 
     BUDGET_EXHAUSTED = "budget-exhausted"
     GRANT_INVALID = "grant-invalid"
@@ -72,7 +76,7 @@ class RefusalCode(enum.StrEnum):
     @property
     def before_any_record(self) -> bool:
         """Tell whether the client refused before it touched a record, so that nothing was spent."""
-        return self not in (RefusalCode.ALREADY_CHARGED, RefusalCode.CLIENT_FAILED)
+        return REASONS[self].refused
 
 
 EXPECTED_BATCH_SIZES = (1e-9, 1e19)
@@ -382,8 +386,7 @@ class Receipt(SpendingMessage):
         update: digest of the update beside this receipt, see `release.digest`; empty in a simulation.
         evaluation: the noisy sums of the local evaluation, as JSON; empty if none was granted.
         signature: the client's signature with its registered key.
-        software: the program that the client ran, as `str(Software)` writes it; empty in a simulation, and of a client
-            of an earlier version.
+        software: the program that the client ran, as `str(Software)` writes it; empty in a simulation.
     """
 
     name, purpose = RECEIPT, signing.RECEIPT

@@ -112,7 +112,7 @@ def _is_ledger(file: Path) -> bool:
 def _replayed(ledger: Path) -> Replay:
     """Verify a ledger, and return the state after all entries of its journal."""
     try:
-        with Ledger(f"sqlite:///{quote(str(ledger))}", patience=_PATIENCE, upgrade=False) as opened:
+        with Ledger(f"sqlite:///{quote(str(ledger))}", patience=_PATIENCE, create=False) as opened:
             return verify_ledger(opened).replay
     except (LedgerError, BrokenJournalError) as error:
         raise RunFolderError(

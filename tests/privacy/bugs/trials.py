@@ -27,7 +27,6 @@ HEAVY = (
     "scipy.special",
     "scipy.stats",
     "hypothesis.extra.numpy",
-    "alembic.command",
     "typer.testing",
     "flwr.clientapp",
     "flwr.serverapp",

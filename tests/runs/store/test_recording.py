@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, update
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger.schema import recorded_clients
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.store import ClientQuery, RunRecording, RunStore
-from fedprivacy.runs.records.store.schema import CLIENTS_PER_PART, recorded_clients
+from fedprivacy.runs.records.store.rows import CLIENTS_PER_PART
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget

@@ -25,20 +25,22 @@ from sqlalchemy import (
 
 from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
 from fedprivacy.ledger.database import Database, among
-from fedprivacy.ledger.schema import charges
-from fedprivacy.ledger.schema import runs as ledger_runs
-from fedprivacy.runs.records.store.schema import (
-    CLIENTS_PER_PART,
-    EPSILONS,
-    audit_of,
+from fedprivacy.ledger.schema import (
     audits,
-    client_of,
-    point_of,
+    charges,
     recorded_clients,
     recorded_epsilons,
     recorded_failures,
     recorded_rounds,
     recorded_runs,
+)
+from fedprivacy.ledger.schema import runs as ledger_runs
+from fedprivacy.runs.records.store.rows import (
+    CLIENTS_PER_PART,
+    EPSILONS,
+    audit_of,
+    client_of,
+    point_of,
     standing_of,
 )
 from fedprivacy.values.events import History
@@ -90,11 +92,11 @@ class RunStore:
         patience: seconds for which a database that is locked or gone is tried again.
 
     Raises:
-        LedgerError: it cannot be used, or an earlier version of fedprivacy made it.
+        LedgerError: it cannot be used, or another version of fedprivacy made it.
     """
 
     def __init__(self, url: str, patience: float = 5.0) -> None:
-        self.database = Database(url, patience, upgrade=False)
+        self.database = Database(url, patience, create=False)
 
     def runs(self) -> list[RunStanding]:
         """Every run, the newest first."""

@@ -9,8 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
+from fedprivacy.ledger import schema
 from fedprivacy.ledger.database import Database, put_rows
-from fedprivacy.runs.records.store import schema
+from fedprivacy.runs.records.store.rows import (
+    Row,
+    audit_row,
+    client_row,
+    epsilon_rows,
+    failure_rows,
+    phase_row,
+    round_row,
+    run_row,
+)
 from fedprivacy.values.rounds import Phase, Roster, RoundResult
 from fedprivacy.values.runs import AuditResult, RunStatus
 from fedprivacy.values.series import RunFacts
@@ -80,9 +90,9 @@ class RunRecording:
         for table in _OF_A_RUN:
             connection.execute(delete(table).where(table.c.run_id == self._run_id))
         if connection.scalar(select(runs.c.run_id).where(runs.c.run_id == self._run_id)) is None:
-            connection.execute(insert(runs).values(schema.run_row(facts)))
+            connection.execute(insert(runs).values(run_row(facts)))
 
-    def _range_of_noise(self) -> schema.Row:
+    def _range_of_noise(self) -> Row:
         """The least and the largest noise multiplier, where clients come with their own; empty: known before."""
         if self._noises is None:
             return {}
@@ -91,26 +101,26 @@ class RunRecording:
         self._noises = [min(noises), max(noises)] if noises else []
         return dict(zip(("noise_multiplier", "largest_noise_multiplier"), self._noises, strict=False))
 
-    def _rows(self) -> dict[Table, list[schema.Row]]:
+    def _rows(self) -> dict[Table, list[Row]]:
         """The rows that were added since the last flush, by table."""
         run_id, clients = self._run_id, self._roster.clients
         changed = sorted((clients[client_id] for client_id in self._roster.changed), key=lambda client: client.number)
         results = [result for result, _ in self._pending]
         return {
-            schema.recorded_clients: [schema.client_row(run_id, client) for client in changed],
-            schema.recorded_rounds: [schema.round_row(run_id, result.point, at) for result, at in self._pending],
+            schema.recorded_clients: [client_row(run_id, client) for client in changed],
+            schema.recorded_rounds: [round_row(run_id, result.point, at) for result, at in self._pending],
             schema.recorded_epsilons: [row for one in results for row in self._epsilon_rows(one)],
-            schema.recorded_failures: [row for one in results for row in schema.failure_rows(run_id, one)],
+            schema.recorded_failures: [row for one in results for row in failure_rows(run_id, one)],
         }
 
-    def _write(self, connection: Connection, added: Mapping[Table, Sequence[schema.Row]]) -> None:
+    def _write(self, connection: Connection, added: Mapping[Table, Sequence[Row]]) -> None:
         for table, rows in added.items():
             put_rows(connection, table, rows)
         now = {"status": self._status, "updated": time.time(), "changes": schema.recorded_runs.c.changes + 1}
         mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == self._run_id)
-        connection.execute(mine.values(schema.phase_row(self._phase) | self._range_of_noise() | now))
+        connection.execute(mine.values(phase_row(self._phase) | self._range_of_noise() | now))
 
-    def _epsilon_rows(self, result: RoundResult) -> Iterator[schema.Row]:
+    def _epsilon_rows(self, result: RoundResult) -> Iterator[Row]:
         """A round's epsilons by number: nobody's number is ever given to another client."""
         places = result.population.places
         if self._numbered[0] is not places:
@@ -119,7 +129,7 @@ class RunRecording:
         numbers = self._numbered[1]
         epsilons = np.full(numbers.max(initial=-1) + 1, np.nan)
         epsilons[numbers] = result.population.epsilons
-        return schema.epsilon_rows(self._run_id, result.round, epsilons)
+        return epsilon_rows(self._run_id, result.round, epsilons)
 
 
 def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None:
@@ -129,7 +139,7 @@ def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None
         LedgerError: the database cannot be used.
     """
     database = Database(url)
-    rows = [schema.audit_row(run_id, result) for result in results]
+    rows = [audit_row(run_id, result) for result in results]
     changed = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
 
     def work(connection: Connection, _: bool) -> None:

@@ -1,0 +1,153 @@
+"""A ledger's tables are made in one step or not at all; one of another version is refused, and left as it was."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import create_engine, inspect, text
+
+from fedprivacy.ledger import Ledger, LedgerError, database_file
+from fedprivacy.ledger.schema import REVISION, metadata
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.runs.records.store.reader import RunStore
+from tests.ledger.acts import dying_at, fill, journal_of, tamper
+from tests.processes import at_once
+
+
+@pytest.fixture
+def postgres_url(empty_postgres_url):
+    """Here a ledger begins with nothing."""
+    return empty_postgres_url
+
+
+@pytest.fixture
+def url(transactional_url):
+    """Here a file begins with nothing, too."""
+    if file := database_file(transactional_url):
+        file.unlink()
+    return transactional_url
+
+
+def contents(url):
+    """Every table and row."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        tables = sorted(inspect(connection).get_table_names())
+        rows = {table: connection.execute(text(f"SELECT * FROM {table}")).all() for table in tables}
+    engine.dispose()
+    return {table: sorted(map(repr, found)) for table, found in rows.items()}
+
+
+def without_revision(url):
+    tamper(url, "DELETE FROM alembic_version")
+
+
+def of_the_first_version(url):
+    """A ledger that knew no journal, and no revision."""
+    for table in ("answers", "questions", "checkpoints", "journal", "alembic_version"):
+        tamper(url, f"DROP TABLE {table}")
+
+
+def of_revision(revision):
+    def change(url):
+        tamper(url, f"UPDATE alembic_version SET version_num = '{revision}'")
+
+    return change
+
+
+OTHERS = {
+    "the first": (of_the_first_version, "has revision none"),
+    "none": (without_revision, "has revision none"),
+    **{old: (of_revision(old), f"has revision {old}") for old in ("0001", "0005")},
+}
+
+
+@pytest.mark.parametrize("reads", [Ledger, lambda url: Ledger(url, create=False), RunStore])
+@pytest.mark.parametrize(("become", "told"), OTHERS.values(), ids=OTHERS)
+def test_a_ledger_of_an_older_version_is_refused_and_left_alone(url, become, told, reads):
+    with_foreign_keys_gone(url, become)
+    before = contents(url)
+    with pytest.raises(LedgerError) as refused:
+        reads(url)
+    assert told in str(refused.value) and str(refused.value).startswith("ledger ")
+    assert str(refused.value).endswith(
+        f", and this version of fedprivacy knows {REVISION} alone; keep it, for what it counted stands, and use the "
+        "version that made it."
+    )
+    assert contents(url) == before
+
+
+def with_foreign_keys_gone(url, become):
+    fill(url).close()
+    if database_file(url) is None:
+        engine = create_engine(url)
+        with engine.begin() as connection:
+            for table in inspect(connection).get_table_names():
+                for key in inspect(connection).get_foreign_keys(table):
+                    connection.execute(text(f"ALTER TABLE {table} DROP CONSTRAINT {key['name']}"))
+        engine.dispose()
+    become(url)
+
+
+def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(url):
+    fill(url).close()
+    tamper(url, "UPDATE alembic_version SET version_num = '9999'")
+    before = contents(url)
+    with pytest.raises(
+        LedgerError, match=r"has revision 9999, and this version of fedprivacy knows \d+ alone; update it\."
+    ):
+        Ledger(url)
+    assert contents(url) == before
+
+
+def test_another_program_s_tables_are_not_taken_for_a_ledger_s(url):
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE runs (name VARCHAR)"))
+    engine.dispose()
+    with pytest.raises(LedgerError, match="has revision none"):
+        Ledger(url)
+    assert contents(url) == {"runs": []}
+
+
+def test_what_only_reads_makes_no_tables(url):
+    with pytest.raises(LedgerError, match=r"is empty, and nothing may change it here; name the one of a run\."):
+        Ledger(url, create=False)
+    assert contents(url) == {}
+
+
+MAKING = [
+    "CREATE TABLE journal",
+    "CREATE TRIGGER checkpoints_no",
+    "CREATE TABLE answers",
+    "INSERT INTO alembic_version",
+]
+
+
+def test_tables_whose_making_dies_halfway_are_not_there(url):
+    for statement in MAKING:
+        with dying_at(statement), pytest.raises(KeyboardInterrupt):
+            Ledger(url)
+        assert contents(url) == {}
+    Ledger(url).close()
+    assert contents(url) == {table: [] for table in metadata.tables} | {"alembic_version": [f"('{REVISION}',)"]}
+    verify_ledger(fill(url))
+
+
+def test_eight_processes_that_open_a_new_ledger_at_once_all_can_use_it(url):
+    def use(number):
+        ledger = Ledger(url)
+        ledger.bind_keys({f"client-{number}": str(number)})
+        ledger.close()
+
+    assert at_once(*(lambda number=number: use(number) for number in range(8))) == [0] * 8
+    ledger = Ledger(url)
+    assert len(verify_ledger(ledger).replay.keys) == len(journal_of(ledger)) == 8
+    ledger.close()
+
+
+@pytest.mark.exhaustive
+def test_eight_threads_that_make_eight_ledgers_do_not_get_into_each_others_way(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        for ledger in pool.map(lambda number: fill(f"sqlite:///{tmp_path / f'{number}.db'}"), range(8)):
+            assert verify_ledger(ledger).head.number == 12
+            ledger.close()
