@@ -11,12 +11,11 @@ from fedprivacy.questions.arguments import QuestionError, shown
 from fedprivacy.questions.conditions import Condition, OneOf, Within
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, RowCount
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
-from fedprivacy.questions.prefixes import Prefixes
 from fedprivacy.questions.quantiles import Quantiles
 from fedprivacy.questions.question import Question
 from fedprivacy.values.wording import question_text
 
-_KINDS = Count, RowCount, Categories, HeavyHitters, Prefixes, Histogram, Sum, Mean, Spread, Covariance, Quantiles
+_KINDS = Count, RowCount, Categories, HeavyHitters, Histogram, Sum, Mean, Spread, Covariance, Quantiles
 
 KINDS: Mapping[str, type[Any]] = {kind.kind: kind for kind in _KINDS}
 """Every kind of question, by its name in a text and in a data owner's list of allowed questions."""
@@ -88,7 +87,7 @@ def _read(key: str, value: Any) -> object:
             return None if value is None else _one_of(value)
         case "of":
             return tuple(_made(Bounded, fields) for fields in _list(key, value))
-        case "levels" | "at" | "prefixes" | "whole":
+        case "levels" | "at":
             return tuple(_list(key, value))
     return value
 

@@ -106,10 +106,6 @@ class ChosenRecords:
         """Return places among the levels, -1 where a record has none of them, shape [records]."""
         return self.table.codes(column, levels)[self._told(column)]
 
-    def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str]) -> NDArray[np.int64]:
-        """Return places among the prefixes and whole texts, -1 where a text is none of them, shape [records]."""
-        return self.table.beginnings(column, prefixes, whole)[self._told(column)]
-
     def empty(self, column: str) -> NDArray[np.bool_]:
         """Return of which records a column holds nothing, shape [records]."""
         return self.table.empty(column)[self._told(column)]

@@ -9,7 +9,6 @@ from fedprivacy.questions.arguments import QuestionError, as_tuple
 from fedprivacy.questions.conditions import By, Level, Where, conditions, grouping
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, RowCount
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
-from fedprivacy.questions.prefixes import Prefixes
 from fedprivacy.questions.quantiles import Quantiles
 from fedprivacy.questions.question import Question
 
@@ -68,26 +67,6 @@ class Questions:
         """
         named = as_tuple("levels", levels)
         return HeavyHitters(column=column, levels=named, most=most, where=conditions(where), by=grouping(by))
-
-    @staticmethod
-    def prefixes(
-        column: str, prefixes: Sequence[str], whole: Sequence[str] = (), *, where: Where = None, by: By = None
-    ) -> Prefixes:
-        """Ask how many texts begin with each prefix, how many are each whole text, and how many are neither.
-
-        `fp.ask.frequent` asks this repeatedly, to find frequent texts that nobody has listed.
-
-        >>> import fedprivacy as fp
-        >>> list(fp.ask.prefixes("icd", ["A0", "B"], whole=["A0"]).bins)
-        ['A0...', 'B...', 'A0', 'other']
-        """
-        return Prefixes(
-            column=column,
-            prefixes=as_tuple("prefixes", prefixes),
-            whole=as_tuple("whole", whole),
-            where=conditions(where),
-            by=grouping(by),
-        )
 
     @staticmethod
     def histogram(

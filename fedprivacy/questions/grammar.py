@@ -6,7 +6,6 @@
 | `rows` | how many of each person are counted, at most |
 | `categories` | column, levels |
 | `heavy-hitters` | column, how many to report, levels |
-| `prefixes` | column, how its texts may begin |
 | `histogram` | column, low, high, and maybe how many intervals |
 | `sum`, `mean`, `variance` | column, low, high |
 | `spread`, `covariance` | column, low, high; as often as one likes |
@@ -149,7 +148,6 @@ _FORMS: dict[str, Callable[[list[str], dict[str, Any]], Question | tuple[Questio
     "rows": lambda w, o: Questions.rows(*map(int, w), **o),
     "categories": lambda w, o: Questions.categories(w[0], w[1:], **o),
     "heavy-hitters": lambda w, o: Questions.heavy_hitters(w[0], w[2:], int(w[1]), **o),
-    "prefixes": lambda w, o: Questions.prefixes(w[0], w[1:], **o),
     "histogram": lambda w, o: Questions.histogram(*_numbers(w[:3]), *map(int, w[3:]), **o),
     "sum": lambda w, o: Questions.sum(*_numbers(w), **o),
     "mean": lambda w, o: Questions.mean(*_numbers(w), **o),

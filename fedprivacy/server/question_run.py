@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,20 +55,14 @@ def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | 
         flower_log.info("%s%s: %s +- %s", row["figure"], group, row["value"], row["error"])
 
 
-def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Estimate] | None = None) -> None:
+def record(done: AskResult, plan: QuestionPlan) -> None:
     """Put what was asked into the run store, where pages find it: a run of one round, whose metrics are the answers.
 
     It is for people: where it cannot be written, the answers stand all the same.
-
-    Args:
-        done: what asking came to.
-        plan: of the run that asked.
-        figures: of the answers, those that people want to see; None: all of them.
     """
     if not done.spent:
         return
-    if figures is None:
-        figures = (figure for number, _ in enumerate(done.asked.questions) for figure in done.figures(number))
+    figures = (figure for number, _ in enumerate(done.asked.questions) for figure in done.figures(number))
     metrics = {_metric(figure): figure.value for figure in figures if figure.value is not None}
     facts = RunFacts(
         run_id=done.run_id,

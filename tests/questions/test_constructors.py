@@ -24,7 +24,6 @@ ARGUMENTS = {
     Questions.rows: (3,),
     Questions.categories: ("a", ["x"]),
     Questions.heavy_hitters: ("a", ["x"], 3),
-    Questions.prefixes: ("a", ["x"], ["y"]),
     Questions.histogram: ("a", 0, 1, 4),
     Questions.sum: ("a", 0, 1),
     Questions.mean: ("a", 0, 1),

@@ -91,7 +91,6 @@ def people(count, seed=1):
 WELL_KNOWN = [
     Questions.rows(5),
     Questions.count(), Questions.categories("sex", ["f", "m"]), Questions.heavy_hitters("sex", ["f", "m"]),
-    Questions.prefixes("sex", ["f"], ["m"]),
     Questions.histogram("age", 20, 100, 4), Questions.sum("age", 0, 100), Questions.sum("age", 55, 65),
     Questions.sum("weight", -150, 150), Questions.mean("age", 0, 100), Questions.variance("age", 20, 100),
     Questions.mean_and_scale({"age": (20, 100), "weight": (30, 120)}),

@@ -159,7 +159,7 @@ def written(program, rows, folder):
 def readings(table, inputs):
     """All that is read of each row, but for the fractions' texts: programs write them with decimals of their own."""
     codes = [table.codes("ward", levels) for levels in (["7", "8", "100000"], [7, 8, 100_000])]
-    codes += [table.beginnings("ward", ["1", "8"], ["7"]), table.codes("seen", ["2020-01-03"])]
+    codes.append(table.codes("seen", ["2020-01-03"]))
     numbers = [table.numbers(name) for name in ("who", "ward", "dose", "price", "flag")]
     texts = [table.texts(name) for name in ("who", "ward", "sex", "code", "flag", "day", "seen", "at")]
     empty = [table.empty(name) for name in TABLE]
@@ -410,12 +410,6 @@ def test_a_mark_for_nothing_is_found_in_an_array_as_in_a_list():
     ):
         for column in (cells, np.array(cells)):
             assert fp.Table({"value": column}, **given).empty("value").tolist() == [False, True]
-
-
-def test_a_code_that_ends_with_a_zero_counts_under_itself_as_a_prefix():
-    for cells in (["250.0", "250.01", "250.5"], ["250.0", "250.01", 250.5]):
-        assert fp.Table({"icd": cells}).beginnings("icd", ["250.0", "250.5"]).tolist() == [0, 0, 1]
-    assert fp.Table({"score": ["7,0", "8,5"]}, decimal=",").beginnings("score", [], ["7,0"]).tolist() == [0, -1]
 
 
 def test_what_spss_and_spreadsheets_write_for_nothing_names_no_person():

@@ -31,7 +31,6 @@ from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals
 from fedprivacy.runs.plans.plan import QuestionPlan
-from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import QUESTIONS, Attempt, asking_for
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -130,7 +129,10 @@ def ask_clients(
         BudgetSpentError: no client's budget allows the answer.
         LedgerError: the ledger contradicts this run, or cannot be written.
     """
-    clients = (registry or enrolled(grid, plan.config)).online(grid)
+    if registry is None:
+        registry = ClientRegistry(plan.config.node_timeout, plan.config.signing_key_file)
+        registry.wait_for(grid, plan.config.clients)
+    clients = registry.online(grid)
     check_named(plan, clients.values())
     ledger = plan.config.ledger_url(deployed=any(client.public_key for client in clients.values()))
     plan = replace(plan, config=replace(plan.config, ledger=ledger))
@@ -140,52 +142,6 @@ def ask_clients(
         return AskResult(asked, known, plan.unit.name, reread=tuple(known), ledger=ledger)
     run_id = (asking_for(of_run) if of_run else QUESTIONS) + uuid.uuid4().hex
     return _asked_now(Correspondence(grid), plan, asked, lacking, known, run_id=run_id)
-
-
-def enrolled(grid: Grid, config: RunConfig) -> ClientRegistry:
-    """The clients of a run that asks, once enough of them have come.
-
-    Raises:
-        TooFewClientsError: they did not come in time.
-    """
-    registry = ClientRegistry(config.node_timeout, config.signing_key_file)
-    registry.wait_for(grid, config.clients)
-    return registry
-
-
-class InTurn:
-    """Asks questions one after another, so that each can be chosen by the answers before.
-
-    The plan's spend is divided beforehand. The first question that some client has not answered yet gets the noise with
-    which all questions still possible would take the whole spend together; every later question gets the same noise.
-    Questions that are not asked are not charged.
-
-    Args:
-        grid: Flower's grid.
-        plan: the plan of a run that asks.
-        most: maximum number of questions.
-        anew: whether clients that have answered before are asked, and charged, again.
-
-    Raises:
-        TooFewClientsError: the configured number of clients did not come in time.
-    """
-
-    def __init__(self, grid: Grid, plan: QuestionPlan, most: int, *, anew: bool = False) -> None:
-        self._grid = grid
-        self._plan = plan
-        self._left = most
-        self._anew = anew
-        self._registry = enrolled(grid, plan.config)
-
-    def ask(self, asked: Questionnaire) -> AskResult:
-        """Ask the next question. Raises what `ask_clients` does."""
-        plan = replace(self._plan, config=replace(self._plan.config, rounds=self._left))
-        done = ask_clients(self._grid, plan, asked, anew=self._anew, registry=self._registry)
-        self._left -= 1
-        if done.event is not None:
-            noise = done.event.noise_multiplier
-            self._plan = replace(plan, config=replace(plan.config, noise_multiplier=noise, spend=None))
-        return done
 
 
 def answered_before(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
