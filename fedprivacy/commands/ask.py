@@ -16,14 +16,16 @@ from rich.table import Table
 
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
+from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.figures import Estimate
+from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
-from fedprivacy.runs.settings.configuration import LEDGER, Engine
-from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire
+from fedprivacy.runs.settings.configuration import LEDGER, ConfigError, Engine
+from fedprivacy.simulation.ask import asked_of_simulation, prepared
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
 
@@ -41,7 +43,10 @@ def ask(
     as_json: bool,
 ) -> None:
     """Ask, or tell what asking would cost; show the answers."""
-    asked = questionnaire(questions)
+    try:
+        asked = Questionnaire(tuple(question for text in questions for question in parse(text)))
+    except QuestionError as error:
+        raise ConfigError([str(error)]) from error
     plan = prepared(settings)
     if only_plan:
         _show_plan(plan, asked, as_json=as_json)

@@ -25,7 +25,7 @@ from fedprivacy.ledger.kept_answers import AskedQuestion
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.ledger.store import Ledger
-from fedprivacy.questions.codec import words_of
+from fedprivacy.questions.questionnaire import words_of
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields

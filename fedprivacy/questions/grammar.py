@@ -31,16 +31,16 @@ from fedprivacy.questions.question import Question
 _CLAUSES = ("where", "by")
 
 
-def typed(text: str) -> tuple[Question, ...]:
+def parse(text: str) -> tuple[Question, ...]:
     """Parse the questions of a text.
 
-    >>> [question.words for question in typed("count; mean age 0 120 where sex=f")]
+    >>> [question.words for question in parse("count; mean age 0 120 where sex=f")]
     ['number of records', 'mean of age']
 
     Raises:
         QuestionError: a part cannot be read; the error names it.
     """
-    found = [question for part in _parts(text) for question in _typed(part)]
+    found = [question for part in _parts(text) for question in _parse_one(part)]
     if not found:
         raise QuestionError("no question is asked; write one, for example: count")
     return tuple(found)
@@ -62,7 +62,7 @@ def _parts(text: str) -> list[list[str]]:
     return [part for part in parts if part]
 
 
-def _typed(words: list[str]) -> Sequence[Question]:
+def _parse_one(words: list[str]) -> Sequence[Question]:
     kind, *rest = words
     if kind not in _FORMS:
         raise QuestionError(f"'{kind}' is no question; ask one of {', '.join(_FORMS)}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,6 +112,18 @@ class Question(ABC):
     def groups(self) -> Sequence[str]:
         """Names of the groups; one empty name if there are none."""
         return [str(level) for level in self.by.levels] if self.by else [""]
+
+    def as_text(self) -> str:
+        """Write the question as its only text: JSON in ASCII, sorted, without spaces.
+
+        It is what a grant's signature covers, and by which a ledger finds the answers that it keeps.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.mean("age", 0, 120).as_text()
+        '{"by":null,"kind":"mean","of":[{"column":"age","high":120.0,"low":0.0}],"where":[]}'
+        """
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {"kind": self.kind}
+        return json.dumps(fields, default=dataclasses.asdict, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def totals(self, table: Table) -> Totals:
         """Sum all records' vectors, shape [groups, width].

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from flwr.app import Context
@@ -16,7 +17,6 @@ from fedprivacy.flower.simulated.trial import try_table
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.placement import Placement
@@ -28,9 +28,6 @@ from fedprivacy.server.question_run import record
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
-
-Questioned = Question | Sequence[Question] | str
-"""A question, several, or some as people type them."""
 
 
 class Ask(Questions):
@@ -45,7 +42,7 @@ class Ask(Questions):
     def __call__(
         self,
         task: GivenTask = None,
-        *questions: Questioned,
+        *questions: Question | Sequence[Question],
         shares: Sequence[float] = (),
         anew: bool = False,
         engine: Engine | str = Engine.IN_PROCESS,
@@ -67,7 +64,7 @@ class Ask(Questions):
 
         Args:
             task: as `simulate` takes it; it has a `table`.
-            questions: at least one, as objects or as `fedprivacy ask` takes them.
+            questions: at least one, made by the methods of `fp.ask`.
             shares: of the privacy loss, one for each question; none: equal ones.
             anew: whether clients that have answered these questions before are asked, and charged, again.
             engine: "in-process" or "ray".
@@ -81,33 +78,17 @@ class Ask(Questions):
             LedgerError: the ledger contradicts the run, or cannot be written.
         """
         with spelt_as_keywords():
-            asked = questionnaire(questions, shares)
+            try:
+                each = (each if isinstance(each, list | tuple) else (each,) for each in questions)
+                asked = Questionnaire(tuple(chain.from_iterable(each)), tuple(shares))
+            except QuestionError as error:
+                raise ConfigError([str(error)]) from error
             given, own = by_key(task, settings)
             return asked_of_simulation(prepared(given, own), asked, anew=anew, engine=Engine(engine))
 
 
 ask = Ask()
 """The function `fedprivacy.ask`, with its methods."""
-
-
-def questionnaire(
-    questions: Iterable[Question | Sequence[Question] | str], shares: Sequence[float] = ()
-) -> Questionnaire:
-    """Questions as people give them.
-
-    Raises:
-        ConfigError: one cannot be read, or they cannot be asked together.
-    """
-    try:
-        return Questionnaire(tuple(q for each in questions for q in _made(each)), tuple(shares))
-    except QuestionError as error:
-        raise ConfigError([str(error)]) from error
-
-
-def _made(given: Questioned) -> Sequence[Question]:
-    if isinstance(given, str):
-        return typed(given)
-    return (given,) if isinstance(given, Question) else given
 
 
 def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:

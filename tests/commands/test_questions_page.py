@@ -8,8 +8,8 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.flower.client.node import SMALLEST_COHORT
-from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.figures import Noisy
+from fedprivacy.questions.questionnaire import KINDS
 from fedprivacy.questions.release import deviation
 from fedprivacy.runs.plans.question_plan import question_plan, questions_in
 from fedprivacy.runs.settings.configuration import OF_ASKING

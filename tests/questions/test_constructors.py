@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.arguments import QuestionError, shown
-from fedprivacy.questions.codec import as_text, of_text
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Categories
 from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.moments import Bounded, Spread
-from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.questionnaire import Questionnaire, read_question
 from fedprivacy.questions.release import GaussianAnswers, deviation
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions.kinds import Odd, all_questions, table_of
@@ -61,8 +60,8 @@ def test_whatever_is_given_makes_a_question_that_comes_back_from_its_text_or_a_q
             continue
         for question in made if isinstance(made, tuple) else (made,):
             assert question.width > 0 and question.squared_sensitivity > 0 and question.words
-            text = as_text(question)
-            assert text.isascii() and of_text(text) == question and hash(of_text(text)) == hash(question)
+            text = question.as_text()
+            assert text.isascii() and read_question(text) == question and hash(read_question(text)) == hash(question)
             asked = Questionnaire((question, question), (1, 2.5))
             assert Questionnaire.of_text(asked.as_text()) == asked
 

@@ -16,9 +16,9 @@ from scipy.special import ndtr, ndtri
 import fedprivacy as fp
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
-from fedprivacy.questions import codec
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import CONFIDENCE, Estimate, Noisy, estimated, ratio
+from fedprivacy.questions.questionnaire import KINDS
 from fedprivacy.questions.release import deviation
 from tests.accounting.marked import exhaustive
 
@@ -102,7 +102,7 @@ WELL_KNOWN = [
 
 
 def test_no_kind_is_left_out():
-    assert {question.kind for question in WELL_KNOWN} == codec.KINDS.keys()
+    assert {question.kind for question in WELL_KNOWN} == KINDS.keys()
 
 
 @pytest.mark.parametrize("question", WELL_KNOWN, ids=lambda question: question.words)

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.questions.grammar import typed
+from fedprivacy.questions.grammar import parse
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.values.cell_text import text
 
@@ -313,7 +313,7 @@ def test_one_empty_cell_moves_a_sum_by_the_clipping_norm_and_a_count_by_one(tmp_
         engine = GradientEngine(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none"))
         engine.prepare(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
         sums.append(engine.clipped_sum(shard.inputs, shard.targets, 1.0))
-        asked = typed("count where ward=7; categories ward 7 8")
+        asked = parse("count where ward=7; categories ward 7 8")
         counts.append([int(question.totals(fp.read_table(file)).sum()) >> 20 for question in asked])
     assert (sums[0] - sums[1]).norm() < 1.002
     assert counts == [[21, 41], [20, 40]]

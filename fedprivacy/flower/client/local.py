@@ -51,9 +51,8 @@ from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.moments import Spread
-from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.questionnaire import KINDS, Questionnaire
 from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.settings.device import autocast_of, choose_device

@@ -25,7 +25,6 @@ from fedprivacy.flower.wire.answer_arrays import blank, of_arrays
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.kept_answers import Answer, StoredAnswer
-from fedprivacy.questions import codec
 from fedprivacy.questions.answers import Answers, Told
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
@@ -65,7 +64,7 @@ class QuestionAccounts(Accounts[QuestionGrant]):
 
     def keep(self, attempt: Attempt, by_client: Mapping[str, Sequence[Told]]) -> None:
         """Keep answers, by client_id, in the ledger, so that they need never be paid for again."""
-        texts = [codec.as_text(question) for question in self._asked.questions]
+        texts = [question.as_text() for question in self._asked.questions]
         self._ledger.keep_answers(
             attempt,
             [
@@ -150,7 +149,7 @@ def answered_before(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequen
         return {}
     datasets = {client_id: dataset_id(plan.task, client_id) for client_id in client_ids}
     with Ledger(plan.config.ledger) as ledger:
-        stored = [ledger.answers(codec.as_text(question), list(datasets.values())) for question in asked.questions]
+        stored = [ledger.answers(question.as_text(), list(datasets.values())) for question in asked.questions]
     return {
         client_id: tuple(
             _reread(question, each[dataset][-1]) for question, each in zip(asked.questions, stored, strict=True)
