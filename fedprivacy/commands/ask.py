@@ -16,7 +16,6 @@ from rich.table import Table
 
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
-from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.figures import Estimate
 from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.question import Question
@@ -24,8 +23,8 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
-from fedprivacy.runs.settings.configuration import LEDGER, ConfigError, Engine
-from fedprivacy.simulation.ask import asked_of_simulation, prepared
+from fedprivacy.runs.settings.configuration import LEDGER, Engine
+from fedprivacy.simulation.ask import ask_simulation, questionnaire, simulation_plan
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
 
@@ -43,17 +42,14 @@ def ask(
     as_json: bool,
 ) -> None:
     """Ask, or tell what asking would cost; show the answers."""
-    try:
-        asked = Questionnaire(tuple(question for text in questions for question in parse(text)))
-    except QuestionError as error:
-        raise ConfigError([str(error)]) from error
-    plan = prepared(settings)
+    asked = questionnaire(question for text in questions for question in parse(text))
+    plan = simulation_plan(settings)
     if only_plan:
         _show_plan(plan, asked, as_json=as_json)
         return
     if anew and not (as_json or quiet):
         OUT.print(f"{_price(plan)} Without --anew, earlier answers are free.", highlight=False, soft_wrap=True)
-    done = asked_of_simulation(plan, asked, anew=anew, engine=engine)
+    done = ask_simulation(plan, asked, anew=anew, engine=engine)
     if as_json:
         print_json(as_data(done))
     else:

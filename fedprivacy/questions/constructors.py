@@ -122,7 +122,7 @@ class Questions:
         >>> fp.ask.mean_and_scale({"age": (0, 120), "creatinine": (0, 500)}).words
         'mean and standard deviation of age, creatinine'
         """
-        return Spread(of=_bounded(bounds), where=conditions(where), by=grouping(by))
+        return Spread(of=_columns_with_bounds(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def covariance(bounds: Bounds, *, where: Where = None, by: By = None) -> Covariance:
@@ -132,7 +132,7 @@ class Questions:
         >>> fp.ask.covariance({"age": (0, 120), "creatinine": (0, 500)}).words
         'covariance of age, creatinine'
         """
-        return Covariance(of=_bounded(bounds), where=conditions(where), by=grouping(by))
+        return Covariance(of=_columns_with_bounds(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def quantiles(
@@ -189,14 +189,14 @@ class Questions:
         ['mean and standard deviation of age', 'records by sex']
         """
         return tuple(
-            Spread(of=_bounded({column: each}), where=conditions(where), by=grouping(by))
+            Spread(of=_columns_with_bounds({column: each}), where=conditions(where), by=grouping(by))
             if isinstance(each, tuple)
             else Categories(column=column, levels=as_tuple(column, each), where=conditions(where), by=grouping(by))
             for column, each in _by_column("variables", variables).items()
         )
 
 
-def _bounded(bounds: Bounds) -> tuple[Bounded, ...]:
+def _columns_with_bounds(bounds: Bounds) -> tuple[Bounded, ...]:
     """Check columns with their bounds."""
     for column, pair in _by_column("bounds", bounds).items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:

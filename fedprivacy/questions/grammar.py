@@ -99,10 +99,10 @@ def _clauses(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 def _by_column(words: Sequence[str]) -> dict[str, Any]:
     """Parse words about columns, each of which is named once."""
-    return _once([_named(word) for word in words])
+    return _each_once([_parse_column(word) for word in words])
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise QuestionError(
@@ -111,7 +111,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _named(word: str) -> tuple[str, Any]:
+def _parse_column(word: str) -> tuple[str, Any]:
     """Parse column=level,level or column=least:below."""
     column, equals, value = word.partition("=")
     if not equals:
@@ -128,7 +128,7 @@ def _named(word: str) -> tuple[str, Any]:
 def _bounds(words: list[str]) -> dict[str, tuple[float, float]]:
     if not words or len(words) % 3:
         raise QuestionError(f"'{shlex.join(words)}' is no list of columns, each with low and high.")
-    return _once([(words[n], (float(words[n + 1]), float(words[n + 2]))) for n in range(0, len(words), 3)])
+    return _each_once([(words[n], (float(words[n + 1]), float(words[n + 2]))) for n in range(0, len(words), 3)])
 
 
 def _numbers(words: Sequence[str]) -> tuple[str, float, float]:

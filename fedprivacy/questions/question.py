@@ -63,7 +63,7 @@ class Question(ABC):
         """Largest squared norm of one record's vector, in squared lattice steps."""
 
     @abstractmethod
-    def summed(self, rows: ChosenRecords) -> Totals:
+    def sum_records(self, rows: ChosenRecords) -> Totals:
         """Sum the vectors of some records, shape [width]."""
 
     @abstractmethod
@@ -132,4 +132,4 @@ class Question(ABC):
             TableError: the table lacks a column.
         """
         with np.errstate(all="ignore"):  # no record's numbers warn, or raise where the host has told numpy to
-            return np.stack([self.summed(rows) for rows in groups_of(table, self.where, self.by)])
+            return np.stack([self.sum_records(rows) for rows in groups_of(table, self.where, self.by)])

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedprivacy.questions.arguments import QuestionError, as_number, as_tuple, settle, shown
-from fedprivacy.questions.conditions import Condition, OneOf, Within
+from fedprivacy.questions.arguments import QuestionError, as_number, as_tuple, brief, settle
+from fedprivacy.questions.conditions import OneOf, Within
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, RowCount
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
 from fedprivacy.questions.quantiles import Quantiles
@@ -86,7 +86,7 @@ class Questionnaire:
         return json.dumps([[q.as_text(), s] for q, s in zip(self.questions, self.shares, strict=True)])
 
     @classmethod
-    def of_text(cls, text: str) -> Questionnaire:
+    def from_text(cls, text: str) -> Questionnaire:
         """Return the questionnaire that `as_text` wrote; the text may come from anybody and is checked.
 
         Raises:
@@ -111,7 +111,7 @@ def _questions(given: object) -> tuple[Question, ...]:
         raise QuestionError(f"{len(questions)} questions are asked together; ask 1 to {MOST_QUESTIONS}.")
     for question in questions:
         if not isinstance(question, Question):
-            raise QuestionError(f"{shown(question)} is asked, which is no question; make one, such as fp.ask.count().")
+            raise QuestionError(f"{brief(question)} is asked, which is no question; make one, such as fp.ask.count().")
     return questions
 
 
@@ -125,11 +125,11 @@ def _shares(given: object, questions: int) -> tuple[float, ...]:
     return shares
 
 
-def words_of(text: str) -> str:
+def describe(text: str) -> str:
     """Describe a question's text for people; the text may come from anybody.
 
     >>> import fedprivacy as fp
-    >>> words_of(fp.ask.mean("age", 0, 120, where={"sex": "f"}).as_text())
+    >>> describe(fp.ask.mean("age", 0, 120, where={"sex": "f"}).as_text())
     'mean of age, where sex is f'
     """
     try:
@@ -153,9 +153,8 @@ def read_question(text: str) -> Question:
     if not isinstance(fields, dict) or not isinstance(name := fields.pop("kind", None), str):
         raise QuestionError("a question names no kind.")
     if (kind := KINDS.get(name)) is None:
-        raise QuestionError(f"the question's kind is {shown(name)}; choose one of {', '.join(KINDS)}.")
-    _check_fields(kind, fields)
-    question: Question = kind(**{key: _read(key, value) for key, value in fields.items()})
+        raise QuestionError(f"the question's kind is {brief(name)}; choose one of {', '.join(KINDS)}.")
+    question: Question = _make(kind, fields)
     return question
 
 
@@ -165,47 +164,27 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _check_fields(kind: type[Any], fields: Mapping[str, object]) -> None:
+def _make(kind: type[Any], fields: object) -> Any:
+    """Make a dataclass of its fields by name."""
+    if not isinstance(fields, dict):
+        raise QuestionError(f"a {kind.__name__} is a {type(fields).__name__}; give its fields.")
     if fields.keys() != (known := {field.name for field in dataclasses.fields(kind)}):
         raise QuestionError(f"a {kind.__name__} has the fields {', '.join(sorted(known))}, and others are given.")
+    return kind(**{key: _read(key, value) for key, value in fields.items()})
 
 
 def _read(key: str, value: Any) -> object:
     """Convert a field's value: nested fields become dataclasses, and lists tuples."""
-    match key:
-        case "where":
-            return tuple(_condition(fields) for fields in _list(key, value))
-        case "by":
-            return None if value is None else _one_of(value)
-        case "of":
-            return tuple(_made(Bounded, fields) for fields in _list(key, value))
-        case "levels" | "at":
-            return tuple(_list(key, value))
-    return value
-
-
-def _condition(fields: object) -> Condition:
-    if isinstance(fields, dict) and "levels" in fields:
-        return _one_of(fields)
-    within: Within = _made(Within, fields)
-    return within
-
-
-def _one_of(fields: object) -> OneOf:
-    if isinstance(fields, dict):
-        fields = fields | {"levels": tuple(_list("levels", fields.get("levels")))}
-    one_of: OneOf = _made(OneOf, fields)
-    return one_of
-
-
-def _made(kind: type[Any], fields: object) -> Any:
-    if not isinstance(fields, dict):
-        raise QuestionError(f"a {kind.__name__} is a {type(fields).__name__}; give its fields.")
-    _check_fields(kind, fields)
-    return kind(**fields)
-
-
-def _list(key: str, value: object) -> list[Any]:
+    if key == "by" and value is not None:
+        return _make(OneOf, value)
+    if key not in ("where", "of", "levels", "at"):
+        return value
     if not isinstance(value, list):
         raise QuestionError(f"{key} is a {type(value).__name__}; give a list.")
-    return value
+    match key:
+        case "where":
+            kinds = (OneOf if isinstance(each, dict) and "levels" in each else Within for each in value)
+            return tuple(map(_make, kinds, value))
+        case "of":
+            return tuple(_make(Bounded, each) for each in value)
+    return tuple(value)

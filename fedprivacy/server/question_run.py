@@ -14,7 +14,6 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.ledger import LedgerError
-from fedprivacy.questions.figures import Estimate
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.plans.question_plan import question_plan, questions_in
 from fedprivacy.runs.records.store import RunRecording
@@ -63,7 +62,11 @@ def record(done: AskResult, plan: QuestionPlan) -> None:
     if not done.spent:
         return
     figures = (figure for number, _ in enumerate(done.asked.questions) for figure in done.figures(number))
-    metrics = {_metric(figure): figure.value for figure in figures if figure.value is not None}
+    metrics = {
+        f"{figure.name} ({figure.group})" if figure.group else figure.name: figure.value
+        for figure in figures
+        if figure.value is not None
+    }
     facts = RunFacts(
         run_id=done.run_id,
         name="; ".join(question.sentence_of(done.unit) for question in done.asked.questions),
@@ -83,8 +86,3 @@ def record(done: AskResult, plan: QuestionPlan) -> None:
         recording.close()
     except LedgerError as error:
         log.warning("The run store cannot be written; the answers are kept. %s", error)
-
-
-def _metric(figure: Estimate) -> str:
-    """A figure's name among metrics."""
-    return f"{figure.name} ({figure.group})" if figure.group else figure.name

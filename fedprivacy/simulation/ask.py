@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -78,20 +78,29 @@ class Ask(Questions):
             LedgerError: the ledger contradicts the run, or cannot be written.
         """
         with spelt_as_keywords():
-            try:
-                each = (each if isinstance(each, list | tuple) else (each,) for each in questions)
-                asked = Questionnaire(tuple(chain.from_iterable(each)), tuple(shares))
-            except QuestionError as error:
-                raise ConfigError([str(error)]) from error
+            several = (each if isinstance(each, list | tuple) else (each,) for each in questions)
+            asked = questionnaire(chain.from_iterable(several), shares)
             given, own = by_key(task, settings)
-            return asked_of_simulation(prepared(given, own), asked, anew=anew, engine=Engine(engine))
+            return ask_simulation(simulation_plan(given, own), asked, anew=anew, engine=Engine(engine))
 
 
 ask = Ask()
 """The function `fedprivacy.ask`, with its methods."""
 
 
-def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
+def questionnaire(questions: Iterable[Question], shares: Sequence[float] = ()) -> Questionnaire:
+    """Questions that are asked together.
+
+    Raises:
+        ConfigError: one cannot be read, while they are iterated over, or they cannot be asked together.
+    """
+    try:
+        return Questionnaire(tuple(questions), tuple(shares))
+    except QuestionError as error:
+        raise ConfigError([str(error)]) from error
+
+
+def simulation_plan(given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
     """The plan of a simulation that asks; its ledger is the same for every one of a task, unless another is named.
 
     Raises:
@@ -107,7 +116,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Que
     return question_plan(settings, task)
 
 
-def asked_of_simulation(
+def ask_simulation(
     plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False, engine: Engine = Engine.IN_PROCESS
 ) -> AskResult:
     """Ask simulated clients, once the first one's table is known to have the columns. Raises what `Ask` does."""

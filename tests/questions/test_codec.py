@@ -125,7 +125,7 @@ def fails(text, read=read_question):
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:40].encode("ascii", "replace").decode())
 def test_a_hostile_text_is_refused(text):
     fails(text)
-    fails(json.dumps([[text, 1.0]]), Questionnaire.of_text)
+    fails(json.dumps([[text, 1.0]]), Questionnaire.from_text)
 
 
 def test_a_field_of_another_type_or_out_of_range_is_refused():
@@ -194,7 +194,7 @@ ANY_TEXT = (
 def test_any_text_is_questions_or_is_refused_as_none(pairs, text):
     """No other error is raised: it would be another code on the wire."""
     texts = [(read_question, Question.as_text, alone) for alone, _ in pairs]
-    texts += [(Questionnaire.of_text, Questionnaire.as_text, whole) for whole in (json.dumps(pairs), text)]
+    texts += [(Questionnaire.from_text, Questionnaire.as_text, whole) for whole in (json.dumps(pairs), text)]
     for read, write, each in texts:
         try:
             made = read(each)
@@ -213,14 +213,14 @@ def test_a_hostile_questionnaire_is_refused():
     texts = ["", "null", "5", "{}", "[" * 100_000, " " * (LONGEST_TEXT + 1), json.dumps([{"0": ONE, "1": 1}])]
     texts += [f"[[{json.dumps(ONE)},{'9' * digits}]]" for digits in (4000, 5000)]
     for text in (*texts, *map(json.dumps, pairs)):
-        fails(text, Questionnaire.of_text)
+        fails(text, Questionnaire.from_text)
 
 
 def test_what_can_be_asked_can_be_read():
     """A questionnaire whose own text is too long is refused when it is made."""
     levels = ["\u00fc" * 100 + str(n) for n in range(1200)]
     asked = Questionnaire((Questions.categories("a", levels),))
-    assert Questionnaire.of_text(asked.as_text()) == asked
+    assert Questionnaire.from_text(asked.as_text()) == asked
     with pytest.raises(QuestionError, match="name fewer levels"):
         Questionnaire((Questions.categories("a", levels), Questions.categories("b", levels)))
     levels = [str(n) for n in range(10_000)]

@@ -68,7 +68,7 @@ class QuestionAccounts(Accounts[QuestionGrant]):
         self._ledger.keep_answers(
             attempt,
             [
-                _kept(dataset_id(self._plan.task, client_id), number, text, each)
+                _as_stored(dataset_id(self._plan.task, client_id), number, text, each)
                 for client_id, answers in by_client.items()
                 for number, (text, each) in enumerate(zip(texts, answers, strict=True))
             ],
@@ -135,15 +135,15 @@ def ask_clients(
     check_named(plan, clients.values())
     ledger = plan.config.ledger_url(deployed=any(client.public_key for client in clients.values()))
     plan = replace(plan, config=replace(plan.config, ledger=ledger))
-    known = {} if anew else answered_before(plan, asked, [client.client_id for client in clients.values()])
+    known = {} if anew else earlier_answers(plan, asked, [client.client_id for client in clients.values()])
     lacking = {node_id: client for node_id, client in clients.items() if client.client_id not in known}
     if not lacking:
         return AskResult(asked, known, plan.unit.name, reread=tuple(known), ledger=ledger)
     run_id = (asking_for(of_run) if of_run else QUESTIONS) + uuid.uuid4().hex
-    return _asked_now(Correspondence(grid), plan, asked, lacking, known, run_id=run_id)
+    return _ask_now(Correspondence(grid), plan, asked, lacking, known, run_id=run_id)
 
 
-def answered_before(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
+def earlier_answers(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
     """The newest answers of clients that have answered every question before, as the ledger keeps them."""
     if not Ledger.exists(plan.config.ledger):
         return {}
@@ -152,14 +152,14 @@ def answered_before(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequen
         stored = [ledger.answers(question.as_text(), list(datasets.values())) for question in asked.questions]
     return {
         client_id: tuple(
-            _reread(question, each[dataset][-1]) for question, each in zip(asked.questions, stored, strict=True)
+            _from_stored(question, each[dataset][-1]) for question, each in zip(asked.questions, stored, strict=True)
         )
         for client_id, dataset in datasets.items()
         if all(dataset in each for each in stored)
     }
 
 
-def _asked_now(
+def _ask_now(
     correspondence: Correspondence,
     plan: QuestionPlan,
     asked: Questionnaire,
@@ -177,11 +177,11 @@ def _asked_now(
     with closing(QuestionAccounts(plan, attempt.run_id, list(clients.values()), asked)) as accounts:
         accounts.check_left()
         before = accounts.spent()
-        opened = _opened(accounts, attempt, clients, asked)
+        opened = _open_round(accounts, attempt, clients, asked)
         replies = correspondence.ask(opened.messages, plan.config.round_timeout)
         outcome = outcome_of(opened, sort_replies(opened, replies))
         accounts.settle(outcome)
-        told = {client_id: _told(reply, asked, plan) for client_id, reply in outcome.updates.items()}
+        told = {client_id: _read_reply(reply, asked, plan) for client_id, reply in outcome.updates.items()}
         accounts.keep(attempt, told)
         accounts.sign()
         without = {client.client_id for client in clients.values()} - {g.client_id for g in opened.grants.values()}
@@ -199,7 +199,7 @@ def _asked_now(
         )
 
 
-def _opened(
+def _open_round(
     accounts: QuestionAccounts, attempt: Attempt, clients: Mapping[int, EnrolledClient], asked: Questionnaire
 ) -> OpenRound:
     """Reserve the spending of each client; a client without budget gets no message."""
@@ -211,19 +211,19 @@ def _opened(
     return OpenRound(attempt, forms, len(eligible), eligible, messages=messages, grants=grants)
 
 
-def _told(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Told, ...]:
+def _read_reply(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Told, ...]:
     arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
     answers: list[NoisyTotals] = of_arrays(asked, arrays)
     sigmas = asked.noise_multipliers(plan.noise.of())
     return tuple(Told(sigma, answer) for sigma, answer in zip(sigmas, answers, strict=True))
 
 
-def _kept(dataset: str, number: int, question: str, answer: Told) -> Answer:
+def _as_stored(dataset: str, number: int, question: str, answer: Told) -> Answer:
     """An answer as the ledger keeps it: its rows, one after the other."""
     return Answer(dataset, number, question, answer.noise_multiplier, tuple(answer.answer.rows.ravel().tolist()))
 
 
-def _reread(question: Question, stored: StoredAnswer) -> Told:
-    """The inverse of `_kept`."""
+def _from_stored(question: Question, stored: StoredAnswer) -> Told:
+    """The inverse of `_as_stored`."""
     rows = np.array(stored.totals, dtype=np.int64).reshape(len(question.groups), 1 + question.width)
-    return Told(stored.noise_multiplier, NoisyTotals.of_rows(rows))
+    return Told(stored.noise_multiplier, NoisyTotals.from_rows(rows))
