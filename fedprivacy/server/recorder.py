@@ -22,6 +22,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
 from fedprivacy.ledger import LedgerError
+from fedprivacy.questions.standardise import STANDARDISE, Standardise
 from fedprivacy.runs.callbacks import CallbackError
 from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.plans.plan import TrainingPlan
@@ -41,7 +42,6 @@ from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.loader import OBJECT
-from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus

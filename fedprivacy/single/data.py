@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from fedprivacy.tasks.sheet import CellTally
+from fedprivacy.tasks.sheet import CellTally, Fault
 from fedprivacy.tasks.task import Shard, holding_nan
-from fedprivacy.tasks.unreadable import Fault
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
