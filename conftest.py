@@ -20,7 +20,6 @@ SLOW = {
     "fedprivacy.runs.records.comparison.compare",
     "fedprivacy.runs.recommendation.recommend",
     "fedprivacy.runs.records.run.Run",
-    "fedprivacy.simulation.ask.Ask.frequent",
     "fedprivacy.runs.records.listing.list_runs",
     "fedprivacy.simulation.simulate.simulate",
     "fedprivacy.simulation.sweeps.sweep",

@@ -378,10 +378,10 @@ def ask(
 
     All questions are one release. Numbers of records: 'count', 'rows 8'. A number: 'mean age 0 120',
     'median age 0 120', 'variance age 0 120', 'sum age 0 120', 'histogram age 0 120 12', 'quantiles age 0 120 .1 .9'. A
-    category: 'categories sex f m', 'heavy-hitters icd 5 A00 A01 A02', 'prefixes icd A B C4'. Several columns:
-    'spread age 0 120 bmi 10 60', 'covariance age 0 120 bmi 10 60', 'table age=0:120 sex=f,m by arm=a,b'. After any of
-    them: 'where sex=f age=40:60' and 'by arm=a,b'. Bounds and levels are public. Earlier answers on the same ledger are
-    read again for nothing. Exit code 1: a client did not answer.
+    category: 'categories sex f m', 'heavy-hitters icd 5 A00 A01 A02'. Several columns: 'spread age 0 120 bmi 10 60',
+    'covariance age 0 120 bmi 10 60', 'table age=0:120 sex=f,m by arm=a,b'. After any of them: 'where sex=f age=40:60'
+    and 'by arm=a,b'. Bounds and levels are public. Earlier answers on the same ledger are read again for nothing. Exit
+    code 1: a client did not answer.
     """
     from fedprivacy.commands import ask
 

@@ -18,13 +18,14 @@ from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
 from fedprivacy.questions.figures import Estimate
+from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.settings.configuration import LEDGER
-from fedprivacy.simulation.ask import asked_of_simulation, prepared, questionnaire
+from fedprivacy.simulation.ask import ask_simulation, questionnaire, simulation_plan
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
 
@@ -41,14 +42,14 @@ def ask(
     as_json: bool,
 ) -> None:
     """Ask, or tell what asking would cost; show the answers."""
-    asked = questionnaire(questions)
-    plan = prepared(settings)
+    asked = questionnaire(question for text in questions for question in parse(text))
+    plan = simulation_plan(settings)
     if only_plan:
         _show_plan(plan, asked, as_json=as_json)
         return
     if anew and not (as_json or quiet):
         OUT.print(f"{_price(plan)} Without --anew, earlier answers are free.", highlight=False, soft_wrap=True)
-    done = asked_of_simulation(plan, asked, anew=anew)
+    done = ask_simulation(plan, asked, anew=anew)
     if as_json:
         print_json(as_data(done))
     else:

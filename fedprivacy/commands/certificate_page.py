@@ -14,7 +14,7 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.risk import RATES, sentence_of
 from fedprivacy.commands.terminal import plain_errors, print_error
 from fedprivacy.ledger.certificate import Certificate, CertificateError
-from fedprivacy.questions.codec import words_of
+from fedprivacy.questions.questionnaire import describe
 from fedprivacy.runs.records.html_page import page
 from fedprivacy.values import wording
 from fedprivacy.values.nulls import or_infinite
@@ -110,7 +110,7 @@ def certificate_body(certificate: Certificate) -> str:
         risks=_risks(certificate),
         audited=_audited(certificate),
         meanings={name: certificate.meanings[key] for name, key in _NUMBERS.items() if key in certificate.meanings},
-        words_of=words_of,
+        describe=describe,
     )
 
 

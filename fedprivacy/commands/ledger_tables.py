@@ -26,7 +26,7 @@ from fedprivacy.ledger.kept_answers import AskedQuestion
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.ledger.store import Ledger
-from fedprivacy.questions.codec import words_of
+from fedprivacy.questions.questionnaire import describe
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields
@@ -226,7 +226,7 @@ def _question_table(questions: Sequence[AskedQuestion]) -> Table:
     for asked in shown:
         sigma = "-" if asked.noise_multiplier is None else f"{asked.noise_multiplier:.4g}"
         answered = f"{asked.answered} of {sum(asked.charged.values())}"
-        table.add_row(Text(words_of(asked.question)), sigma, answered, asked.at[:10])
+        table.add_row(Text(describe(asked.question)), sigma, answered, asked.at[:10])
     return table
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedprivacy.questions.figures import Estimate
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.questions.release import NoisyTotals, combined
+from fedprivacy.questions.release import NoisyTotals, combine
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import count_text
@@ -86,7 +86,7 @@ class Answers:
     def records(self, number: int, client_id: str) -> float:
         """Estimate the number of a client's records that the answer to a question covers."""
         question, told = self.asked.questions[number], self.told[client_id][number]
-        groups = combined(question, [told.noise_multiplier], [told.answer])
+        groups = combine(question, [told.noise_multiplier], [told.answer])
         return sum(question.records(noisy) for noisy in groups if noisy is not None)
 
     def value(self, name: str, group: str = "", number: int = 0) -> float:
@@ -133,7 +133,7 @@ def figures_of(question: Question, answers: Sequence[Told]) -> list[Estimate]:
 
     Noisy totals add up, and so do the squared deviations of their noise.
     """
-    sums = combined(question, [each.noise_multiplier for each in answers], [each.answer for each in answers])
+    sums = combine(question, [each.noise_multiplier for each in answers], [each.answer for each in answers])
     found: list[Estimate] = []
     for group, noisy in zip(question.groups, sums, strict=True):
         figures = question.figures(noisy) if noisy is not None else [Estimate(NOT_TOLD)]

@@ -27,7 +27,7 @@ def settle(instance: object, **fields: object) -> None:
         object.__setattr__(instance, name, value)
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """Format a value for a message: short, whatever it is."""
     if isinstance(value, str):
         return f"{value[:60]!r}"
@@ -40,7 +40,7 @@ def check_name(argument: str, name: object) -> None:
     """Refuse an invalid column name: it appears in logs, where no name may begin a line of its own."""
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise QuestionError(
-            f"{argument} is {shown(name)}; name a column, in at most {LONGEST_NAME} printable characters."
+            f"{argument} is {brief(name)}; name a column, in at most {LONGEST_NAME} printable characters."
         )
 
 
@@ -55,7 +55,7 @@ def as_number(argument: str, value: object) -> float:
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise QuestionError(f"{argument} is a {type(value).__name__}; give a number.")
     if not abs(number) <= LARGEST_NUMBER:
-        raise QuestionError(f"{argument} is {shown(number)}; give a number of at most {LARGEST_NUMBER:g} in size.")
+        raise QuestionError(f"{argument} is {brief(number)}; give a number of at most {LARGEST_NUMBER:g} in size.")
     return float(number) + 0.0
 
 
@@ -70,7 +70,7 @@ def as_bounds(column: str, low: object, high: object) -> tuple[float, float]:
 def as_whole(argument: str, value: object, least: int, most: int) -> int:
     """Return a whole number; refuse anything else, or a number outside `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
-        raise QuestionError(f"{argument} is {shown(value)}; give a whole number from {least} to {most}.")
+        raise QuestionError(f"{argument} is {brief(value)}; give a whole number from {least} to {most}.")
     return int(value)
 
 

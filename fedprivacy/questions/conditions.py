@@ -49,7 +49,7 @@ class Within:
         least, below = (repr(end).removesuffix(".0") for end in (self.least, self.below))  # no digit is left out
         return f"{self.column} is from {least} to below {below}"
 
-    def met(self, table: Table) -> NDArray[np.bool_]:
+    def mask(self, table: Table) -> NDArray[np.bool_]:
         """Return which records meet the condition; a record whose cell is no number does not."""
         values = table.numbers(self.column)
         return np.asarray((values >= self.least) & (values < self.below))
@@ -71,7 +71,7 @@ class OneOf:
         """The condition for people."""
         return f"{self.column} is {some_text(self.levels, ' or ')}"
 
-    def met(self, table: Table) -> NDArray[np.bool_]:
+    def mask(self, table: Table) -> NDArray[np.bool_]:
         """Return which records meet the condition."""
         return np.asarray(table.codes(self.column, self.levels) >= 0)
 
@@ -104,17 +104,13 @@ class ChosenRecords:
 
     def codes(self, column: str, levels: Sequence[Level]) -> NDArray[np.int64]:
         """Return places among the levels, -1 where a record has none of them, shape [records]."""
-        return self.table.codes(column, levels)[self._told(column)]
-
-    def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str]) -> NDArray[np.int64]:
-        """Return places among the prefixes and whole texts, -1 where a text is none of them, shape [records]."""
-        return self.table.beginnings(column, prefixes, whole)[self._told(column)]
+        return self.table.codes(column, levels)[self._text_rows(column)]
 
     def empty(self, column: str) -> NDArray[np.bool_]:
         """Return of which records a column holds nothing, shape [records]."""
-        return self.table.empty(column)[self._told(column)]
+        return self.table.empty(column)[self._text_rows(column)]
 
-    def _told(self, column: str) -> NDArray[np.intp]:
+    def _text_rows(self, column: str) -> NDArray[np.intp]:
         """Return the row whose text stands for each record."""
         return self.rows
 
@@ -127,10 +123,10 @@ class ChosenPersons(ChosenRecords):
     """
 
     def __len__(self) -> int:
-        return int(self._which.max(initial=-1)) + 1
+        return int(self._persons.max(initial=-1)) + 1
 
     @cached_property
-    def _which(self) -> NDArray[np.intp]:
+    def _persons(self) -> NDArray[np.intp]:
         """Place of each row's person, shape [rows]."""
         assert self.table.person_of is not None
         return np.unique(self.table.person_of[self.rows], return_inverse=True)[1]
@@ -138,11 +134,11 @@ class ChosenPersons(ChosenRecords):
     @property
     def sizes(self) -> NDArray[np.intp]:
         """Number of each person's rows, shape [persons]."""
-        return np.bincount(self._which)
+        return np.bincount(self._persons)
 
     def numbers(self, column: str) -> NDArray[np.float64]:
         """Return each person's number by the table's summary, NaN where no row holds one, shape [persons]."""
-        values, which = self.table.numbers(column)[self.rows], self._which
+        values, which = self.table.numbers(column)[self.rows], self._persons
         known = ~np.isnan(values)
         values, of = values[known], which[known]
         found = np.full(len(self), np.nan)
@@ -161,9 +157,9 @@ class ChosenPersons(ChosenRecords):
                 np.fmax.at(found, of, values)
         return found
 
-    def _told(self, column: str) -> NDArray[np.intp]:
+    def _text_rows(self, column: str) -> NDArray[np.intp]:
         """Return each person's first row that holds something, or the last one if the table says so."""
-        which, told = self._which, ~self.table.empty(column)[self.rows]
+        which, told = self._persons, ~self.table.empty(column)[self.rows]
         backwards = slice(None) if self.table.summaries.get(column) == "last" else slice(None, None, -1)
         found = np.empty(len(self), np.intp)
         found[which] = self.rows
@@ -187,7 +183,7 @@ def groups_of(table: Table, where: Sequence[Condition], by: OneOf | None) -> Ite
     records = ChosenRecords if person_of is None else ChosenPersons
     chosen = np.ones(len(table), dtype=np.bool_) if person_of is None else person_of >= 0
     for condition in where:
-        chosen &= condition.met(table)
+        chosen &= condition.mask(table)
     if by is None:
         yield records(table, np.flatnonzero(chosen))
         return

@@ -9,7 +9,6 @@ from fedprivacy.questions.arguments import QuestionError, as_tuple
 from fedprivacy.questions.conditions import By, Level, Where, conditions, grouping
 from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, RowCount
 from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
-from fedprivacy.questions.prefixes import Prefixes
 from fedprivacy.questions.quantiles import Quantiles
 from fedprivacy.questions.question import Question
 
@@ -70,26 +69,6 @@ class Questions:
         return HeavyHitters(column=column, levels=named, most=most, where=conditions(where), by=grouping(by))
 
     @staticmethod
-    def prefixes(
-        column: str, prefixes: Sequence[str], whole: Sequence[str] = (), *, where: Where = None, by: By = None
-    ) -> Prefixes:
-        """Ask how many texts begin with each prefix, how many are each whole text, and how many are neither.
-
-        `fp.ask.frequent` asks this repeatedly, to find frequent texts that nobody has listed.
-
-        >>> import fedprivacy as fp
-        >>> list(fp.ask.prefixes("icd", ["A0", "B"], whole=["A0"]).bins)
-        ['A0...', 'B...', 'A0', 'other']
-        """
-        return Prefixes(
-            column=column,
-            prefixes=as_tuple("prefixes", prefixes),
-            whole=as_tuple("whole", whole),
-            where=conditions(where),
-            by=grouping(by),
-        )
-
-    @staticmethod
     def histogram(
         column: str, low: float, high: float, intervals: int = 10, *, where: Where = None, by: By = None
     ) -> Histogram:
@@ -143,7 +122,7 @@ class Questions:
         >>> fp.ask.mean_and_scale({"age": (0, 120), "creatinine": (0, 500)}).words
         'mean and standard deviation of age, creatinine'
         """
-        return Spread(of=_bounded(bounds), where=conditions(where), by=grouping(by))
+        return Spread(of=_columns_with_bounds(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def covariance(bounds: Bounds, *, where: Where = None, by: By = None) -> Covariance:
@@ -153,7 +132,7 @@ class Questions:
         >>> fp.ask.covariance({"age": (0, 120), "creatinine": (0, 500)}).words
         'covariance of age, creatinine'
         """
-        return Covariance(of=_bounded(bounds), where=conditions(where), by=grouping(by))
+        return Covariance(of=_columns_with_bounds(bounds), where=conditions(where), by=grouping(by))
 
     @staticmethod
     def quantiles(
@@ -210,14 +189,14 @@ class Questions:
         ['mean and standard deviation of age', 'records by sex']
         """
         return tuple(
-            Spread(of=_bounded({column: each}), where=conditions(where), by=grouping(by))
+            Spread(of=_columns_with_bounds({column: each}), where=conditions(where), by=grouping(by))
             if isinstance(each, tuple)
             else Categories(column=column, levels=as_tuple(column, each), where=conditions(where), by=grouping(by))
             for column, each in _by_column("variables", variables).items()
         )
 
 
-def _bounded(bounds: Bounds) -> tuple[Bounded, ...]:
+def _columns_with_bounds(bounds: Bounds) -> tuple[Bounded, ...]:
     """Check columns with their bounds."""
     for column, pair in _by_column("bounds", bounds).items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedprivacy.questions.arguments import as_bounds, as_whole, check_name, settle
 from fedprivacy.questions.conditions import ChosenRecords, Level, as_levels
@@ -35,10 +34,9 @@ class Count(Question):
     per_count = 1.0 / STEPS
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
         return f"number of {plural(unit)}"
 
-    def summed(self, rows: ChosenRecords) -> Totals:
+    def sum_records(self, rows: ChosenRecords) -> Totals:
         """Return the number of records, in steps."""
         return np.array([STEPS * len(rows)], dtype=np.int64)
 
@@ -48,7 +46,7 @@ class Count(Question):
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Return the noisy count."""
-        return [Estimate.of("count", self.records(noisy), self.per_count * noisy.deviation)]
+        return [Estimate.with_interval("count", self.records(noisy), self.per_count * noisy.deviation)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +74,9 @@ class RowCount(Question):
         return (STEPS * self.most) ** 2
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
         return f"number of rows, at most {self.most} of each {unit}"
 
-    def summed(self, rows: ChosenRecords) -> Totals:
+    def sum_records(self, rows: ChosenRecords) -> Totals:
         """Return the number of rows, in steps."""
         return np.array([STEPS * int(np.minimum(rows.sizes, self.most).sum())], dtype=np.int64)
 
@@ -89,7 +86,7 @@ class RowCount(Question):
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Return the noisy number of rows."""
-        return [Estimate.of("rows", float(noisy.totals[0]) / STEPS, self.per_count * noisy.deviation)]
+        return [Estimate.with_interval("rows", float(noisy.totals[0]) / STEPS, self.per_count * noisy.deviation)]
 
 
 class Bins(Question):
@@ -100,7 +97,6 @@ class Bins(Question):
 
     @property
     def bins(self) -> Iterator[str]:
-        """Names of the bins."""
         raise NotImplementedError
 
     def records(self, noisy: Noisy) -> float:
@@ -110,27 +106,11 @@ class Bins(Question):
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Return a noisy count for each bin."""
         counts = zip(self.bins, (noisy.totals / STEPS).tolist(), strict=True)
-        return [Estimate.of(name, count, self.per_count * noisy.deviation) for name, count in counts]
+        return [Estimate.with_interval(name, count, self.per_count * noisy.deviation) for name, count in counts]
 
 
-def _counted(places: Totals, width: int) -> Totals:
+def _bin_counts(places: Totals, width: int) -> Totals:
     return STEPS * np.bincount(places, minlength=width).astype(np.int64)
-
-
-def counted_with_others(codes: Totals, empty: NDArray[np.bool_], width: int) -> Totals:
-    """Count records in each place, and in the last one those in none (-1) whose cell is not empty."""
-    counts = _counted(codes[codes >= 0], width)
-    counts[-1] = STEPS * np.count_nonzero((codes < 0) & ~empty)
-    return counts
-
-
-def standing_out(width: int) -> float:
-    """Return how many deviations of noise the largest of `width` counts exceeds by chance in less than 1 of 1000
-    answers.
-
-    Each of them exceeds t deviations with a probability of at most exp(-t^2 / 2) / 2.
-    """
-    return math.sqrt(2.0 * math.log(1000.0 * width))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +128,6 @@ class Categories(Bins):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The column."""
         return (self.column,)
 
     @property
@@ -157,7 +136,6 @@ class Categories(Bins):
         return len(self.levels) + 1
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
         return f"{plural(unit)} by {self.column}"
 
     @property
@@ -166,9 +144,12 @@ class Categories(Bins):
         yield from map(str, self.levels)
         yield OTHER
 
-    def summed(self, rows: ChosenRecords) -> Totals:
-        """Count records of each level, and in the last place those of none of them."""
-        return counted_with_others(rows.codes(self.column, self.levels), rows.empty(self.column), self.width)
+    def sum_records(self, rows: ChosenRecords) -> Totals:
+        """Count records of each level, and in the last place those whose cell is not empty and none of them."""
+        codes = rows.codes(self.column, self.levels)
+        counts = _bin_counts(codes[codes >= 0], self.width)
+        counts[-1] = STEPS * np.count_nonzero((codes < 0) & ~rows.empty(self.column))
+        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +168,6 @@ class HeavyHitters(Categories):
         settle(self, most=as_whole("most", self.most, 1, 1000))
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
         return f"most frequent {self.column}"
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
@@ -195,9 +175,12 @@ class HeavyHitters(Categories):
         error = self.per_count * noisy.deviation
         counts = dict(zip(self.bins, (noisy.totals / STEPS).tolist()[:-1], strict=False))
         found = sorted(counts, key=lambda name: -counts[name])
-        told_above = max([error * standing_out(self.width), *(counts[name] for name in found[self.most :])])
+        # A count exceeds t deviations of its noise with a probability of at most exp(-t^2 / 2) / 2: the largest of all
+        # exceeds this by noise alone in less than 1 of 1000 answers.
+        noise = error * math.sqrt(2.0 * math.log(1000.0 * self.width))
+        told_above = max([noise, *(counts[name] for name in found[self.most :])])
         return [
-            Estimate.of(name, counts[name], error, (counts[name] - told_above) / error).within(0.0, math.inf)
+            Estimate.with_interval(name, counts[name], error, (counts[name] - told_above) / error).clip(0.0, math.inf)
             for name in found[: self.most]
             if counts[name] > told_above
         ]
@@ -228,16 +211,13 @@ class Histogram(Bins):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The column."""
         return (self.column,)
 
     @property
     def width(self) -> int:
-        """Number of intervals."""
         return self.intervals
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
         return f"distribution of {self.column}"
 
     @property
@@ -246,6 +226,6 @@ class Histogram(Bins):
         texts, _ = edges(self.low, self.high, self.intervals)
         return (f"{low} to {high}" for low, high in pairwise(texts))
 
-    def summed(self, rows: ChosenRecords) -> Totals:
+    def sum_records(self, rows: ChosenRecords) -> Totals:
         """Count records in each interval; a cell that is no number is in none."""
-        return _counted(interval(rows.numbers(self.column), self.low, self.high, self.intervals), self.intervals)
+        return _bin_counts(interval(rows.numbers(self.column), self.low, self.high, self.intervals), self.intervals)

@@ -56,7 +56,7 @@ class Estimate(NamedTuple):
         error: standard error by the noise, and of a quantile by the width of its intervals; without that of the sample;
             None if there is no value.
         low, high: 95 % confidence interval of the exact value on these records, also where the value is told only
-            because of its noise (`selected`).
+            because of its noise (`conditional_scores`).
         group: group of records that it describes; "": all of them.
     """
 
@@ -67,14 +67,14 @@ class Estimate(NamedTuple):
     high: float | None = None
     group: str = ""
 
-    def within(self, least: float, most: float) -> Estimate:
+    def clip(self, least: float, most: float) -> Estimate:
         """Clip value and interval to a range of possible values; the error stays."""
         if self.value is None or self.low is None or self.high is None:
             return self
         value, low, high = (min(max(end, least), most) for end in (self.value, self.low, self.high))
         return self._replace(value=value, low=low, high=high)
 
-    def mapped(self, rising: Callable[[float], float]) -> Estimate:
+    def transform(self, rising: Callable[[float], float]) -> Estimate:
         """Apply a rising function to value and interval.
 
         The new error is the root mean square of the changes by one error to either side.
@@ -86,14 +86,17 @@ class Estimate(NamedTuple):
         return self._replace(value=value, error=error, low=rising(self.low), high=rising(self.high))
 
     @classmethod
-    def of(cls, name: str, value: float, error: float, room: float = math.inf, rounding: float = 0.0) -> Estimate:
+    def with_interval(
+        cls, name: str, value: float, error: float, room: float = math.inf, rounding: float = 0.0
+    ) -> Estimate:
         """Make an estimate with an interval.
 
         Args:
             name: name of the number.
             value: the estimate.
             error: standard deviation of its noise.
-            room: errors by which the value might be lower, or if negative higher, and still be told; see `selected`.
+            room: errors by which the value might be lower, or if negative higher, and still be told; see
+                `conditional_scores`.
             rounding: largest difference from the exact value without noise.
         """
         if not (math.isfinite(value) and math.isfinite(error)):
@@ -107,7 +110,7 @@ Estimator = Callable[..., float]
 """Function of some totals, in the order of their places, that returns a number."""
 
 
-def selected(score: Scores, room: Scores) -> tuple[Scores, Scores]:
+def conditional_scores(score: Scores, room: Scores) -> tuple[Scores, Scores]:
     """Correct normal scores of noisy numbers that are told only if some noisy number exceeds a threshold.
 
     A count that is told because it is large is likelier too large; so is a mean's denominator. Given that a figure is
@@ -136,7 +139,7 @@ def _reach(room: float) -> float:
     if room > FAR:
         return CONFIDENCE
     room = max(room, 0.01)  # then already farther than a possible value
-    return float(brentq(lambda score: selected(score, room)[0] - CONFIDENCE, CONFIDENCE, FAR + 40.0 / room))
+    return float(brentq(lambda score: conditional_scores(score, room)[0] - CONFIDENCE, CONFIDENCE, FAR + 40.0 / room))
 
 
 def ratio(name: str, numerator: float, denominator: float, deviation: float) -> Estimate:
@@ -155,12 +158,14 @@ def ratio(name: str, numerator: float, denominator: float, deviation: float) -> 
 
         def scores(r: float) -> tuple[Scores, Scores]:
             own = math.hypot(1.0, r)
-            return selected((numerator - r * denominator) / (deviation * own), -told * own / r if r else math.inf)
+            return conditional_scores(
+                (numerator - r * denominator) / (deviation * own), -told * own / r if r else math.inf
+            )
 
         low = _falls(lambda r: float(scores(r)[0]) - CONFIDENCE)
         high = _falls(lambda r: float(scores(r)[1]) + CONFIDENCE)
     error = math.hypot(deviation * math.hypot(1.0, min(abs(value), 1.0)) / denominator, ROUNDING)
-    return Estimate(name, value, error, low - ROUNDING, high + ROUNDING).within(-1.0, 1.0)
+    return Estimate(name, value, error, low - ROUNDING, high + ROUNDING).clip(-1.0, 1.0)
 
 
 def _falls(function: Callable[[float], float]) -> float:
@@ -172,7 +177,7 @@ def _falls(function: Callable[[float], float]) -> float:
     return float(brentq(function, -1.0, 1.0))
 
 
-def estimated(name: str, estimator: Estimator, noisy: Noisy, places: Sequence[int]) -> Estimate:
+def delta_method(name: str, estimator: Estimator, noisy: Noisy, places: Sequence[int]) -> Estimate:
     """Estimate a smooth function of a noisy count and other totals, with its error by the delta method.
 
     Slopes are taken over one standard deviation of the noise to each side. The function must extend beyond possible
@@ -193,4 +198,4 @@ def estimated(name: str, estimator: Estimator, noisy: Noisy, places: Sequence[in
         halves.append((up - down) / 2.0)
     error, count = math.hypot(*halves), totals[0] / noisy.deviation
     room = (count - ENOUGH_FOR_SQUARES) * error / halves[0] if halves[0] else math.inf
-    return Estimate.of(name, estimator(*totals), error, room, ROUNDING * count * sum(map(abs, halves[1:])))
+    return Estimate.with_interval(name, estimator(*totals), error, room, ROUNDING * count * sum(map(abs, halves[1:])))

@@ -6,7 +6,6 @@
 | `rows` | how many of each person are counted, at most |
 | `categories` | column, levels |
 | `heavy-hitters` | column, how many to report, levels |
-| `prefixes` | column, how its texts may begin |
 | `histogram` | column, low, high, and maybe how many intervals |
 | `sum`, `mean`, `variance` | column, low, high |
 | `spread`, `covariance` | column, low, high; as often as one likes |
@@ -32,16 +31,16 @@ from fedprivacy.questions.question import Question
 _CLAUSES = ("where", "by")
 
 
-def typed(text: str) -> tuple[Question, ...]:
+def parse(text: str) -> tuple[Question, ...]:
     """Parse the questions of a text.
 
-    >>> [question.words for question in typed("count; mean age 0 120 where sex=f")]
+    >>> [question.words for question in parse("count; mean age 0 120 where sex=f")]
     ['number of records', 'mean of age']
 
     Raises:
         QuestionError: a part cannot be read; the error names it.
     """
-    found = [question for part in _parts(text) for question in _typed(part)]
+    found = [question for part in _parts(text) for question in _parse_one(part)]
     if not found:
         raise QuestionError("no question is asked; write one, for example: count")
     return tuple(found)
@@ -63,7 +62,7 @@ def _parts(text: str) -> list[list[str]]:
     return [part for part in parts if part]
 
 
-def _typed(words: list[str]) -> Sequence[Question]:
+def _parse_one(words: list[str]) -> Sequence[Question]:
     kind, *rest = words
     if kind not in _FORMS:
         raise QuestionError(f"'{kind}' is no question; ask one of {', '.join(_FORMS)}.")
@@ -100,10 +99,10 @@ def _clauses(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 def _by_column(words: Sequence[str]) -> dict[str, Any]:
     """Parse words about columns, each of which is named once."""
-    return _once([_named(word) for word in words])
+    return _each_once([_parse_column(word) for word in words])
 
 
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise QuestionError(
@@ -112,7 +111,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _named(word: str) -> tuple[str, Any]:
+def _parse_column(word: str) -> tuple[str, Any]:
     """Parse column=level,level or column=least:below."""
     column, equals, value = word.partition("=")
     if not equals:
@@ -129,7 +128,7 @@ def _named(word: str) -> tuple[str, Any]:
 def _bounds(words: list[str]) -> dict[str, tuple[float, float]]:
     if not words or len(words) % 3:
         raise QuestionError(f"'{shlex.join(words)}' is no list of columns, each with low and high.")
-    return _once([(words[n], (float(words[n + 1]), float(words[n + 2]))) for n in range(0, len(words), 3)])
+    return _each_once([(words[n], (float(words[n + 1]), float(words[n + 2]))) for n in range(0, len(words), 3)])
 
 
 def _numbers(words: Sequence[str]) -> tuple[str, float, float]:
@@ -149,7 +148,6 @@ _FORMS: dict[str, Callable[[list[str], dict[str, Any]], Question | tuple[Questio
     "rows": lambda w, o: Questions.rows(*map(int, w), **o),
     "categories": lambda w, o: Questions.categories(w[0], w[1:], **o),
     "heavy-hitters": lambda w, o: Questions.heavy_hitters(w[0], w[2:], int(w[1]), **o),
-    "prefixes": lambda w, o: Questions.prefixes(w[0], w[1:], **o),
     "histogram": lambda w, o: Questions.histogram(*_numbers(w[:3]), *map(int, w[3:]), **o),
     "sum": lambda w, o: Questions.sum(*_numbers(w), **o),
     "mean": lambda w, o: Questions.mean(*_numbers(w), **o),

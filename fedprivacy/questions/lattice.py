@@ -23,13 +23,13 @@ Values = NDArray[np.float64]
 Totals = NDArray[np.int64]
 
 
-def centred(values: Values, low: float, high: float) -> Values:
+def centre(values: Values, low: float, high: float) -> Values:
     """Scale numbers to -1, at `low`, to 1, at `high`; those beyond are moved to the nearer bound; NaN stays NaN."""
     half = high / 2.0 - low / 2.0
     return np.asarray(np.clip((values - (low / 2.0 + high / 2.0)) / half, -1.0, 1.0))
 
 
-def in_steps(values: Values, steps: int = STEPS) -> Totals:
+def round_to_steps(values: Values, steps: int = STEPS) -> Totals:
     """Round numbers from -1 to 1 to the nearest whole steps, from -`steps` to `steps`."""
     return np.rint(values * steps).astype(np.int64)
 

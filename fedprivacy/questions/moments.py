@@ -19,8 +19,8 @@ import numpy as np
 
 from fedprivacy.questions.arguments import QuestionError, as_bounds, as_tuple, check_name, settle
 from fedprivacy.questions.conditions import ChosenRecords
-from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, ROUNDING, Estimate, Noisy, estimated, ratio
-from fedprivacy.questions.lattice import STEPS, Totals, Values, centred, in_steps
+from fedprivacy.questions.figures import ENOUGH, ENOUGH_FOR_SQUARES, ROUNDING, Estimate, Noisy, delta_method, ratio
+from fedprivacy.questions.lattice import STEPS, Totals, Values, centre, round_to_steps
 from fedprivacy.questions.question import Question
 
 MOST_COLUMNS = 256
@@ -81,7 +81,6 @@ class _Moments(Question):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns."""
         return tuple(bounded.column for bounded in self.of)
 
     @property
@@ -100,18 +99,18 @@ class _Moments(Question):
         return 1.0 / self.weights[0]
 
     @property
-    def _named(self) -> str:
+    def _columns_text(self) -> str:
         first = ", ".join(self.reads[:_NAMED])
         return first if len(self.of) <= _NAMED else f"{first} and {len(self.of) - _NAMED} more"
 
-    def summed(self, rows: ChosenRecords) -> Totals:
+    def sum_records(self, rows: ChosenRecords) -> Totals:
         """Sum the count, z, and the additional products of this kind."""
-        scaled = [centred(rows.numbers(each.column), each.low, each.high) for each in self.of]
+        scaled = [centre(rows.numbers(each.column), each.low, each.high) for each in self.of]
         known = np.logical_and.reduce([~np.isnan(values) for values in scaled])
         z = [values[known] for values in scaled]
         count, *weights = self.weights
         entries = zip((*z, *self._products(z)), weights, strict=True)
-        sums = [int(in_steps(values, weight).sum()) for values, weight in entries]
+        sums = [int(round_to_steps(values, weight).sum()) for values, weight in entries]
         return np.array([count * np.count_nonzero(known), *sums], dtype=np.int64)
 
     @abstractmethod
@@ -127,14 +126,14 @@ class _Moments(Question):
         return float(noisy.totals[0]) > errors * noisy.deviation
 
     def _count(self, noisy: Noisy) -> Estimate:
-        return Estimate.of("count", self.records(noisy), self.per_count * noisy.deviation)
+        return Estimate.with_interval("count", self.records(noisy), self.per_count * noisy.deviation)
 
     def _mean(self, place: int, noisy: Noisy) -> Estimate:
         of, name = self.of[place], f"mean of {self.of[place].column}"
         if not self._enough(noisy):
             return Estimate(name)
         count, own = float(noisy.totals[0]), float(noisy.totals[1 + place])
-        return ratio(name, own, count, noisy.deviation).mapped(lambda z: of.middle + of.half * z)
+        return ratio(name, own, count, noisy.deviation).transform(lambda z: of.middle + of.half * z)
 
 
 def _covariance(count: float, one: float, other: float, product: float) -> float:
@@ -170,8 +169,7 @@ class Mean(_Moments):
         return 1 + len(self.of)
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
-        return f"mean of {self._named}"
+        return f"mean of {self._columns_text}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
         yield from ()
@@ -204,8 +202,7 @@ class Sum(Mean):
         return tuple(round(STEPS * math.sqrt(share / unit)) for share in (count, *sums))
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
-        return f"sum of {self._named}"
+        return f"sum of {self._columns_text}"
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
         """Return count and sums: each a linear function of noisy totals."""
@@ -215,7 +212,7 @@ class Sum(Mean):
             error = noisy.deviation * math.hypot(each.middle * self.per_count, each.half / weight)
             rounding = max(count, 0.0) * each.half * ROUNDING * STEPS / weight
             value = each.middle * count + each.half * total
-            found.append(Estimate.of(f"sum of {each.column}", value, error, rounding=rounding))
+            found.append(Estimate.with_interval(f"sum of {each.column}", value, error, rounding=rounding))
         return found
 
 
@@ -231,8 +228,7 @@ class Spread(_Moments):
         return 1 + 2 * len(self.of)
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
-        return f"mean and standard deviation of {self._named}"
+        return f"mean and standard deviation of {self._columns_text}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
         yield from (2.0 * values * values - 1.0 for values in z)
@@ -248,8 +244,8 @@ class Spread(_Moments):
         of, name = self.of[place], f"standard deviation of {self.of[place].column}"
         if not self._enough(noisy, ENOUGH_FOR_SQUARES):
             return Estimate(name)
-        squared = estimated(name, _variance, noisy, (0, 1 + place, 1 + len(self.of) + place)).within(0.0, 1.0)
-        return squared.mapped(lambda variance: of.half * math.sqrt(max(variance, 0.0)))
+        squared = delta_method(name, _variance, noisy, (0, 1 + place, 1 + len(self.of) + place)).clip(0.0, 1.0)
+        return squared.transform(lambda variance: of.half * math.sqrt(max(variance, 0.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,8 +261,7 @@ class Covariance(_Moments):
         return 1 + columns + columns * (columns + 1) // 2
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
-        return f"covariance of {self._named}"
+        return f"covariance of {self._columns_text}"
 
     def _products(self, z: list[Values]) -> Iterator[Values]:
         yield from (2.0 * values * values - 1.0 for values in z)
@@ -276,10 +271,10 @@ class Covariance(_Moments):
         """Return count, means, covariances of all pairs, and correlations of those of different columns."""
         columns = range(len(self.of))
         found = [self._count(noisy), *(self._mean(place, noisy) for place in columns)]
-        found += [self._of_pair("covariance", *pair, noisy) for pair in combinations_with_replacement(columns, 2)]
-        return found + [self._of_pair("correlation", *pair, noisy) for pair in combinations(columns, 2)]
+        found += [self._pair_figure("covariance", *pair, noisy) for pair in combinations_with_replacement(columns, 2)]
+        return found + [self._pair_figure("correlation", *pair, noisy) for pair in combinations(columns, 2)]
 
-    def _of_pair(self, statistic: str, one: int, other: int, noisy: Noisy) -> Estimate:
+    def _pair_figure(self, statistic: str, one: int, other: int, noisy: Noisy) -> Estimate:
         first, second = self.of[one], self.of[other]
         name = f"{statistic} of {first.column} and {second.column}"
         if not self._enough(noisy, ENOUGH_FOR_SQUARES):
@@ -288,16 +283,16 @@ class Covariance(_Moments):
         if statistic == "correlation":
             places = (0, 1 + one, 1 + other, own, others, product)
             variances = (
-                estimated(name, _variance, noisy, (0, *each)) for each in ((1 + one, own), (1 + other, others))
+                delta_method(name, _variance, noisy, (0, *each)) for each in ((1 + one, own), (1 + other, others))
             )
             if any((each.value or 0.0) <= ENOUGH_FOR_SQUARES * (each.error or 0.0) for each in variances):
                 return Estimate(name)  # of equal numbers there is none
-            return estimated(name, _correlation, noisy, places).within(-1.0, 1.0)
+            return delta_method(name, _correlation, noisy, places).clip(-1.0, 1.0)
         if one == other:
-            found = estimated(name, _variance, noisy, (0, 1 + one, own)).within(0.0, 1.0)
+            found = delta_method(name, _variance, noisy, (0, 1 + one, own)).clip(0.0, 1.0)
         else:
-            found = estimated(name, _covariance, noisy, (0, 1 + one, 1 + other, product)).within(-1.0, 1.0)
-        return found.mapped(lambda z: first.half * second.half * z)
+            found = delta_method(name, _covariance, noisy, (0, 1 + one, 1 + other, product)).clip(-1.0, 1.0)
+        return found.transform(lambda z: first.half * second.half * z)
 
     def _place(self, one: int, other: int) -> int:
         """Return the place of the sum of the products of two columns, the first one before the other or the same."""

@@ -32,7 +32,7 @@ from fedprivacy.questions.arguments import (
     settle,
 )
 from fedprivacy.questions.conditions import ChosenRecords
-from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Estimate, Noisy, selected
+from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Estimate, Noisy, conditional_scores
 from fedprivacy.questions.lattice import Totals, edges, interval
 from fedprivacy.questions.question import Question
 
@@ -44,10 +44,10 @@ UNIT = 2**12
 _DEFINITIONS = 1.0
 """Number of records by which definitions of a quantile that lies between two records differ."""
 
-_kept = lru_cache(maxsize=32)  # bounded, because the caller chooses the points and quantiles
+_remember = lru_cache(maxsize=32)  # bounded, because the caller chooses the points and quantiles
 
 
-@_kept
+@_remember
 def coefficients(count: int) -> Totals:
     """Return the first coefficients of C in whole steps, shape [count]: falling, and positive."""
     places = np.arange(1, count)
@@ -55,7 +55,7 @@ def coefficients(count: int) -> Totals:
     return np.asarray(np.rint(UNIT * exact), dtype=np.int64)
 
 
-@_kept
+@_remember
 def decoder(count: int) -> NDArray[np.float64]:
     """Return the coefficients r that compute running counts, shape [count]: F_j = sum of r_k y_(j - k).
 
@@ -98,12 +98,10 @@ class Quantiles(Question):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The column."""
         return (self.column,)
 
     @property
     def width(self) -> int:
-        """Number of intervals."""
         return self.points
 
     @property
@@ -126,10 +124,9 @@ class Quantiles(Question):
         return math.sqrt(float((decoder(self.points) ** 2).sum()))
 
     def words_of(self, unit: str) -> str:
-        """Return the question for people."""
         return f"{', '.join(map(_name, self.at))} of {self.column}, to within {self.precision:.3g}"
 
-    def summed(self, rows: ChosenRecords) -> Totals:
+    def sum_records(self, rows: ChosenRecords) -> Totals:
         """Sum C times the number of records in each interval, in whole numbers."""
         places = interval(rows.numbers(self.column), self.low, self.high, self.points)
         counts = np.bincount(places, minlength=self.points).astype(np.int64)
@@ -143,11 +140,13 @@ class Quantiles(Question):
         """Return each quantile, with a 95 % confidence interval."""
         running = self._running(noisy)
         last = self.per_count * noisy.deviation
-        count = Estimate.of("count", float(running[-1]), last)
+        count = Estimate.with_interval("count", float(running[-1]), last)
         enough = running[-1] > ENOUGH * last
-        return [count] + [self._quantile(p, running, noisy) if enough else Estimate(self._named(p)) for p in self.at]
+        return [count] + [
+            self._quantile(p, running, noisy) if enough else Estimate(self._figure_name(p)) for p in self.at
+        ]
 
-    def _named(self, probability: float) -> str:
+    def _figure_name(self, probability: float) -> str:
         return f"{_name(probability)} of {self.column}"
 
     def _running(self, noisy: Noisy) -> NDArray[np.float64]:
@@ -166,14 +165,14 @@ class Quantiles(Question):
         excess = np.concatenate([[0.0], running]) - probability * running[-1]
         # A quantile is told if the last running count is large, which has noise in common with each of the others.
         room = (running[-1] / last - ENOUGH) / shared
-        _, too_few = selected((excess + _DEFINITIONS) / deviations, room)
-        enough, _ = selected((excess - _DEFINITIONS) / deviations, room)
-        first = int(np.count_nonzero(_rising((too_few + CONFIDENCE) * deviations) < 0.0)) - 1
-        after = int(np.count_nonzero(_rising((enough - CONFIDENCE) * deviations) <= 0.0))
+        _, too_few = conditional_scores((excess + _DEFINITIONS) / deviations, room)
+        enough, _ = conditional_scores((excess - _DEFINITIONS) / deviations, room)
+        first = int(np.count_nonzero(_isotonic((too_few + CONFIDENCE) * deviations) < 0.0)) - 1
+        after = int(np.count_nonzero(_isotonic((enough - CONFIDENCE) * deviations) <= 0.0))
         low, high = (float(self._edges[place]) for place in (max(first, 0), min(after, self.points)))
-        value = self._crossing(_rising(excess))
+        value = self._crossing(_isotonic(excess))
         error = math.hypot(max(value - low, high - value) / CONFIDENCE, self.precision)
-        return Estimate(self._named(probability), value, error, min(low, value), max(high, value))
+        return Estimate(self._figure_name(probability), value, error, min(low, value), max(high, value))
 
     def _crossing(self, rising: NDArray[np.float64]) -> float:
         """Find where a rising function, known at every edge, crosses zero (interpolated), or return a bound."""
@@ -194,7 +193,7 @@ def spread(count: int, probability: float) -> tuple[NDArray[np.float64], NDArray
     return deviations, (shared - probability * own[-1]) / (deviations * math.sqrt(own[-1]))
 
 
-@_kept
+@_remember
 def _products(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the variance of F_j and its covariance with F_n, both for each j >= 0.
 
@@ -206,7 +205,7 @@ def _products(count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return own, shared
 
 
-def _rising(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _isotonic(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the nearest function that never falls, in least squares, because a distribution function does not."""
     from scipy.optimize import isotonic_regression
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,7 +63,7 @@ class Question(ABC):
         """Largest squared norm of one record's vector, in squared lattice steps."""
 
     @abstractmethod
-    def summed(self, rows: ChosenRecords) -> Totals:
+    def sum_records(self, rows: ChosenRecords) -> Totals:
         """Sum the vectors of some records, shape [width]."""
 
     @abstractmethod
@@ -111,6 +113,18 @@ class Question(ABC):
         """Names of the groups; one empty name if there are none."""
         return [str(level) for level in self.by.levels] if self.by else [""]
 
+    def as_text(self) -> str:
+        """Write the question as its only text: JSON in ASCII, sorted, without spaces.
+
+        It is what a grant's signature covers, and by which a ledger finds the answers that it keeps.
+
+        >>> import fedprivacy as fp
+        >>> fp.ask.mean("age", 0, 120).as_text()
+        '{"by":null,"kind":"mean","of":[{"column":"age","high":120.0,"low":0.0}],"where":[]}'
+        """
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {"kind": self.kind}
+        return json.dumps(fields, default=dataclasses.asdict, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
     def totals(self, table: Table) -> Totals:
         """Sum all records' vectors, shape [groups, width].
 
@@ -118,4 +132,4 @@ class Question(ABC):
             TableError: the table lacks a column.
         """
         with np.errstate(all="ignore"):  # no record's numbers warn, or raise where the host has told numpy to
-            return np.stack([self.summed(rows) for rows in groups_of(table, self.where, self.by)])
+            return np.stack([self.sum_records(rows) for rows in groups_of(table, self.where, self.by)])

@@ -1,14 +1,33 @@
-"""Questionnaire: questions that are asked together, and share the privacy loss of one release."""
+"""Questionnaire: questions that are asked together, share the privacy loss of one release, and are sent as one text.
+
+The text is for machines: signatures cover it, and ledgers find kept answers by it. People write questions in Python
+(`fedprivacy.questions.constructors`) or type them (`fedprivacy.questions.grammar`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from fedprivacy.questions import codec
-from fedprivacy.questions.arguments import QuestionError, as_number, as_tuple, settle
+from fedprivacy.questions.arguments import QuestionError, as_number, as_tuple, brief, settle
+from fedprivacy.questions.conditions import OneOf, Within
+from fedprivacy.questions.counts import Categories, Count, HeavyHitters, Histogram, RowCount
+from fedprivacy.questions.moments import Bounded, Covariance, Mean, Spread, Sum
+from fedprivacy.questions.quantiles import Quantiles
 from fedprivacy.questions.question import Question
+from fedprivacy.values.wording import question_text
+
+_KINDS = Count, RowCount, Categories, HeavyHitters, Histogram, Sum, Mean, Spread, Covariance, Quantiles
+
+KINDS: Mapping[str, type[Any]] = {kind.kind: kind for kind in _KINDS}
+"""Every kind of question, by its name in a text and in a data owner's list of allowed questions."""
+
+LONGEST_TEXT = 1_000_000
+"""Maximum number of characters of a question's text, and of a questionnaire's."""
 
 MOST_QUESTIONS = 256
 MOST_TOTALS = 2**20
@@ -42,9 +61,10 @@ class Questionnaire:
         settle(self, shares=_shares(self.shares, len(self.questions)))
         if (totals := sum(len(each.groups) * each.width for each in self.questions)) > MOST_TOTALS:
             raise QuestionError(f"the questions release {totals} numbers; {MOST_TOTALS} is the most: ask for less.")
-        if (characters := len(self.as_text())) > codec.LONGEST_TEXT:
-            most = codec.LONGEST_TEXT
-            raise QuestionError(f"the questions have {characters} characters; {most} is the most: name fewer levels.")
+        if (characters := len(self.as_text())) > LONGEST_TEXT:
+            raise QuestionError(
+                f"the questions have {characters} characters; {LONGEST_TEXT} is the most: name fewer levels."
+            )
 
     @property
     def columns(self) -> frozenset[str]:
@@ -63,17 +83,17 @@ class Questionnaire:
 
     def as_text(self) -> str:
         """Write the questionnaire as JSON."""
-        return json.dumps([[codec.as_text(q), s] for q, s in zip(self.questions, self.shares, strict=True)])
+        return json.dumps([[q.as_text(), s] for q, s in zip(self.questions, self.shares, strict=True)])
 
     @classmethod
-    def of_text(cls, text: str) -> Questionnaire:
+    def from_text(cls, text: str) -> Questionnaire:
         """Return the questionnaire that `as_text` wrote; the text may come from anybody and is checked.
 
         Raises:
             QuestionError: the text is no questionnaire, or one that cannot be asked.
         """
-        if len(text) > codec.LONGEST_TEXT:
-            raise QuestionError(f"the questions have {len(text)} characters; {codec.LONGEST_TEXT} is the most.")
+        if len(text) > LONGEST_TEXT:
+            raise QuestionError(f"the questions have {len(text)} characters; {LONGEST_TEXT} is the most.")
         try:
             pairs = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -82,15 +102,16 @@ class Questionnaire:
             raise QuestionError("the questions are no list of questions and shares.")
         if not all(isinstance(question, str) for question, _ in pairs):
             raise QuestionError("a question is no text.")
-        return cls(tuple(codec.of_text(question) for question, _ in pairs), tuple(share for _, share in pairs))
+        return cls(tuple(read_question(question) for question, _ in pairs), tuple(share for _, share in pairs))
 
 
 def _questions(given: object) -> tuple[Question, ...]:
     questions = as_tuple("questions", given)
     if not 1 <= len(questions) <= MOST_QUESTIONS:
         raise QuestionError(f"{len(questions)} questions are asked together; ask 1 to {MOST_QUESTIONS}.")
-    if not all(isinstance(question, Question) for question in questions):
-        raise QuestionError("something is asked that is no question; see fedprivacy.questions.constructors.")
+    for question in questions:
+        if not isinstance(question, Question):
+            raise QuestionError(f"{brief(question)} is asked, which is no question; make one, such as fp.ask.count().")
     return questions
 
 
@@ -102,3 +123,68 @@ def _shares(given: object, questions: int) -> tuple[float, ...]:
         if not 1e-6 <= share <= 1e6:
             raise QuestionError(f"a share is {share}; give a number from 1e-6 to 1e6.")
     return shares
+
+
+def describe(text: str) -> str:
+    """Describe a question's text for people; the text may come from anybody.
+
+    >>> import fedprivacy as fp
+    >>> describe(fp.ask.mean("age", 0, 120, where={"sex": "f"}).as_text())
+    'mean of age, where sex is f'
+    """
+    try:
+        return read_question(text).sentence
+    except QuestionError:  # from a later version, or from somebody else
+        return question_text(text)
+
+
+def read_question(text: str) -> Question:
+    """Return the question that `Question.as_text` wrote; the text may come from anybody and is checked.
+
+    Raises:
+        QuestionError: the text is no question, or one that cannot be asked.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise QuestionError(f"a question has {len(text)} characters; {LONGEST_TEXT} is the most.")
+    try:
+        fields = json.loads(text, object_pairs_hook=_each_once)
+    except (ValueError, RecursionError) as error:
+        raise QuestionError("a question is no JSON, or says something twice.") from error
+    if not isinstance(fields, dict) or not isinstance(name := fields.pop("kind", None), str):
+        raise QuestionError("a question names no kind.")
+    if (kind := KINDS.get(name)) is None:
+        raise QuestionError(f"the question's kind is {brief(name)}; choose one of {', '.join(KINDS)}.")
+    question: Question = _make(kind, fields)
+    return question
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(fields := dict(pairs)) < len(pairs):
+        raise ValueError
+    return fields
+
+
+def _make(kind: type[Any], fields: object) -> Any:
+    """Make a dataclass of its fields by name."""
+    if not isinstance(fields, dict):
+        raise QuestionError(f"a {kind.__name__} is a {type(fields).__name__}; give its fields.")
+    if fields.keys() != (known := {field.name for field in dataclasses.fields(kind)}):
+        raise QuestionError(f"a {kind.__name__} has the fields {', '.join(sorted(known))}, and others are given.")
+    return kind(**{key: _read(key, value) for key, value in fields.items()})
+
+
+def _read(key: str, value: Any) -> object:
+    """Convert a field's value: nested fields become dataclasses, and lists tuples."""
+    if key == "by" and value is not None:
+        return _make(OneOf, value)
+    if key not in ("where", "of", "levels", "at"):
+        return value
+    if not isinstance(value, list):
+        raise QuestionError(f"{key} is a {type(value).__name__}; give a list.")
+    match key:
+        case "where":
+            kinds = (OneOf if isinstance(each, dict) and "levels" in each else Within for each in value)
+            return tuple(map(_make, kinds, value))
+        case "of":
+            return tuple(_make(Bounded, each) for each in value)
+    return tuple(value)

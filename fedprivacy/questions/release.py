@@ -43,7 +43,7 @@ class NoisyTotals:
         return np.column_stack([self.told.astype(np.int64), self.totals])
 
     @classmethod
-    def of_rows(cls, rows: Totals) -> NoisyTotals:
+    def from_rows(cls, rows: Totals) -> NoisyTotals:
         """Invert `rows`; a group that is not told gets totals of zero, whatever the row says."""
         told = rows[:, 0] != 0
         return cls(np.where(told[:, np.newaxis], rows[:, 1:], 0), told)
@@ -111,7 +111,7 @@ class GaussianAnswers:
         return NoisyTotals(np.where(told[:, np.newaxis], totals, 0.0).astype(np.int64), told)
 
 
-def combined(question: Question, sigmas: Sequence[float], answers: Sequence[NoisyTotals]) -> list[Noisy | None]:
+def combine(question: Question, sigmas: Sequence[float], answers: Sequence[NoisyTotals]) -> list[Noisy | None]:
     """Add up the noisy totals of one or more clients, by group: a post-processing.
 
     Args:

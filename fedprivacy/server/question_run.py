@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.ledger import LedgerError
-from fedprivacy.questions.figures import Estimate
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.plans.question_plan import question_plan, questions_in
 from fedprivacy.runs.records.store import RunRecording
@@ -55,21 +54,19 @@ def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | 
         flower_log.info("%s%s: %s +- %s", row["figure"], group, row["value"], row["error"])
 
 
-def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Estimate] | None = None) -> None:
+def record(done: AskResult, plan: QuestionPlan) -> None:
     """Put what was asked into the run store, where pages find it: a run of one round, whose metrics are the answers.
 
     It is for people: where it cannot be written, the answers stand all the same.
-
-    Args:
-        done: what asking came to.
-        plan: of the run that asked.
-        figures: of the answers, those that people want to see; None: all of them.
     """
     if not done.spent:
         return
-    if figures is None:
-        figures = (figure for number, _ in enumerate(done.asked.questions) for figure in done.figures(number))
-    metrics = {_metric(figure): figure.value for figure in figures if figure.value is not None}
+    figures = (figure for number, _ in enumerate(done.asked.questions) for figure in done.figures(number))
+    metrics = {
+        f"{figure.name} ({figure.group})" if figure.group else figure.name: figure.value
+        for figure in figures
+        if figure.value is not None
+    }
     facts = RunFacts(
         run_id=done.run_id,
         name="; ".join(question.sentence_of(done.unit) for question in done.asked.questions),
@@ -89,8 +86,3 @@ def record(done: AskResult, plan: QuestionPlan, figures: Iterable[Estimate] | No
         recording.close()
     except LedgerError as error:
         log.warning("The run store cannot be written; the answers are kept. %s", error)
-
-
-def _metric(figure: Estimate) -> str:
-    """A figure's name among metrics."""
-    return f"{figure.name} ({figure.group})" if figure.group else figure.name

@@ -21,6 +21,7 @@ from fedprivacy._support.extras import MissingExtraError, needing_extras
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
 from fedprivacy.ledger import LedgerError
+from fedprivacy.questions.standardise import STANDARDISE, Standardise
 from fedprivacy.runs.callbacks import CallbackError
 from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.plans.plan import TrainingPlan
@@ -40,7 +41,6 @@ from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.loader import OBJECT
-from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedprivacy.flower import BudgetSpentError, private_client
-from fedprivacy.flower.server.ask_clients import AskResult, InTurn, ask_clients
+from fedprivacy.flower import private_client
+from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.flower.simulated.engine import drive
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.conditions import Where, conditions
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.frequent import Frequent, Search, frequent
-from fedprivacy.questions.grammar import typed
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plans.plan import QuestionPlan
@@ -28,12 +25,6 @@ from fedprivacy.simulation.preconditions import check_asking
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
-
-Questioned = Question | Sequence[Question] | str
-"""A question, several, or some as people type them."""
-
-Outcome = TypeVar("Outcome")
-"""Result of a conversation with clients."""
 
 
 class Ask(Questions):
@@ -48,7 +39,7 @@ class Ask(Questions):
     def __call__(
         self,
         task: GivenTask = None,
-        *questions: Questioned,
+        *questions: Question | Sequence[Question],
         shares: Sequence[float] = (),
         anew: bool = False,
         **settings: Given,
@@ -69,7 +60,7 @@ class Ask(Questions):
 
         Args:
             task: as `simulate` takes it; it has a `table`.
-            questions: at least one, as objects or as `fedprivacy ask` takes them.
+            questions: at least one, made by the methods of `fp.ask`.
             shares: of the privacy loss, one for each question; none: equal ones.
             anew: whether clients that have answered these questions before are asked, and charged, again.
             settings: of the run: `clients`, `epsilon` and `delta` (the budget over all runs), `client_terms` (those of
@@ -82,92 +73,29 @@ class Ask(Questions):
             LedgerError: the ledger contradicts the run, or cannot be written.
         """
         with spelt_as_keywords():
-            asked = questionnaire(questions, shares)
+            several = (each if isinstance(each, list | tuple) else (each,) for each in questions)
+            asked = questionnaire(chain.from_iterable(several), shares)
             given, own = by_key(task, settings)
-            return asked_of_simulation(prepared(given, own), asked, anew=anew)
-
-    def frequent(
-        self,
-        task: GivenTask,
-        column: str,
-        *,
-        alphabet: str,
-        length: int,
-        most: int = 20,
-        where: Where = None,
-        anew: bool = False,
-        **settings: Given,
-    ) -> Frequent[AskResult]:
-        """The most frequent texts of a column, such as diagnoses or medicines, that nobody has to list.
-
-        Texts are followed a character at a time, as far as they stand out of the noise of all clients' answers
-        together, see `fedprivacy.questions.frequent`. Each character is a question: asked, charged, kept and read again
-        as any other. The spend is divided over `length` of them beforehand, with equal noise, and those that turn out
-        not to be needed are not charged. To find again what was found costs nothing.
-
-        Formal guarantee: as of asking; the texts that are looked for are public, so no delta is spent on them.
-
-        >>> import fedprivacy as fp
-        >>> settings = {"clients": 3, "spend": 2.0, "epsilon": 4.0}
-        >>> found = fp.ask.frequent("cancer", "diagnosis", alphabet="abegilmnt", length=9, **settings)
-        >>> [row["text"] for row in found.texts]
-        ['benign', 'malignant']
-        >>> found.by_depth[0]["texts"], found.by_depth[0]["beginnings"], 10 < found.surely < 100
-        (0, 2, True)
-
-        Args:
-            task: as `simulate` takes it; it has a `table`.
-            column: of texts; each is read without blanks around, and capitals count.
-            alphabet: all characters that may be in them, as one text; blanks, too, if there are any within.
-            length: up to which character texts are followed.
-            most: how many texts are told.
-            where: conditions that a record must meet, as of every question.
-            anew: whether clients that have answered these questions before are asked, and charged, again.
-            settings: of the run, as above; with `noise_multiplier` instead of `spend`, that of every question.
-
-        Returns:
-            What was found, and what could have been. If the budget ends before the first question, the error below is
-            raised; later, what was found until then is returned, and `stopped` says why.
-
-        Raises:
-            ConfigError: lists everything that is wrong with the settings, or with what is looked for.
-            BudgetSpentError: no client's budget allows an answer.
-            LedgerError: the ledger contradicts the run, or cannot be written.
-        """
-        with spelt_as_keywords():
-            try:
-                search = Search(column=column, alphabet=alphabet, length=length, most=most, where=conditions(where))
-            except QuestionError as error:
-                raise ConfigError([str(error)]) from error
-            given, own = by_key(task, settings)
-            return frequent_in_simulation(prepared(given, own), search, anew=anew)
+            return ask_simulation(simulation_plan(given, own), asked, anew=anew)
 
 
 ask = Ask()
 """The function `fedprivacy.ask`, with its methods."""
 
 
-def questionnaire(
-    questions: Iterable[Question | Sequence[Question] | str], shares: Sequence[float] = ()
-) -> Questionnaire:
-    """Questions as people give them.
+def questionnaire(questions: Iterable[Question], shares: Sequence[float] = ()) -> Questionnaire:
+    """Questions that are asked together.
 
     Raises:
-        ConfigError: one cannot be read, or they cannot be asked together.
+        ConfigError: one cannot be read, while they are iterated over, or they cannot be asked together.
     """
     try:
-        return Questionnaire(tuple(q for each in questions for q in _made(each)), tuple(shares))
+        return Questionnaire(tuple(questions), tuple(shares))
     except QuestionError as error:
         raise ConfigError([str(error)]) from error
 
 
-def _made(given: Questioned) -> Sequence[Question]:
-    if isinstance(given, str):
-        return typed(given)
-    return (given,) if isinstance(given, Question) else given
-
-
-def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
+def simulation_plan(given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
     """The plan of a simulation that asks; its ledger is the same for every one of a task, unless another is named.
 
     Raises:
@@ -183,37 +111,18 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Que
     return question_plan(settings, task)
 
 
-def asked_of_simulation(plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False) -> AskResult:
-    """Ask simulated clients. Raises what `Ask` does."""
-    done = _simulated(plan, asked.columns, lambda grid: ask_clients(grid, plan, asked, anew=anew))
-    record(done, plan)
-    return done
-
-
-def frequent_in_simulation(plan: QuestionPlan, search: Search, *, anew: bool = False) -> Frequent[AskResult]:
-    """Look for frequent texts among simulated clients. Raises what `Ask.frequent` does."""
-    columns = search.question().columns
-    found = _simulated(plan, columns, lambda grid: frequent_among(grid, plan, search, anew=anew))
-    for depth, done in zip(found.depths, found.answers, strict=False):
-        record(done, plan, [*depth.texts.values(), *depth.beginnings.values()])
-    return found
-
-
-def frequent_among(grid: Grid, plan: QuestionPlan, search: Search, *, anew: bool = False) -> Frequent[AskResult]:
-    """Look for frequent texts among a grid's clients. Raises what `Ask.frequent` does."""
-    return frequent(search, InTurn(grid, plan, search.length, anew=anew).ask, stops=(BudgetSpentError,))
-
-
-def _simulated(plan: QuestionPlan, columns: Collection[str], talk: Callable[[Grid], Outcome]) -> Outcome:
-    """Talk to simulated clients, once the first one's table is known to have these columns."""
-    check_asking(plan, columns)
+def ask_simulation(plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False) -> AskResult:
+    """Ask simulated clients, once the first one's table is known to have the columns. Raises what `Ask` does."""
+    check_asking(plan, asked.columns)
     own = plan.task if plan.config.task.startswith(OBJECT) else None
-    outcomes: list[Outcome] = []
+    outcomes: list[AskResult] = []
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, _: Context) -> None:
-        outcomes.append(talk(grid))
+        outcomes.append(ask_clients(grid, plan, asked, anew=anew))
 
     drive(server, private_client(own, plan.config), plan.config)
-    return outcomes[0]
+    (done,) = outcomes
+    record(done, plan)
+    return done

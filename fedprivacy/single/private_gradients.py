@@ -33,9 +33,8 @@ from fedprivacy.runs.usable import check_usable, usable_records
 from fedprivacy.single.account import KeptAccount, PassingAccount, Release, StepAccount
 from fedprivacy.single.arguments import check_numbers, check_path, check_trainable
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY, Augmentation
-from fedprivacy.tasks.sheet import CellTally
+from fedprivacy.tasks.sheet import CellTally, Fault
 from fedprivacy.tasks.task import Shard, check_null, holding_nan
-from fedprivacy.tasks.unreadable import Fault
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS
 from fedprivacy.training.augment import Views
 from fedprivacy.training.noisy_mean import NoisyMean

@@ -238,34 +238,3 @@ def _shown(level: object) -> str:
         return repr(level)
     except Exception:  # a whole number of too many digits
         return f"of type {type(level).__name__}"
-
-
-class Beginnings:
-    """Public prefixes and public whole texts, with the lookup of a text.
-
-    Whole texts come first: a text that is one of them does not count under a prefix. The text of "250.0" is "250", as
-    programs may store it, and counts under the prefix "250.0".
-
-    >>> known = Beginnings(["A0", "B"], ["A0"])
-    >>> [known.code(words) for words in ("A01", "B", "A0", "C")]
-    [0, 1, 2, -1]
-
-    Args:
-        prefixes: prefixes, none of which begins with another.
-        whole: whole texts; their places come after those of the prefixes.
-        decimal: sign before decimals: "." or ",".
-    """
-
-    def __init__(self, prefixes: Sequence[str], whole: Sequence[str] = (), decimal: str = ".") -> None:
-        self._prefixes = {prefix: place for place, prefix in enumerate(prefixes)}
-        short, all_of = ([canonical(words, decimal) for words in given] for given in (prefixes, whole))
-        self._whole = {words: place for place, words in enumerate(short) if words != prefixes[place]}
-        self._whole |= {words: len(prefixes) + place for place, words in enumerate(all_of)}
-        self._lengths = sorted(set(map(len, prefixes)))
-
-    def code(self, words: str) -> int:
-        """Return the place of a text among them; -1: it is none of them."""
-        if words in self._whole:
-            return self._whole[words]
-        found = (self._prefixes.get(words[:length]) for length in self._lengths)
-        return next((place for place in found if place is not None), -1)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.tasks.cells import (
-    Beginnings,
     Cell,
     Levels,
     Notation,
@@ -55,8 +54,7 @@ class Table:
             the mean of those rows that hold a number, and a person's category is that of the first row that has one
             ("last": of the last).
         person_of: number of each row's person, shape [rows]; -1 for a row that does not count; None without persons.
-        decimal, fold_case, missing: how the cells are written, as for `load_table`; public. Prefixes are compared
-            exactly.
+        decimal, fold_case, missing: how the cells are written, as for `load_table`; public.
 
     Raises:
         TableError: there is no column, they differ in length, a name is no text, a column is no list of cells,
@@ -75,7 +73,6 @@ class Table:
     _notation: Notation = field(init=False)
     _numbers: dict[str, NDArray[np.float64]] = field(init=False, default_factory=dict)
     _readings: dict[Hashable, NDArray[Any]] = field(init=False, default_factory=dict)
-    _texts: dict[str, tuple[list[str], NDArray[np.int64]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.columns:
@@ -163,36 +160,6 @@ class Table:
         """
         cells = self._cells(column)
         return [self._notation.text(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells)]
-
-    def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str] = ()) -> NDArray[np.int64]:
-        """Return the place of every cell's text among public prefixes and public whole texts, shape [records],
-        read-only.
-
-        The place is -1 where a cell is empty, or its text is none of these; see `fedprivacy.tasks.cells.Beginnings`.
-
-        >>> import fedprivacy as fp
-        >>> fp.Table({"icd": ["A01", " A0 ", "B", None]}).beginnings("icd", ["A"], ["A0"])
-        array([ 0,  1, -1, -1])
-
-        Raises:
-            TableError: there is no such column.
-        """
-        key = column, tuple(prefixes), tuple(whole)
-        return self._kept(key, lambda: self._beginnings(column, Beginnings(prefixes, whole, self.decimal)))
-
-    def _beginnings(self, column: str, known: Beginnings) -> NDArray[np.int64]:
-        texts, which = self._different(column)
-        places = np.fromiter(map(known.code, texts), np.int64, len(texts))
-        return np.where(self.empty(column), -1, places[which])
-
-    def _different(self, column: str) -> tuple[list[str], NDArray[np.int64]]:
-        """Return the distinct texts of a column, and the index of every cell's text, shape [records]."""
-        if column not in self._texts:
-            seen: dict[str, int] = {}
-            places = (seen.setdefault(words, len(seen)) for words in self.texts(column))
-            which = np.fromiter(places, np.int64, len(self))
-            self._texts[column] = list(seen), which
-        return self._texts[column]
 
     def empty(self, column: str) -> NDArray[np.bool_]:
         """Return which cells hold nothing, shape [records], read-only: None, NaN, a blank text, or an object without

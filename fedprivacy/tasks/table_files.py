@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedprivacy.tasks.cells import Cell, TableError, number, one_by_one
-from fedprivacy.tasks.unreadable import BROKEN, OPEN_QUOTE, Fault
+from fedprivacy.tasks.sheet import BROKEN, OPEN_QUOTE, Fault
 from fedprivacy.values.cell_text import doubles
 
 ROWS = 2**15

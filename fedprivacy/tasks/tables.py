@@ -31,11 +31,19 @@ from fedprivacy.tasks.cells import (
 )
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.features import Category, Feature, Number
-from fedprivacy.tasks.sheet import CellTally, Sheet, looks_like_a_person, name_owner, tell
+from fedprivacy.tasks.sheet import (
+    CellTally,
+    Fault,
+    Sheet,
+    looks_like_a_person,
+    name_owner,
+    no_identifier,
+    target_fault,
+    tell,
+)
 from fedprivacy.tasks.splits import Split, Splittable
 from fedprivacy.tasks.table_files import TableFile, TablePart
 from fedprivacy.tasks.task import Shard, ShardSource
-from fedprivacy.tasks.unreadable import Fault, no_identifier, of_target
 from fedprivacy.values.unit import identifier, person_numbers
 
 _ROW_NUMBERS = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
@@ -304,7 +312,7 @@ class _Class(Category):
 
     def fault(self, cell: Cell, notation: Notation) -> Fault:
         """Explain why a cell names no class."""
-        return of_target(super().fault(cell, notation))
+        return target_fault(super().fault(cell, notation))
 
 
 class _Figure(Number):
@@ -312,7 +320,7 @@ class _Figure(Number):
 
     def fault(self, cell: Cell, notation: Notation) -> Fault:
         """Explain why a cell holds no number."""
-        return of_target(super().fault(cell, notation))
+        return target_fault(super().fault(cell, notation))
 
 
 class _Collected:

@@ -17,10 +17,12 @@ from torch.nn import functional
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.persons import rows_of_persons
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import bare_name
-from fedprivacy.values.unit import Unit, missing
+from fedprivacy.values.unit import Unit, checked_persons, first_rows, missing, missing_target
+
+_Joined = tuple[Tensor, Tensor, Tensor | None, int]
+"""Inputs and targets [persons, m, ...], mask of the null persons, and m."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ class Shard:
         if persons is None and most_rows is None:
             self._set(inputs, targets, unreadable, 1, False)
         else:
-            self._set(*rows_of_persons(inputs, targets, unreadable, persons, most_rows), True)
+            self._set(*_rows_of_persons(inputs, targets, unreadable, persons, most_rows), True)
 
     def _set(self, *values: object) -> None:
         for attribute, value in zip(fields(self), values, strict=True):
@@ -200,6 +202,47 @@ class Shard:
     def to(self, device: torch.device) -> Shard:
         """Move the shard to `device`."""
         return self.holding(self.inputs.to(device), self.targets.to(device))
+
+
+def _rows_of_persons(
+    inputs: Tensor,
+    targets: Tensor,
+    null: Tensor | None,
+    persons: Sequence[Hashable] | Tensor | None,
+    most_rows: int | None,
+) -> _Joined:
+    """Join each person's first `most_rows` readable rows; persons come in the order of their first row.
+
+    A person's part depends on that person's rows alone. Of m = 1, the person is the row, without a further axis.
+
+    Args:
+        inputs, targets: shape [rows, ...].
+        null: mask of the rows that cannot be read, bool, shape [rows]; None: not stated.
+        persons: whose each row is.
+        most_rows: m.
+
+    Raises:
+        ValueError: the persons are not as many as the rows, m is out of range or open, or targets have no value that
+            can mark a missing row.
+    """
+    numbers, most_rows = checked_persons(persons, most_rows, len(inputs))
+    if not targets.is_floating_point():
+        if targets.dtype is torch.bool or targets.is_complex():
+            raise ValueError(f"targets are {targets.dtype}; give persons' targets as whole numbers or floats.")
+        targets = targets.long()
+    count, firsts = first_rows(numbers, most_rows, None if null is None else null.tolist())
+    joined = inputs.new_zeros(count, most_rows, *inputs.shape[1:])  # with copies of the first where one is missing
+    aimed = targets.new_full((count, most_rows, *targets.shape[1:]), missing_target(targets))
+    nobody = None if null is None else torch.ones(count, dtype=torch.bool, device=inputs.device)
+    if firsts:
+        person, place, row = torch.tensor(firsts, device=inputs.device).unbind(1)
+        joined[person[place == 0]] = inputs[row[place == 0]].unsqueeze(1)
+        joined[person, place] = inputs[row]
+        if nobody is not None:
+            nobody[person] = False
+        person, place, row = (numbers.to(targets.device) for numbers in (person, place, row))
+        aimed[person, place] = targets[row]
+    return (joined, aimed, nobody, most_rows) if most_rows > 1 else (joined[:, 0], aimed[:, 0], nobody, 1)
 
 
 def _null_rows(inputs: Tensor, null: Tensor | bool | None) -> Tensor | None:

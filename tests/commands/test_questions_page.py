@@ -8,8 +8,8 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.flower.client.node import SMALLEST_COHORT
-from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.figures import Noisy
+from fedprivacy.questions.questionnaire import KINDS
 from fedprivacy.questions.release import deviation
 from fedprivacy.runs.plans.question_plan import question_plan, questions_in
 from fedprivacy.runs.settings.configuration import OF_ASKING
@@ -38,11 +38,11 @@ def test_the_page_runs_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = pages.Page.run(HOW_TO)
     alike("\n".join(page.said), "\n".join(page.printed))
-    assert len(page.printed) == 9 and page.printed.count("") == 2  # two parts of tasks print nothing
+    assert len(page.printed) == 8 and page.printed.count("") == 2  # two parts of tasks print nothing
 
 
 def test_its_numbers_are_those_of_its_code():
-    known = {"3.05", "0.1", "0.9"} | {"1902.08534"}  # the table's, which is tested below, and a paper's
+    known = {"3.05", "0.1", "0.9"}  # the table's, which is tested below
     assert set(unproved(PAGE)) == known
 
 

@@ -199,7 +199,7 @@ def test_questions_are_charged_to_each_client_s_own_budget_and_a_task_s_own_too(
     asked = [{event for event in account.history if event.sampling_rate == 1.0} for account in accounts.values()]
     assert len(set(map(frozenset, asked))) == 1 and all(len(events) == 1 for events in asked)
     own["client-0"]["epsilon"] = 0.05
-    asked = fp.ask(Wards(), "count", client_terms=own, spend=0.2, ledger="other.db", seed=1)
+    asked = fp.ask(Wards(), fp.ask.count(), client_terms=own, spend=0.2, ledger="other.db", seed=1)
     assert asked.failures == {"client-0": "budget-exhausted"}
     assert asked.event.sampling_rate == 1.0 and asked.event.noise_multiplier != 9.0
     assert [spent.epsilon for spent in asked.spent.values()] == pytest.approx([0.0, *[0.2] * 5], rel=0.01)

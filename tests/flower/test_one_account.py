@@ -12,9 +12,9 @@ from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.standardise import Standardise
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.plans.question_plan import question_plan
-from fedprivacy.tasks.standardising import Standardise
 from tests.flower.deployment import DeployedGrid, charged, start
 from tests.flower.runs import Noting, history_of, stop_once_in_round_two
 from tests.flower.wards import BOUNDS, CLIENTS, AsTheyAre, ByConstants, Wards, patients

@@ -102,7 +102,7 @@ class Asked(Split):
 
 @pytest.mark.parametrize(("made", "said"), [(lambda part: points(0), True), (points, False)])
 def test_the_same_table_at_several_clients_is_told_before_it_is_asked(made, said, caplog, tmp_path):
-    answered = fp.ask(Asked(made), "count", clients=3, out=str(tmp_path / "run"))
+    answered = fp.ask(Asked(made), fp.ask.count(), clients=3, out=str(tmp_path / "run"))
     assert len(answered.federation) == 1
     told = f"{BOTH} (40 of 40): a record loses at each" in caplog.text and "Let table() return part" in caplog.text
     assert told is said and ("hold the same" in caplog.text) is said

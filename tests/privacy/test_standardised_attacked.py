@@ -14,10 +14,10 @@ import fedprivacy as fp
 from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
+from fedprivacy.questions.standardise import STANDARDISE, Standardise
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.tasks import Shard
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.dpsgd import DPSGD
 from tests.flower.asked import a_grant, arrays_of, code, grant_message, send, spent

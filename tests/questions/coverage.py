@@ -64,7 +64,6 @@ def asked(**clauses):
         Questions.count(**clauses),
         Questions.categories("s", ["f", "m", "x"], **clauses),
         Questions.heavy_hitters("s", ["f", "m", "x"], 2, **clauses),
-        Questions.prefixes("s", ["f"], ["m"], **clauses),
         Questions.histogram("x", LOW, HIGH, 12, **clauses),
         Questions.sum("x", LOW, HIGH, **clauses),
         Questions.sum("y", -50.0, 150.0, **clauses),
@@ -77,7 +76,7 @@ def asked(**clauses):
 
 KINDS = {
     "count": "counts", "rows": "counts", "categories": "levels", "heavy-hitters": "most frequent levels",
-    "prefixes": "texts by beginning", "histogram": "histograms", "sum": "sums", "quantiles": "quantiles",
+    "histogram": "histograms", "sum": "sums", "quantiles": "quantiles",
     "mean": "means", "standard": "standard deviations", "covariance": "covariances", "correlation": "correlations",
 }  # fmt: skip
 
@@ -87,7 +86,7 @@ def kind_of(question, name):
     first = name.split()[0]
     return KINDS[
         question.kind
-        if question.kind in ("categories", "heavy-hitters", "prefixes", "histogram")
+        if question.kind in ("categories", "heavy-hitters", "histogram")
         else first
         if first in KINDS
         else "quantiles"
@@ -102,9 +101,6 @@ def exact(question, columns):
         case "categories" | "heavy-hitters":
             found |= {level: np.count_nonzero(columns["s"] == level) for level in question.levels}
             found["other"] = records - sum(found[level] for level in question.levels)
-        case "prefixes":
-            found |= {"f...": np.count_nonzero(columns["s"] == "f"), "m": np.count_nonzero(columns["s"] == "m")}
-            found["other"] = records - found["f..."] - found["m"]
         case "histogram":
             edges = np.linspace(question.low, question.high, question.intervals + 1)
             counts = np.histogram(np.clip(columns["x"], question.low, question.high), edges)[0]

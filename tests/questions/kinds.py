@@ -30,7 +30,6 @@ def of_every_kind(**clauses):
         "rows": [ask.rows(1, **clauses)],
         "categories": [ask.categories("s", LEVELS, **clauses)],
         "heavy-hitters": [ask.heavy_hitters("s", LEVELS, 2, **clauses)],
-        "prefixes": [ask.prefixes("s", ["m", "3."], ["f", "3"], **clauses)],
         "histogram": [ask.histogram("x", 0, 50, 7, **clauses), ask.histogram("x", -1e100, 1e100, 1, **clauses)],
         "sum": [
             ask.sum("x", 0, 50, **clauses),

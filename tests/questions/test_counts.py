@@ -8,7 +8,7 @@ import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import Noisy
-from fedprivacy.questions.grammar import typed
+from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.lattice import STEPS
 
 TABLE = fp.Table({"sex": ["f", "m", " f", "x", "", None, "3.0"], "age": [0, 9, 10, 99, -1, None, "?"]})
@@ -102,7 +102,7 @@ def test_a_number_on_an_edge_counts_in_the_interval_that_begins_with_the_edge_sh
     if count > 2:
         typed_edges = [(edges[place], edges[place + 1]) for place in places]
         for first, after in typed_edges[:40]:
-            (where,) = typed(f"count where x={first}:{after}")
+            (where,) = parse(f"count where x={first}:{after}")
             assert counted(where, table) == [2]
 
 

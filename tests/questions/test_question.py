@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprivacy as fp
-from fedprivacy.questions import codec
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import Within
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Count
 from fedprivacy.questions.moments import Bounded, Mean
+from fedprivacy.questions.questionnaire import KINDS
 from fedprivacy.tasks.cells import TableError
 from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, squared, table_of
 
@@ -32,7 +32,7 @@ def named(question):
 
 
 def test_no_kind_is_left_out():
-    assert of_every_kind().keys() == codec.KINDS.keys()
+    assert of_every_kind().keys() == KINDS.keys()
     assert all(question.kind == kind for kind, questions in of_every_kind().items() for question in questions)
 
 

@@ -22,7 +22,7 @@ from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import Estimate
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combined, deviation
+from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combine, deviation
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions.kinds import CORNERS, all_questions, table_of
@@ -55,7 +55,7 @@ class Marks(Question):
     def squared_sensitivity(self):
         return self.size * self.mark**2
 
-    def summed(self, rows):
+    def sum_records(self, rows):
         return np.full(self.size, self.mark * len(rows), dtype=np.int64)
 
     def records(self, noisy):
@@ -259,7 +259,7 @@ def test_a_group_is_told_from_the_smallest_cohort_on(cohort, told):
 
 def test_what_a_client_sends_of_a_group_that_it_does_not_tell_is_dropped():
     """Whatever its row says: neither kept, nor shown, nor added to what others tell."""
-    sent = NoisyTotals.of_rows(np.array([[0, 5, 7], [1, 8, -9], [0, 0, 0], [-1, 3, 4]]))
+    sent = NoisyTotals.from_rows(np.array([[0, 5, 7], [1, 8, -9], [0, 0, 0], [-1, 3, 4]]))
     assert sent.told.tolist() == [False, True, False, True]
     assert sent.totals.tolist() == [[0, 0], [8, -9], [0, 0], [3, 4]]
     assert sent.rows.tolist() == [[0, 0, 0], [1, 8, -9], [0, 0, 0], [1, 3, 4]]
@@ -285,7 +285,7 @@ def test_totals_of_clients_add_up_and_so_do_the_squares_of_their_noise():
     question = Questions.count(by={"ward": ["a", "b", "c"]})
     one = NoisyTotals(np.array([[5], [0], [0]]), np.array([True, False, False]))
     other = NoisyTotals(np.array([[7], [-2], [0]]), np.array([True, True, False]))
-    both, alone, nobody = combined(question, [3.0, 4.0], [one, other])
+    both, alone, nobody = combine(question, [3.0, 4.0], [one, other])
     step = math.sqrt(question.squared_sensitivity)
     assert both.totals.tolist() == [12.0] and both.deviation == pytest.approx(5.0 * step)
     assert alone.totals.tolist() == [-2.0] and alone.deviation == pytest.approx(4.0 * step)

@@ -1,4 +1,4 @@
-"""Trainings, what a question is about: typed, or read from a history file.
+"""Trainings that a calculation composes: typed, or read from a history file.
 
 A history file is a JSON list with one object for each training:
 
@@ -33,7 +33,7 @@ _EXAMPLES = {"epsilon": "1", "delta": "1e-5", "sampling-rate": "0.01", "noise-mu
 
 
 class AskingError(ValueError):
-    """Everything that is wrong with a question, one line each."""
+    """Everything that is wrong with the options of a calculation, one line each."""
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems

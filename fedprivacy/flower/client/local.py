@@ -50,10 +50,9 @@ from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.moments import Spread
-from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.questions.standardise import standardise_question, standardiser
+from fedprivacy.questions.questionnaire import KINDS, Questionnaire
+from fedprivacy.questions.standardise import Standardise, standardise_question, standardiser, unsuited
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.settings.device import autocast_of, choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
@@ -70,7 +69,6 @@ from fedprivacy.tasks.loader import (
     shard_of,
     table_of,
 )
-from fedprivacy.tasks.standardising import Standardise, unsuited
 from fedprivacy.tasks.task import NO_TABLE
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import Algorithm

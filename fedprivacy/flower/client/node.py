@@ -43,8 +43,7 @@ from fedprivacy._support.settings import names_in
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, QuestionGrant, RefusalCode
-from fedprivacy.questions.codec import KINDS
-from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.questionnaire import KINDS, Questionnaire
 from fedprivacy.runs.settings.device import AUTOCASTS, is_device
 from fedprivacy.tasks import Task, TaskError, relation_of
 from fedprivacy.tasks.identity import key_hash

@@ -19,7 +19,7 @@ from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import Grant, MessageError, QuestionGrant, WireMessage
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.tasks.standardising import STANDARDISE
+from fedprivacy.questions.standardise import STANDARDISE
 from fedprivacy.training.local_round import CONTROL
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 

@@ -25,13 +25,11 @@ from fedprivacy.flower.wire.answer_arrays import blank, of_arrays
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.kept_answers import Answer, StoredAnswer
-from fedprivacy.questions import codec
 from fedprivacy.questions.answers import Answers, Told
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals
 from fedprivacy.runs.plans.plan import QuestionPlan
-from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import QUESTIONS, Attempt, asking_for
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -66,11 +64,11 @@ class QuestionAccounts(Accounts[QuestionGrant]):
 
     def keep(self, attempt: Attempt, by_client: Mapping[str, Sequence[Told]]) -> None:
         """Keep answers, by client_id, in the ledger, so that they need never be paid for again."""
-        texts = [codec.as_text(question) for question in self._asked.questions]
+        texts = [question.as_text() for question in self._asked.questions]
         self._ledger.keep_answers(
             attempt,
             [
-                _kept(dataset_id(self._plan.task, client_id), number, text, each)
+                _as_stored(dataset_id(self._plan.task, client_id), number, text, each)
                 for client_id, answers in by_client.items()
                 for number, (text, each) in enumerate(zip(texts, answers, strict=True))
             ],
@@ -130,81 +128,38 @@ def ask_clients(
         BudgetSpentError: no client's budget allows the answer.
         LedgerError: the ledger contradicts this run, or cannot be written.
     """
-    clients = (registry or enrolled(grid, plan.config)).online(grid)
+    if registry is None:
+        registry = ClientRegistry(plan.config.node_timeout, plan.config.signing_key_file)
+        registry.wait_for(grid, plan.config.clients)
+    clients = registry.online(grid)
     check_named(plan, clients.values())
     ledger = plan.config.ledger_url(deployed=any(client.public_key for client in clients.values()))
     plan = replace(plan, config=replace(plan.config, ledger=ledger))
-    known = {} if anew else answered_before(plan, asked, [client.client_id for client in clients.values()])
+    known = {} if anew else earlier_answers(plan, asked, [client.client_id for client in clients.values()])
     lacking = {node_id: client for node_id, client in clients.items() if client.client_id not in known}
     if not lacking:
         return AskResult(asked, known, plan.unit.name, reread=tuple(known), ledger=ledger)
     run_id = (asking_for(of_run) if of_run else QUESTIONS) + uuid.uuid4().hex
-    return _asked_now(Correspondence(grid), plan, asked, lacking, known, run_id=run_id)
+    return _ask_now(Correspondence(grid), plan, asked, lacking, known, run_id=run_id)
 
 
-def enrolled(grid: Grid, config: RunConfig) -> ClientRegistry:
-    """The clients of a run that asks, once enough of them have come.
-
-    Raises:
-        TooFewClientsError: they did not come in time.
-    """
-    registry = ClientRegistry(config.node_timeout, config.signing_key_file)
-    registry.wait_for(grid, config.clients)
-    return registry
-
-
-class InTurn:
-    """Asks questions one after another, so that each can be chosen by the answers before.
-
-    The plan's spend is divided beforehand. The first question that some client has not answered yet gets the noise with
-    which all questions still possible would take the whole spend together; every later question gets the same noise.
-    Questions that are not asked are not charged.
-
-    Args:
-        grid: Flower's grid.
-        plan: the plan of a run that asks.
-        most: maximum number of questions.
-        anew: whether clients that have answered before are asked, and charged, again.
-
-    Raises:
-        TooFewClientsError: the configured number of clients did not come in time.
-    """
-
-    def __init__(self, grid: Grid, plan: QuestionPlan, most: int, *, anew: bool = False) -> None:
-        self._grid = grid
-        self._plan = plan
-        self._left = most
-        self._anew = anew
-        self._registry = enrolled(grid, plan.config)
-
-    def ask(self, asked: Questionnaire) -> AskResult:
-        """Ask the next question. Raises what `ask_clients` does."""
-        plan = replace(self._plan, config=replace(self._plan.config, rounds=self._left))
-        done = ask_clients(self._grid, plan, asked, anew=self._anew, registry=self._registry)
-        self._left -= 1
-        if done.event is not None:
-            noise = done.event.noise_multiplier
-            self._plan = replace(plan, config=replace(plan.config, noise_multiplier=noise, spend=None))
-        return done
-
-
-def answered_before(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
+def earlier_answers(plan: QuestionPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
     """The newest answers of clients that have answered every question before, as the ledger keeps them."""
     if not Ledger.exists(plan.config.ledger):
         return {}
     datasets = {client_id: dataset_id(plan.task, client_id) for client_id in client_ids}
     with Ledger(plan.config.ledger) as ledger:
-        stored = [ledger.answers(codec.as_text(question), list(datasets.values())) for question in asked.questions]
+        stored = [ledger.answers(question.as_text(), list(datasets.values())) for question in asked.questions]
     return {
         client_id: tuple(
-            _reread(question, each[dataset][-1]) for question, each in zip(asked.questions, stored, strict=True)
+            _from_stored(question, each[dataset][-1]) for question, each in zip(asked.questions, stored, strict=True)
         )
         for client_id, dataset in datasets.items()
         if all(dataset in each for each in stored)
     }
 
 
-def _asked_now(
+def _ask_now(
     correspondence: Correspondence,
     plan: QuestionPlan,
     asked: Questionnaire,
@@ -222,11 +177,11 @@ def _asked_now(
     with closing(QuestionAccounts(plan, attempt.run_id, list(clients.values()), asked)) as accounts:
         accounts.check_left()
         before = accounts.spent()
-        opened = _opened(accounts, attempt, clients, asked)
+        opened = _open_round(accounts, attempt, clients, asked)
         replies = correspondence.ask(opened.messages, plan.config.round_timeout)
         outcome = outcome_of(opened, sort_replies(opened, replies))
         accounts.settle(outcome)
-        told = {client_id: _told(reply, asked, plan) for client_id, reply in outcome.updates.items()}
+        told = {client_id: _read_reply(reply, asked, plan) for client_id, reply in outcome.updates.items()}
         accounts.keep(attempt, told)
         accounts.sign()
         without = {client.client_id for client in clients.values()} - {g.client_id for g in opened.grants.values()}
@@ -244,7 +199,7 @@ def _asked_now(
         )
 
 
-def _opened(
+def _open_round(
     accounts: QuestionAccounts, attempt: Attempt, clients: Mapping[int, EnrolledClient], asked: Questionnaire
 ) -> OpenRound:
     """Reserve the spending of each client; a client without budget gets no message."""
@@ -256,19 +211,19 @@ def _opened(
     return OpenRound(attempt, forms, len(eligible), eligible, messages=messages, grants=grants)
 
 
-def _told(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Told, ...]:
+def _read_reply(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Told, ...]:
     arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
     answers: list[NoisyTotals] = of_arrays(asked, arrays)
     sigmas = asked.noise_multipliers(plan.noise.of())
     return tuple(Told(sigma, answer) for sigma, answer in zip(sigmas, answers, strict=True))
 
 
-def _kept(dataset: str, number: int, question: str, answer: Told) -> Answer:
+def _as_stored(dataset: str, number: int, question: str, answer: Told) -> Answer:
     """An answer as the ledger keeps it: its rows, one after the other."""
     return Answer(dataset, number, question, answer.noise_multiplier, tuple(answer.answer.rows.ravel().tolist()))
 
 
-def _reread(question: Question, stored: StoredAnswer) -> Told:
-    """The inverse of `_kept`."""
+def _from_stored(question: Question, stored: StoredAnswer) -> Told:
+    """The inverse of `_as_stored`."""
     rows = np.array(stored.totals, dtype=np.int64).reshape(len(question.groups), 1 + question.width)
-    return Told(stored.noise_multiplier, NoisyTotals.of_rows(rows))
+    return Told(stored.noise_multiplier, NoisyTotals.from_rows(rows))

@@ -20,9 +20,9 @@ from fedprivacy.flower.server.replies import in_time, outcome_of, sort_replies, 
 from fedprivacy.flower.wire.messages import SpendingMessage
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.participation import Participation
+from fedprivacy.questions.standardise import STANDARDISE, Standardise
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks.loader import scores_of
-from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 
 
 @dataclass(frozen=True)

@@ -44,14 +44,13 @@ from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.questions.standardise import standardiser
+from fedprivacy.questions.standardise import Standardise, standardiser
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.participation import check_participation, participation_of
 from fedprivacy.runs.plans.initial_model import initial_parameters
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
-from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.held_out import metrics_of_each
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage

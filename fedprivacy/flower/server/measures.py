@@ -19,11 +19,11 @@ from torch.nn.utils import vector_to_parameters
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.control import flat
 from fedprivacy.gradients import trainable_parameters
+from fedprivacy.questions.standardise import Standardise
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import held_out_metrics_of, held_out_of, metrics_of, offers, scores_of
-from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.algorithms import Algorithm, text_of
 from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.training.local_round import personal_mask

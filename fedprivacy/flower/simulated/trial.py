@@ -20,7 +20,7 @@ from fedprivacy.flower.client.node import Refused
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods import warn_of
 from fedprivacy.questions.moments import Spread
-from fedprivacy.questions.standardise import standardise_question, standardiser
+from fedprivacy.questions.standardise import standardise_question, standardiser, unsuited
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import autocast_of
 from fedprivacy.tasks import Shard, ShardSource, Task, TaskError
@@ -36,7 +36,6 @@ from fedprivacy.tasks.loader import (
     table_of,
 )
 from fedprivacy.tasks.sheet import collected, tell
-from fedprivacy.tasks.standardising import unsuited
 from fedprivacy.training.augment import AugmentationError
 from fedprivacy.training.machine import Machine
 

@@ -27,7 +27,7 @@ def blank(asked: Questionnaire) -> dict[str, NDArray[np.int64]]:
 
 def of_arrays(asked: Questionnaire, arrays: Arrays) -> list[NoisyTotals]:
     """The inverse of `as_arrays`, of arrays in the shapes of `blank`."""
-    return [NoisyTotals.of_rows(arrays[_name(number)]) for number, _ in enumerate(asked.questions)]
+    return [NoisyTotals.from_rows(arrays[_name(number)]) for number, _ in enumerate(asked.questions)]
 
 
 def _name(number: int) -> str:

@@ -375,7 +375,7 @@ class QuestionGrant(SpendingMessage):
     @property
     def asked(self) -> Questionnaire:
         """The questions."""
-        return Questionnaire.of_text(self.questions)
+        return Questionnaire.from_text(self.questions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedprivacy.accounting import RunLimit, pld
 from fedprivacy.accounting.histories import extended
 from fedprivacy.ledger import Allowance, Ledger
-from fedprivacy.questions.codec import as_text
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question
 from fedprivacy.runs.plans.equivalents import equivalents
@@ -407,7 +406,7 @@ class TrainingPlan(RunPlan):
             return standings
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in standings}
         known = Ledger.exists(self.config.ledger)
-        answers = Ledger(self.config.ledger).answers(as_text(self.standardise), datasets.values()) if known else {}
+        answers = Ledger(self.config.ledger).answers(self.standardise.as_text(), datasets.values()) if known else {}
         lacking = {client_id: each for client_id, each in standings.items() if datasets[client_id] not in answers}
         event = self.preliminary.of_clients(lacking).event()
         return standings | {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.grammar import typed
+from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.settings.configuration import OF_ASKING, USUAL_SPEND, ConfigError, Value
@@ -35,12 +35,12 @@ def question_plan(given: Mapping[str, Value | None], task: Task | None = None) -
 
 
 def questions_in(text: str) -> Questionnaire:
-    """The questions of the setting `questions`: as people type them, or as `Questionnaire.as_text` wrote them.
+    """The questions of the setting `questions`, as people type them.
 
     Raises:
         ConfigError: they cannot be read, or cannot be asked.
     """
     try:
-        return Questionnaire.of_text(text) if text.lstrip().startswith("[") else Questionnaire(typed(text))
+        return Questionnaire(parse(text))
     except QuestionError as error:
         raise ConfigError([f"questions: {error}"]) from error

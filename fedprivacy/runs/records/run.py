@@ -194,8 +194,8 @@ class Run:
         from safetensors import safe_open
         from torch import nn
 
+        from fedprivacy.questions.standardise import STANDARDISE, Standardise
         from fedprivacy.tasks.loader import TaskError, agreed
-        from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 
         if isinstance(task, str):
             raise TaskError(f"the task is '{task}', a text; for a client's model, write model(client_id='{task}').")
