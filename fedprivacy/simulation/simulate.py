@@ -18,13 +18,13 @@ from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower import private_client
-from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.simulated import engine as simulator
+from fedprivacy.flower.simulated.null_books import NullBooks
 from fedprivacy.flower.simulated.shards import check_shards
 from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_task
+from fedprivacy.flower.simulated.without_privacy import plain_client
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.callbacks import Callback, Callbacks
@@ -178,9 +178,9 @@ def _run(
         console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
-        accounts: type[Books] = RunAccounts if config.privacy else BaselineAccounts
+        accounts: type[Books] = RunAccounts if config.privacy else NullBooks
         server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks, drawn=drawn)
-        client = private_client(own, config) if config.privacy else baseline_client(own, config)
+        client = private_client(own, config) if config.privacy else plain_client(own, config)
         try:
             history = simulator.simulate(server, client, config, placement)
         except KeyboardInterrupt as stopped:
