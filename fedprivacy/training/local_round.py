@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from fedprivacy._support.spans import span
 from fedprivacy.gradients import flat_parameters, trainable_parameters
-from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalUpdate
-from fedprivacy.training.descent import Descent, MeanGradient, ModelAt
+from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalRound, LocalUpdate, StepsExceededError
 from fedprivacy.training.optimizers import Optimizer
+
+MeanGradient = Callable[[int, Tensor], Tensor]
+"""(number of a local step, from 1; position, shape [..., d]) -> the mean gradient there, of the same shape.
+
+The position is one object for all consecutive steps, moved in place. The returned tensor is overwritten.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,52 @@ NOTHING_KEPT = Kept()
 
 CONTROL = "control"
 """Name of a server's control in a message, as a record and as an array."""
+
+
+@dataclass(slots=True)
+class Descent:
+    """The local steps of a round; see `fedprivacy.training.algorithms.algorithm.Descend`.
+
+    Attributes:
+        mean_gradient: called once for each step.
+        optimizer: moves positions by mean gradients; its state is new in every call.
+        proximal_mu: FedProx's pull towards the starting point of a call (Li et al. 2020).
+        granted: number of steps that may be taken, in all calls together.
+        taken: number of steps taken so far.
+    """
+
+    mean_gradient: MeanGradient
+    optimizer: Optimizer
+    proximal_mu: float
+    granted: int
+    taken: int = field(default=0, init=False)
+
+    def round(self, shared: Tensor, own: Tensor, control: Tensor | None, personal: Tensor | None) -> LocalRound:
+        """Return the algorithm's inputs for the round of these steps; see `LocalRound`."""
+        return LocalRound(shared, own, control, personal, self.granted, self.optimizer.learning_rate, self)
+
+    def __call__(
+        self, start: Tensor, steps: int, *, correction: Tensor | None = None, only: Tensor | None = None
+    ) -> Tensor:
+        if self.taken + steps > self.granted:
+            raise StepsExceededError(
+                f"The algorithm asks for {steps} private steps after {self.taken}, and {self.granted} were granted; "
+                "let it take LocalRound.steps in all."
+            )
+        position = start.clone()
+        move = self.optimizer.start(position)
+        for _ in range(steps):
+            self.taken += 1
+            gradient = self.mean_gradient(self.taken, position)
+            if self.proximal_mu:
+                gradient.add_(position - start, alpha=self.proximal_mu)
+            if correction is not None:
+                gradient.add_(correction)
+            with span("optimiser step"):
+                move(gradient)
+            if only is not None:
+                torch.where(only, position, start, out=position)
+        return position
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +115,17 @@ class LocalSteps:
         Raises:
             ValueError: the model has none of the layers that each client keeps under this algorithm.
         """
-        at = ModelAt(model)
+        trained, there = [p for p in model.parameters() if p.requires_grad], None
+
+        def go(position: Tensor) -> None:
+            """Make the model's parameters views of a position, so that moving the position moves them."""
+            nonlocal there
+            if position is not there:
+                nn.utils.vector_to_parameters(position, trained)
+                there = position
 
         def gradient(step: int, position: Tensor) -> Tensor:
-            at.go(position)
+            go(position)
             return mean_gradient(step).to(position.dtype)
 
         shared = flat_parameters(model)
@@ -74,7 +133,7 @@ class LocalSteps:
         own = self.algorithm.first(shared, control) if before.own is None else before.own.to(shared.device)
         descent = Descent(gradient, self.optimizer, self.proximal_mu, steps)
         update = self.algorithm.train(descent.round(shared, own, control, personal_mask(self.algorithm, model)))
-        at.go(update.sent)
+        go(update.sent)
         return update
 
     def stacked(
