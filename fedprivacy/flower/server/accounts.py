@@ -17,9 +17,8 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.checkpoint import Checkpoint
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import Instruction, RoundOutcome
-from fedprivacy.flower.server.registry import EnrolledClient
+from fedprivacy.flower.server.registry import Eligible, EnrolledClient
 from fedprivacy.flower.server.replies import Unusable, checked_receipt, evidence
 from fedprivacy.flower.simulated.orders import Order
 from fedprivacy.flower.wire.histories import history_text

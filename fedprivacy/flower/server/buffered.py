@@ -22,8 +22,8 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedprivacy.flower.server.accounts import RunAccounts
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome, Settlement
+from fedprivacy.flower.server.registry import Eligible
 from fedprivacy.flower.server.rounds import RoundSchedule, Transport
 from fedprivacy.flower.server.together import one_for_all, shaped
 from fedprivacy.flower.server.underway import Pending, Underway

@@ -22,8 +22,8 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.accounts import Books
 from fedprivacy.flower.server.control import ServerControl, flat
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
+from fedprivacy.flower.server.registry import Eligible
 from fedprivacy.flower.server.wrapped import WrappedStrategy
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage

@@ -11,9 +11,8 @@ from flwr.app import Message
 
 from fedprivacy.accounting import UNLIMITED
 from fedprivacy.flower.server.checkpoint import Checkpoint
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import RoundOutcome
-from fedprivacy.flower.server.registry import EnrolledClient
+from fedprivacy.flower.server.registry import Eligible, EnrolledClient
 from fedprivacy.flower.simulated.null_mechanism import NullMechanism
 from fedprivacy.flower.simulated.orders import Order
 from fedprivacy.flower.simulated.without_privacy import Assignment
