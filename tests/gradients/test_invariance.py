@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy._support.blas import matrix_library
+from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.methods import admission

@@ -18,8 +18,8 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
-from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.memory import keep_freed_memory
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.local import LocalClient, part_of
 from fedprivacy.flower.kept import KeptModels

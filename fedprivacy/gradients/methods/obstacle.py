@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedprivacy._support.blas import matrix_library
+from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.watch import ValueDependentError
 

@@ -15,10 +15,10 @@ from fedprivacy.runs.records.folder import CLIENT_MODELS, MODEL, REPORT, RunFold
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.profile import Profile
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
-from fedprivacy.values.held_out import spread_of
+from fedprivacy.values.evaluation import spread_of
 from fedprivacy.values.rounds import Buffered
 from fedprivacy.values.runs import Rows
-from fedprivacy.values.user_level import UserLevelSpent
+from fedprivacy.values.spent import UserLevelSpent
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:
