@@ -16,15 +16,14 @@ and `Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parq
 `PrivateGradients` is for a loop of one's own; `epsilon`, `noise_multiplier` and `risk` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets two
-environment variables unless they are set: `MKL_CBWR` (`fedprivacy._support.blas` says why) and `GOMP_SPINCOUNT`
-(`fedprivacy._support.openmp`); so import it before torch.
+environment variables unless they are set, `MKL_CBWR` and `GOMP_SPINCOUNT` (`fedprivacy._support.native` says why); so
+import it before torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from fedprivacy._support.blas import ask_for_strict_products
 from fedprivacy._support.lazy import from_homes, names_of
-from fedprivacy._support.openmp import ask_for_short_waits
+from fedprivacy._support.native import ask_for_short_waits, ask_for_strict_products
 
 if TYPE_CHECKING:
     from fedprivacy import tasks as tasks

@@ -10,10 +10,12 @@ import torch
 from torch import nn
 
 from fedprivacy.accounting import noise_multiplier
+from fedprivacy.flower.simulated.null_mechanism import NullMechanism, PlainCohort
+from fedprivacy.gradients import GradientEngine
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.single.loop import Trained, train
 from fedprivacy.tasks.task import Shard, Task
-from fedprivacy.training.baseline import Baseline
+from fedprivacy.training.cohort import Trainee
 from fedprivacy.training.optimizers import build_optimizer
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
@@ -54,9 +56,9 @@ class WithoutPrivacy:
         """A model that was trained on the records."""
         given, model = self.training, new_model(self.task, seed)
         optimizer = build_optimizer(given.optimizer, given.learning_rate, momentum=given.momentum)
-        descent = Baseline(given.sampling_rate, given.batch_size, optimizer)
-        keystream = Keystream.from_seed(seed, "attacked")
-        descent.train(model, self.task.loss, records, steps=given.steps, round=1, keystream=keystream)
+        training = PlainCohort(GradientEngine(model, self.task.loss), optimizer, loss=self.task.loss)
+        keystream, mechanism = Keystream.from_seed(seed, "attacked"), NullMechanism(given.sampling_rate)
+        training.alone(0, Trainee(records, keystream, mechanism, given.batch_size, given.steps), round=1)
         return model.eval()
 
 

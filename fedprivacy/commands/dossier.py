@@ -38,8 +38,8 @@ from fedprivacy.values import wording
 from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain, unbounded
 from fedprivacy.values.runs import Verdict
+from fedprivacy.values.spent import UserLevelSpent
 from fedprivacy.values.unit import RECORD, Unit
-from fedprivacy.values.user_level import UserLevelSpent
 from fedprivacy.values.wording import plural
 
 ABOUT = {

@@ -28,8 +28,8 @@ from fedprivacy.runs.records.folder import read_history
 from fedprivacy.values.event_codec import from_list
 from fedprivacy.values.events import History, NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, or_infinite
+from fedprivacy.values.spent import FOR_WHOM
 from fedprivacy.values.unit import RECORD, Unit
-from fedprivacy.values.user_level import FOR_WHOM
 from fedprivacy.values.wording import (
     at_most_text,
     budget_text,

@@ -39,8 +39,7 @@ from fedprivacy.figures.style import (
     styled,
     titled,
 )
-from fedprivacy.values.evaluation import OF_CLIENTS
-from fedprivacy.values.held_out import OF_EACH
+from fedprivacy.values.evaluation import OF_CLIENTS, OF_EACH
 from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.series import Curve, RunFacts, RunSeries
 from fedprivacy.values.spent import ClientState

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedprivacy._support.memory_errors import out_of_memory
+from fedprivacy._support.memory import out_of_memory
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.parts import WHOLE, cut, filled, sizes_up_to
 from fedprivacy.gradients.pieces import Written

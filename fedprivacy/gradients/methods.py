@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import Parameter
 
-from fedprivacy._support.blas import matrix_library
+from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError, checked_losses

@@ -2,7 +2,7 @@
 
 A small model's operations finish before threads could share them. The fastest number depends on the machine, so it is
 measured, by the least of several times: a time that other processes lengthened says nothing about the machine, and they
-may be gone the next moment. While they are there, threads sleep after a short wait (`fedprivacy._support.openmp`), so
+may be gone the next moment. While they are there, threads sleep after a short wait (`fedprivacy._support.native`), so
 that too many cost less. A seeded run's bits must not depend on a time, so the caller chooses only among numbers of
 threads with the same bits.
 """

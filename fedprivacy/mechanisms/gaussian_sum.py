@@ -166,6 +166,11 @@ class SampledGaussianSum:
         return add_lattice_noise(total, self.noise_scale, step, read, torch.float32)
 
     @property
+    def sampling_rate(self) -> float:
+        """Probability with which each record joins."""
+        return self.event.sampling_rate
+
+    @property
     def noise_scale(self) -> float:
         """Standard deviation of the noise in each coordinate."""
         return self.event.noise_multiplier * self.clipping_norm * (1.0 + ROUNDING_ALLOWANCE)

@@ -16,7 +16,7 @@ from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.runs.plans.user_level_plan import UserLevelPlan
 from fedprivacy.runs.records.folder import writing
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.user_level import UserLevelSpent
+from fedprivacy.values.spent import UserLevelSpent
 
 BOOK = "user-level.jsonl"
 """The account, in the run's folder: one line for each release, written before it."""

@@ -15,11 +15,11 @@ from rich.markup import escape
 
 from fedprivacy._support.console import bar_on, console_of
 from fedprivacy.flower import private_client
-from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.simulated.engine import drive
+from fedprivacy.flower.simulated.null_books import NullBooks
+from fedprivacy.flower.simulated.without_privacy import plain_client
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plans.plan import TrainingPlan
@@ -159,9 +159,9 @@ def _run(
         console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
-        accounts: type[Books] = RunAccounts if config.privacy else BaselineAccounts
+        accounts: type[Books] = RunAccounts if config.privacy else NullBooks
         server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks, drawn=drawn)
-        client = private_client(own, config) if config.privacy else baseline_client(own, config)
+        client = private_client(own, config) if config.privacy else plain_client(own, config)
         try:
             drive(server, client, config, placement)
             history = read_history(Path(config.out))

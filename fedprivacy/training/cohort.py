@@ -8,10 +8,11 @@ bits of float32 before it is rounded to the lattice, and a released coordinate t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,9 +27,8 @@ from fedprivacy.tasks.task import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
 from fedprivacy.training.augment import Views
-from fedprivacy.training.descent import Descent
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.local_round import Kept, stacked_round
+from fedprivacy.training.local_round import Kept, LocalSteps
 from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import Optimizer
 
@@ -39,34 +39,51 @@ _MOST_BYTES = 64 * 2**20
 """Maximum number of bytes of a stack's inputs, by public shard sizes: they fix how updates are added up."""
 
 
-class Member(Protocol):
-    """The public facts of a cohort's client that decide with which others it is stacked."""
+class StepMechanism(Protocol):
+    """The mechanism of a client's steps: the records that join, and the bound on the gradient of each."""
 
-    @property
-    def shard(self) -> Shard: ...  # noqa: D102
-    @property
-    def steps(self) -> int: ...  # noqa: D102
     @property
     def sampling_rate(self) -> float: ...  # noqa: D102
     @property
-    def expected_batch_size(self) -> float: ...  # noqa: D102
+    def clipping_norm(self) -> float: ...  # noqa: D102
+
+
+AnyMechanism = TypeVar("AnyMechanism", bound=StepMechanism)
 
 
 @dataclass(frozen=True, slots=True)
-class Trainee:
+class Trainee(Generic[AnyMechanism]):
     """One client of a cohort with its mechanism, and the vector that it kept of its last round."""
 
     shard: Shard
     keystream: Keystream
-    mechanism: SampledGaussianSum
+    mechanism: AnyMechanism
     expected_batch_size: float
     steps: int
     own: Tensor | None = None
 
+
+@dataclass(frozen=True, slots=True)
+class StackedClients(Generic[AnyMechanism]):
+    """The clients of a stack, with all their records."""
+
+    stack: Stack
+    pool: Pool
+    trainees: Sequence[Trainee[AnyMechanism]]
+
     @property
-    def sampling_rate(self) -> float:
-        """Probability with which each record joins a step."""
-        return self.mechanism.event.sampling_rate
+    def keystreams(self) -> list[Keystream]:
+        """Randomness of each client."""
+        return [one.keystream for one in self.trainees]
+
+    def clip(
+        self, positions: Tensor, norms: NDArray[np.float64], position: Position
+    ) -> tuple[StackedClipped, list[NDArray[np.intp]]]:
+        """Draw each client's sample and sum its clipped gradients; see `Stack.clip`. The samples are returned, too."""
+        rates = np.array([one.mechanism.sampling_rate for one in self.trainees])
+        sizes = [len(one.shard.inputs) for one in self.trainees]
+        batches = poisson_samples(rates, sizes, self.keystreams, position)
+        return self.stack.clip(positions, self.pool, batches, norms), batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +93,7 @@ class Portion:
     Attributes:
         places: indices of the clients among the trainees.
         parameters: trained parameters of each client, flat, as they are sent, shape [clients, d].
-        clipping_norms: clipping norm of each client's next step; infinite where nothing is clipped.
+        clipping_norms: clipping norm of each client's next step; infinite without clipping.
         kept: vector that each client keeps for its next round, shape [clients, d]; None: nothing.
         problem: the error if these clients release nothing (`parameters` are then not theirs); None: they release.
     """
@@ -89,28 +106,24 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True)
-class CohortTraining:
-    """Training of clients from the engine's present parameters.
-
-    Formal guarantee: each client's part of a `Portion` is a post-processing of its own steps' releases, as in `DPSGD`;
-    no other client's records enter into it (`fedprivacy.gradients.stacked`).
+class CohortLoop(ABC, Generic[AnyMechanism]):
+    """Loop that trains clients from the engine's present parameters, with the mechanism of a subclass.
 
     Attributes:
         engine: gradient engine; its model is the starting point, and is restored afterwards.
-        optimizer, proximal_mu, algorithm: see `DPSGD`.
-        adaptive, views: see `NoisyMean`.
+        optimizer, proximal_mu, algorithm: see `LocalSteps`.
         control: vector that the server sends besides the model, shape [d]; None: nothing.
+        views: see `NoisyMean`.
     """
 
     engine: GradientEngine
     optimizer: Optimizer
     proximal_mu: float = 0.0
-    adaptive: QuantileClipping | None = None
     algorithm: Algorithm = FEDAVG
     control: Tensor | None = None
     views: Views | None = None
 
-    def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
+    def train(self, trainees: Sequence[Trainee[AnyMechanism]], round: int) -> Iterator[Portion]:
         """Train every client and yield portions, in an order that public numbers fix."""
         alone: list[int] = []
         for places in alike(trainees):
@@ -122,9 +135,64 @@ class CohortTraining:
             else:
                 yield tried(self.engine.model, partial(self._stacked, stack, places, members, round), places)
         for place in sorted(alone):  # large models: in this order, their sum keeps the fewest vectors
-            yield tried(self.engine.model, partial(self._alone, place, trainees[place], round), [place])
+            yield tried(self.engine.model, partial(self.alone, place, trainees[place], round), [place])
 
-    def _alone(self, place: int, one: Trainee, round: int) -> Portion:
+    @abstractmethod
+    def alone(self, place: int, one: Trainee[AnyMechanism], round: int) -> Portion:
+        """Train one client by itself."""
+
+    def _stacked(
+        self, stack: Stack, places: list[int], trainees: Sequence[Trainee[AnyMechanism]], round: int
+    ) -> Portion:
+        """Train all clients step by step; they have the same number of steps."""
+        clients = StackedClients(stack, Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees]), trainees)
+        norms = np.array([one.mechanism.clipping_norm for one in trainees])
+
+        def mean_gradients(step: int, positions: Tensor) -> Tensor:
+            nonlocal norms
+            means, norms = self.mean_gradients(clients, positions, norms, Position(round, step))
+            return means
+
+        local, own = LocalSteps(self.optimizer, self.proximal_mu, self.algorithm), [one.own for one in trainees]
+        update = local.stacked(self.engine.model, mean_gradients, trainees[0].steps, own, self.control)
+        return Portion(places, update.sent, norms.tolist(), update.kept)
+
+    @abstractmethod
+    def mean_gradients(
+        self,
+        clients: StackedClients[AnyMechanism],
+        positions: Tensor,
+        norms: NDArray[np.float64],
+        position: Position,
+    ) -> tuple[Tensor, NDArray[np.float64]]:
+        """Run each client's mechanism once.
+
+        Args:
+            clients: the clients of the stack.
+            positions: parameters of each, shape [clients, d].
+            norms: clipping norm of each, shape [clients].
+            position: round and step.
+
+        Returns:
+            The mean gradients, shape [clients, d], float32, and the clipping norms of the next step.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class CohortTraining(CohortLoop[SampledGaussianSum]):
+    """DP-SGD of a cohort.
+
+    Formal guarantee: each client's part of a `Portion` is a post-processing of its own steps' releases, as in `DPSGD`;
+    no other client's records enter into it (`fedprivacy.gradients.stacked`).
+
+    Attributes:
+        adaptive: see `NoisyMean`.
+    """
+
+    adaptive: QuantileClipping | None = None
+
+    def alone(self, place: int, one: Trainee[SampledGaussianSum], round: int) -> Portion:
+        """Train one client by `DPSGD`."""
         gradient = NoisyMean(one.mechanism, one.expected_batch_size, self.adaptive, self.views)
         training = DPSGD(gradient, self.optimizer, self.proximal_mu, self.algorithm)
         before = Kept(one.own, self.control)
@@ -135,41 +203,20 @@ class CohortTraining:
         kept = None if update.kept is None else update.kept.unsqueeze(0)
         return Portion([place], flat.unsqueeze(0), [update.clipping_norm], kept)
 
-    def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[Trainee], round: int) -> Portion:
-        """Train all clients step by step; they have the same number of steps."""
-        pool = Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees])
-        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=torch.float32)
-        norms = np.array([one.mechanism.clipping_norm for one in trainees])
-
-        def noisy_means(step: int, positions: Tensor) -> Tensor:
-            nonlocal norms
-            released, norms = self._released(stack, pool, positions, trainees, norms, Position(round, step))
-            return released.div_(divisors)
-
-        steps = trainees[0].steps
-        descent = Descent(noisy_means, self.optimizer, self.proximal_mu, steps)
-        own = [one.own for one in trainees]
-        clients = stacked_round(self.algorithm, self.engine.model, own, self.control, descent)
-        update = self.algorithm.train(clients)
-        return Portion(places, update.sent, norms.tolist(), update.kept)
-
-    def _released(  # noqa: PLR0917 - what one step needs
+    def mean_gradients(
         self,
-        stack: Stack,
-        pool: Pool,
+        clients: StackedClients[SampledGaussianSum],
         positions: Tensor,
-        trainees: Sequence[Trainee],
         norms: NDArray[np.float64],
         position: Position,
     ) -> tuple[Tensor, NDArray[np.float64]]:
-        """Release each client's mechanism once: sums [clients, d], and each client's next clipping norm."""
-        keystreams = [one.keystream for one in trainees]
-        rates = np.array([one.sampling_rate for one in trainees])
-        batches = poisson_samples(rates, [len(one.shard.inputs) for one in trainees], keystreams, position)
-        clipped = stack.clip(positions, pool, batches, norms)
+        """Release each client's mechanism once."""
+        clipped, batches = clients.clip(positions, norms, position)
+        trainees, keystreams = clients.trainees, clients.keystreams
+        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=torch.float32)
         mechanisms, totals = [one.mechanism for one in trainees], clipped.totals
         if self.adaptive is None:
-            return release_by_row(mechanisms, totals, keystreams, position), norms
+            return release_by_row(mechanisms, totals, keystreams, position).div_(divisors), norms
         sensitivities = [self.adaptive.sensitivity(norm) for norm in norms.tolist()]
         joint = [replace(m, clipping_norm=norm) for m, norm in zip(mechanisms, sensitivities, strict=True)]
         released = release_by_row(joint, _joined(clipped, batches, norms, self.adaptive), keystreams, position)
@@ -178,7 +225,7 @@ class CohortTraining:
             self.adaptive.next_norm(count, norm, one.expected_batch_size)
             for count, norm, one in zip(counts, norms.tolist(), trainees, strict=True)
         ]
-        return released[:, :-1].contiguous(), np.array(moved)
+        return released[:, :-1].contiguous().div_(divisors), np.array(moved)
 
 
 def _joined(
@@ -209,7 +256,7 @@ def tried(model: nn.Module, train: Callable[[], Portion], places: list[int]) -> 
         torch.nn.utils.vector_to_parameters(start, own)
 
 
-def alike(trainees: Sequence[Member]) -> Iterator[list[int]]:
+def alike(trainees: Sequence[Trainee[AnyMechanism]]) -> Iterator[list[int]]:
     """Group the places of clients that can be stacked: same number of steps, and records of one kind."""
     kinds: dict[object, list[int]] = {}
     for place, one in enumerate(trainees):
@@ -219,7 +266,7 @@ def alike(trainees: Sequence[Member]) -> Iterator[list[int]]:
         yield from _portions(trainees, places)
 
 
-def _portions(trainees: Sequence[Member], places: Sequence[int]) -> Iterator[list[int]]:
+def _portions(trainees: Sequence[Trainee[AnyMechanism]], places: Sequence[int]) -> Iterator[list[int]]:
     """Split the places into portions, limited in clients and in bytes."""
     portion: list[int] = []
     size = 0.0
@@ -234,8 +281,8 @@ def _portions(trainees: Sequence[Member], places: Sequence[int]) -> Iterator[lis
         yield portion
 
 
-def _public_bytes(one: Member) -> float:
+def _public_bytes(one: Trainee[AnyMechanism]) -> float:
     """Number of bytes that a shard's inputs take if it has its public number of records."""
     inputs = one.shard.inputs
-    records = one.expected_batch_size / one.sampling_rate
+    records = one.expected_batch_size / one.mechanism.sampling_rate
     return records * math.prod(inputs.shape[1:]) * inputs.element_size()

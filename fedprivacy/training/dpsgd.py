@@ -10,8 +10,7 @@ from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
-from fedprivacy.training.descent import Descent, ModelAt
-from fedprivacy.training.local_round import NOTHING_KEPT, Kept, local_round
+from fedprivacy.training.local_round import NOTHING_KEPT, Kept, LocalSteps
 from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import Optimizer
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -75,18 +74,15 @@ class DPSGD:
             keystream: the client's randomness.
             before: vector that the client kept of its last round, and the server's control.
         """
-        mechanism, model, shard = self.gradient.mechanism, ModelAt(engine.model), shard.present()
+        mechanism, shard = self.gradient.mechanism, shard.present()
         norm = mechanism.clipping_norm
 
-        def noisy_mean(step: int, position: Tensor) -> Tensor:
+        def noisy_mean(step: int) -> Tensor:
             nonlocal norm
-            model.go(position)
             released, norm = self.gradient.release(engine, shard, norm, keystream, Position(round, step))
-            return released.to(position.dtype)
+            return released
 
-        descent = Descent(noisy_mean, self.optimizer, self.proximal_mu, steps)
-        client = local_round(self.algorithm, engine.model, before, descent)
-        update = self.algorithm.train(client)
-        model.go(update.sent)
+        local = LocalSteps(self.optimizer, self.proximal_mu, self.algorithm)
+        update = local.alone(engine.model, noisy_mean, steps, before)
         parameters = {name: p.clone() for name, p in trainable_parameters(engine.model).items()}
         return PrivateUpdate(parameters, mechanism.event, steps, norm, update.kept)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from fedprivacy._support.blas import matrix_library
 from fedprivacy._support.durable import write_durably
+from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.mechanisms import lattice_noise
 from fedprivacy.values.wording import count_text

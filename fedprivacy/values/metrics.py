@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
-from fedprivacy.values.held_out import LEAST, MOST, OF_EACH
+from fedprivacy.values.evaluation import LEAST, MOST, OF_CLIENTS, OF_EACH, RECORDS
 
 
 def shown_metric(declared: str, measured: Collection[str]) -> str:

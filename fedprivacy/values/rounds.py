@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.evaluation import Evaluation, HeldOut
 from fedprivacy.values.events import History
-from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.series import EpsilonSpread, RoundPoint
-from fedprivacy.values.spent import ClientSpent, ClientStanding
-from fedprivacy.values.user_level import UserLevelSpent
+from fedprivacy.values.spent import ClientSpent, ClientStanding, UserLevelSpent
 
 
 @dataclass(frozen=True)

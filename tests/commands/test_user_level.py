@@ -8,7 +8,7 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
-from fedprivacy.values.user_level import FOR_WHOM
+from fedprivacy.values.spent import FOR_WHOM
 from tests.commands.running import fedprivacy, summary, unwrapped
 
 SETTINGS = ("--task", "cancer", "--clients", "4", "--rounds", "3", "--fraction-train", "0.5")

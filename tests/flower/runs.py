@@ -7,9 +7,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.simulated.orders import PrivateOrder
+from fedprivacy.flower.simulated.orders import Order
 from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -26,9 +27,9 @@ class Silent(InProcessGrid):
 
 def order_of(part, **changed):
     """Return what a population is asked to train: one client's round of a step, but for some of it."""
-    usual = {"client_id": f"client-{part}", "event": PoissonSampledGaussian(0.5, 1.0), "clipping_norm": 1.0}
+    usual = {"client_id": f"client-{part}", "mechanism": SampledGaussianSum(PoissonSampledGaussian(0.5, 1.0), 1.0)}
     usual |= {"expected_batch_size": 15.0, "steps": 1, "weight": 1.0}
-    return PrivateOrder(part=part, **usual | changed)
+    return Order(part=part, **usual | changed)
 
 
 class Noting(FedAvg):

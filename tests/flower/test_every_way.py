@@ -15,13 +15,12 @@ import pytest
 from flwr.app import MessageType
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.simulated.crew import Crew, answer_to
+from fedprivacy.flower.simulated.null_books import NullBooks
 from fedprivacy.flower.simulated.populations import Population, train_privately
+from fedprivacy.flower.simulated.without_privacy import plain_client, train_without_privacy
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
@@ -193,14 +192,14 @@ def run(row, name, kind=None, stop_in=None):
     plan, records = planned(row, out=name), {}
     private = plan.config.privacy
     train = train_privately if private else train_without_privacy
-    app = (private_client if private else baseline_client)(plan.task, plan.config)
+    app = (private_client if private else plain_client)(plan.task, plan.config)
 
     def start(observe, resume=None):
         writer = RunWriter(Path(name), plan, resume.round if resume else None)
         strategy = PrivateStrategy(
             build_strategy(plan.config),
             plan,
-            accounts=RunAccounts if private else BaselineAccounts,
+            accounts=RunAccounts if private else NullBooks,
             run_id="run",
             observers=[writer, observe],
             checkpoints=Path(name),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy._support.blas import matrix_library
+from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients import GradientEngine, methods
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to, with_small

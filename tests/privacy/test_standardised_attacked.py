@@ -12,13 +12,13 @@ from torch import nn
 
 import fedprivacy as fp
 from fedprivacy.flower.client.local import LocalClient
+from fedprivacy.flower.simulated.null_mechanism import PlainCohort
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from fedprivacy.questions.standardise import STANDARDISE, Standardise
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.tasks import Shard
 from fedprivacy.tasks.columns import Table
-from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.dpsgd import DPSGD
 from tests.flower.asked import a_grant, arrays_of, code, grant_message, send, spent
 from tests.flower.blobs import Blobs
@@ -263,13 +263,13 @@ def test_a_simulation_says_so_in_plain_words_before_anything_is_spent(tmp_path, 
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_baseline_without_privacy_trains_on_what_it_is_evaluated_on(tmp_path, monkeypatch):
-    seen, train = [], Baseline.train
+    seen, alone = [], PlainCohort.alone
 
-    def noting(self, model, loss, shard, **rest):
-        seen.append(shard)
-        return train(self, model, loss, shard, **rest)
+    def noting(self, place, one, round):
+        seen.append(one.shard)
+        return alone(self, place, one, round)
 
-    monkeypatch.setattr(Baseline, "train", noting)
+    monkeypatch.setattr(PlainCohort, "alone", noting)
     fp.simulate(Scaled(), clients=2, rounds=1, out=str(tmp_path / "run"), privacy=False)
     assert len(seen) == 2
     for shard in seen:

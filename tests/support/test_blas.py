@@ -9,7 +9,7 @@ import torch
 
 from tests.support.processors import environment
 
-SHOW = "from fedprivacy._support.blas import matrix_library; print(matrix_library().strict)"
+SHOW = "from fedprivacy._support.native import matrix_library; print(matrix_library().strict)"
 COMPUTED = "import torch; torch.randn(8, 8) @ torch.randn(8, 8)"
 BY_PLACE = "GenuineIntel" in Path("/proc/cpuinfo").read_text()
 """True on Intel's processors: MKL's products of a small network with AVX2, if they are not strict, depend there on a

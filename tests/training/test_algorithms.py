@@ -16,12 +16,11 @@ from fedprivacy.training.algorithms import (
 )
 from fedprivacy.training.algorithms.ditto import Ditto
 from fedprivacy.training.algorithms.fedavg import FedAvg
-from fedprivacy.training.algorithms.layers import head_of, normalisations_of
 from fedprivacy.training.algorithms.local import LocalTraining
 from fedprivacy.training.algorithms.mr_mtl import MeanRegularised
 from fedprivacy.training.algorithms.scaffold import MeanControl, Scaffold
-from fedprivacy.training.algorithms.shared_body import FedPer, FedRep
-from fedprivacy.training.descent import Descent
+from fedprivacy.training.algorithms.shared_body import FedPer, FedRep, head_of, normalisations_of
+from fedprivacy.training.local_round import Descent
 from fedprivacy.training.optimizers import SGD
 
 RATE = 0.1

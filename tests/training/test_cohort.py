@@ -27,7 +27,7 @@ def together(model, members, optimizer, clipping="flat", pull=0.0):
     engine = GradientEngine(model, cross_entropy, CLIPPINGS[clipping]())
     adaptive = QuantileClipping() if clipping == "adaptive" else None
     found = {}
-    for portion in CohortTraining(engine, optimizer, pull, adaptive).train(members, round=4):
+    for portion in CohortTraining(engine, optimizer, pull, adaptive=adaptive).train(members, round=4):
         rows = zip(portion.places, portion.parameters, portion.clipping_norms, strict=True)
         found |= {place: (flat.clone(), norm, portion.problem) for place, flat, norm in rows}
     return [found[place] for place in range(len(members))]

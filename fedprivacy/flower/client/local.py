@@ -32,8 +32,7 @@ from fedprivacy._support.room import Room, size_text
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released, most_sealed
 from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, KeptInState, KeptStore, kept_beside, kept_task
-from fedprivacy.flower.wire.answer_arrays import blank
-from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, checked_arrays
+from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, blank, checked_arrays
 from fedprivacy.flower.wire.histories import claims_text, history_of
 from fedprivacy.flower.wire.messages import (
     Enrolment,

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.software import software
-from fedprivacy.flower.wire.answer_arrays import as_arrays
+from fedprivacy.flower.wire.checked_arrays import as_arrays
 from fedprivacy.flower.wire.messages import (
     Enrolment,
     Grant,

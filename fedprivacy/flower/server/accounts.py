@@ -16,17 +16,17 @@ from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.server.checkpoint import Checkpoint
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import Instruction, RoundOutcome
-from fedprivacy.flower.server.registry import EnrolledClient
+from fedprivacy.flower.server.registry import Eligible, EnrolledClient
 from fedprivacy.flower.server.replies import Unusable, checked_receipt, evidence
-from fedprivacy.flower.simulated.orders import Order, PrivateOrder
+from fedprivacy.flower.simulated.orders import Order
 from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import Grant, QuestionGrant, spending
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plans.advice import about_budget, about_delta
 from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
@@ -426,13 +426,12 @@ class RunAccounts(Accounts[Grant]):
         size = self._plan.shard_size(client.shard_size, client.answered)
         return self.event(client.client_id).sampling_rate * size
 
-    def order(self, client: EnrolledClient, part: int, steps: int) -> PrivateOrder:
+    def order(self, client: EnrolledClient, part: int, steps: int) -> Order:
         """The training order of a simulated client: the part of the split that it holds, and its granted steps."""
-        return PrivateOrder(
+        return Order(
             client_id=client.client_id,
             part=part,
-            event=self.event(client.client_id),
-            clipping_norm=self.clipping_norm(client.client_id),
+            mechanism=SampledGaussianSum(self.event(client.client_id), self.clipping_norm(client.client_id)),
             expected_batch_size=self.expected_batch_size(client),
             steps=steps,
             weight=self.weight(client),

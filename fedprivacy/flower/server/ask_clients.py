@@ -21,7 +21,7 @@ from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.one_round import OpenRound
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import outcome_of, sort_replies
-from fedprivacy.flower.wire.answer_arrays import blank, of_arrays
+from fedprivacy.flower.wire.checked_arrays import blank, of_arrays
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.kept_answers import Answer, StoredAnswer

@@ -20,7 +20,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.training.user_level import Update
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.user_level import UserLevelSpent
+from fedprivacy.values.spent import UserLevelSpent
 
 _COMPARE_UPDATES = (
     *(flower.Bulyan, flower.FedMedian, flower.FedTrimmedAvg, flower.MultiKrum, flower.QFedAvg),

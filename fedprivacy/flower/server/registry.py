@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,6 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.unpublished import is_unreached
 from fedprivacy.flower.wire.histories import claims_of
@@ -58,6 +57,32 @@ class EnrolledClient:
     def key_hash(self) -> str:
         """The hash under which the ledger knows the client's key; empty in a simulation."""
         return key_hash(self.public_key) if self.public_key else ""
+
+
+class Eligible(Set[str]):
+    """The client_ids of clients that may be asked; stored as the few exceptions, since most clients may be asked.
+
+    Args:
+        everybody: clients with an account; shared, not copied, so do not change it.
+        closed: clients that may not be asked.
+    """
+
+    def __init__(self, everybody: Collection[str], closed: Iterable[str]) -> None:
+        self.everybody = everybody
+        self.closed = frozenset(closed)
+
+    def __contains__(self, client_id: object) -> bool:
+        return client_id not in self.closed and client_id in self.everybody
+
+    def __iter__(self) -> Iterator[str]:
+        return (client_id for client_id in self.everybody if client_id not in self.closed)
+
+    def __len__(self) -> int:
+        return len(self.everybody) - sum(client_id in self.everybody for client_id in self.closed)
+
+    def same_as(self, other: Eligible) -> bool:
+        """Tell whether both name the same clients of one shared population, which is compared by identity."""
+        return self.everybody is other.everybody and self.closed == other.closed
 
 
 class _Online(NamedTuple):
@@ -100,12 +125,11 @@ class ClientRegistry:
         """
         connected = list(grid.get_node_ids())
         if self._online.connected != connected:
-            self._online = _Online(connected, self._newest(set(connected)))
+            present = set(connected)
+            newest = {client.client_id: node_id for node_id, client in self._clients.items() if node_id in present}
+            clients = {newest[client_id]: self._clients[newest[client_id]] for client_id in sorted(newest)}
+            self._online = _Online(connected, clients)
         return self._online.clients
-
-    def _newest(self, connected: Set[int]) -> dict[int, EnrolledClient]:
-        newest = {client.client_id: node_id for node_id, client in self._clients.items() if node_id in connected}
-        return {newest[client_id]: self._clients[newest[client_id]] for client_id in sorted(newest)}
 
     def arrived(self, grid: Grid) -> list[EnrolledClient]:
         """Clients that came online, or whose enrolment changed, since the last call."""

@@ -21,8 +21,8 @@ from torch import Tensor
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.server.accounts import Books
 from fedprivacy.flower.server.control import ServerControl, flat
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
+from fedprivacy.flower.server.registry import Eligible
 from fedprivacy.flower.server.wrapped import WrappedStrategy
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from fedprivacy.flower.client.release import ARRAYS
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.noisy_average import UserLevelReleases
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
+from fedprivacy.flower.server.registry import Eligible
 from fedprivacy.flower.server.rounds import RoundSchedule, Transport
 from fedprivacy.flower.server.wrapped import WrappedStrategy
 from fedprivacy.values.attempt import Attempt

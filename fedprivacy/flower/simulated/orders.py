@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.settings.configuration import RunConfig
-from fedprivacy.training.cohort import Portion
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.training.cohort import Portion, StepMechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """The training settings of one client of a cohort, with or without privacy.
+    """The training settings of one client of a cohort.
 
     Attributes:
         part: its part of the task's split.
+        mechanism: the mechanism of a local step: with privacy it is the one that was charged for.
         expected_batch_size: public divisor of the sums.
         steps: local steps.
         weight: public weight of its update in the average.
@@ -29,23 +29,11 @@ class Order:
 
     client_id: str
     part: int
+    mechanism: StepMechanism
     expected_batch_size: float
     steps: int
     weight: float
     own: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateOrder(Order):
-    """The order of private training, which adds the allowed spending, as a grant does.
-
-    Attributes:
-        event: the cost of a local step.
-        clipping_norm: clipping norm of the first step.
-    """
-
-    event: PoissonSampledGaussian
-    clipping_norm: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
-from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.memory import keep_freed_memory
 from fedprivacy.flower.client.local import LocalClient, part_of
 from fedprivacy.flower.kept import KeptModels
-from fedprivacy.flower.simulated.orders import Order, PrivateOrder, Start, TrainTogether
+from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
 from fedprivacy.flower.simulated.trial import opened_shard
 from fedprivacy.flower.wire.checked_arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
@@ -34,7 +34,7 @@ from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.algorithms import text_of
-from fedprivacy.training.cohort import CohortTraining, Portion, Trainee
+from fedprivacy.training.cohort import AnyMechanism, CohortTraining, Portion, Trainee
 from fedprivacy.training.optimizers import Optimizer, build_optimizer
 from fedprivacy.training.pairwise import PairwiseSum
 from fedprivacy.values.attempt import Attempt
@@ -111,9 +111,19 @@ def train_privately(
     config: RunConfig, start: Start, orders: Sequence[Order], clients: Sequence[LocalClient]
 ) -> Iterator[Portion]:
     """DP-SGD, by a mechanism of each client's own; a `TrainTogether`."""
-    engine = _engine(config, clients[0], start.arrays)
-    trainees = [_trainee(order, client, start.keystream) for order, client in zip(orders, clients, strict=True)]
-    return _training(config, engine, clients[0], start).train(trainees, start.round)
+    one = clients[0]
+    engine = _engine(config, one, start.arrays)
+    adaptive = ADAPTIVE.get(config.clipping)
+    training = CohortTraining(
+        engine,
+        optimizer_in(config, start.round),
+        start.proximal_mu,
+        config.algorithm_in(start.round),
+        start.control_for(engine.model),
+        one.views(config.augmentation_multiplicity),
+        adaptive() if adaptive else None,
+    )
+    return training.train(trainees(orders, clients, start, SampledGaussianSum), start.round)
 
 
 def _engine(config: RunConfig, client: LocalClient, arrays: ArrayRecord) -> GradientEngine:
@@ -124,26 +134,18 @@ def _engine(config: RunConfig, client: LocalClient, arrays: ArrayRecord) -> Grad
     return engine
 
 
-def _training(config: RunConfig, engine: GradientEngine, client: LocalClient, start: Start) -> CohortTraining:
-    """Return the common training of all clients on one device, of which `client` is one."""
-    adaptive = ADAPTIVE.get(config.clipping)
-    return CohortTraining(
-        engine,
-        optimizer_in(config, start.round),
-        start.proximal_mu,
-        adaptive() if adaptive else None,
-        config.algorithm_in(start.round),
-        start.control_for(engine.model),
-        client.views(config.augmentation_multiplicity),
-    )
+def trainees(
+    orders: Sequence[Order], clients: Sequence[LocalClient], start: Start, kind: type[AnyMechanism]
+) -> list[Trainee[AnyMechanism]]:
+    """Return the clients with their mechanisms, each of one kind, and their shares of the round's randomness."""
+    return [_trainee(order, client, start.keystream, kind) for order, client in zip(orders, clients, strict=True)]
 
 
-def _trainee(order: Order, client: LocalClient, base: Keystream) -> Trainee:
-    assert isinstance(order, PrivateOrder)  # another names no mechanism
-    mechanism = SampledGaussianSum(order.event, order.clipping_norm)
+def _trainee(order: Order, client: LocalClient, base: Keystream, kind: type[AnyMechanism]) -> Trainee[AnyMechanism]:
+    assert isinstance(order.mechanism, kind)  # another was charged for, or nothing
     keystream = base.of(client.dataset_id)
     own = None if order.own is None else order.own.to(client.shard.inputs.device)
-    return Trainee(client.shard, keystream, mechanism, order.expected_batch_size, order.steps, own)
+    return Trainee(client.shard, keystream, order.mechanism, order.expected_batch_size, order.steps, own)
 
 
 def load(model: nn.Module, arrays: ArrayRecord) -> None:

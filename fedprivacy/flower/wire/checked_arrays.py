@@ -1,4 +1,4 @@
-"""Named arrays from the wire, checked before anything in them is used.
+"""Named arrays on the wire, models and answers, checked before anything in them is used.
 
 Both sides read each other's arrays here. Nothing is unpickled, no more memory is allocated than the bytes that arrived,
 and the type and shape that an array states outside of its bytes are ignored.
@@ -7,7 +7,7 @@ and the type and shape that an array states outside of its bytes are ignored.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +15,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.release import NoisyTotals
 
 LARGEST = 1e15
 """Largest absolute value of a parameter: no real model exceeds it, and a client that does would end the run for all."""
@@ -78,3 +81,23 @@ def _decoded(array: Array, form: Form) -> NDArray[Any]:
     order: Literal["F", "C"] = "F" if by_columns else "C"
     values: NDArray[Any] = np.ndarray(shape, dtype, array.data, stream.tell(), order=order)
     return np.array(values, order="C")
+
+
+def as_arrays(answers: Sequence[NoisyTotals]) -> dict[str, NDArray[np.int64]]:
+    """Answers to the questions of one questionnaire, in their order, as whole numbers; see `NoisyTotals.rows`."""
+    return {_answer(number): answer.rows for number, answer in enumerate(answers)}
+
+
+def blank(asked: Questionnaire) -> dict[str, NDArray[np.int64]]:
+    """Arrays of zeros in the shapes that answers have: public."""
+    shapes = [(len(question.groups), 1 + question.width) for question in asked.questions]
+    return {_answer(number): np.zeros(shape, dtype=np.int64) for number, shape in enumerate(shapes)}
+
+
+def of_arrays(asked: Questionnaire, arrays: Mapping[str, NDArray[Any]]) -> list[NoisyTotals]:
+    """The inverse of `as_arrays`, of arrays in the shapes of `blank`."""
+    return [NoisyTotals.from_rows(arrays[_answer(number)]) for number, _ in enumerate(asked.questions)]
+
+
+def _answer(number: int) -> str:
+    return f"answer-{number}"

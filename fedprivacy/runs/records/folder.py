@@ -30,16 +30,14 @@ from fedprivacy.runs.settings.configuration import CONFIG, RUNS, ConfigError, Ru
 from fedprivacy.runs.settings.run_file import RUN_FILE, as_toml
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import agreed
-from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.evaluation import Evaluation, HeldOut
 from fedprivacy.values.event_codec import as_list, from_list
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.spent import ClientSpent, UserLevelSpent
 from fedprivacy.values.unit import RECORD
-from fedprivacy.values.user_level import UserLevelSpent
 
 CLIENT_TERMS = "client-terms.csv"
 START = "start.json"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fedprivacy.runs.records.folder import CLIENT_MODELS, MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
-from fedprivacy.values.held_out import spread_of
+from fedprivacy.values.evaluation import spread_of
 from fedprivacy.values.runs import Rows
-from fedprivacy.values.user_level import UserLevelSpent
+from fedprivacy.values.spent import UserLevelSpent
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:

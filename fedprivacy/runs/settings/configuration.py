@@ -40,8 +40,8 @@ from fedprivacy.runs.settings.user_level_noise import USER_LEVEL, UserLevelSetti
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, Algorithm, LocalTraining, arguments_of
 from fedprivacy.training.algorithms.choice import AlgorithmSettings
-from fedprivacy.training.local_steps import OptimizerSettings
-from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
+from fedprivacy.training.optimizer_settings import OptimizerSettings
+from fedprivacy.training.optimizers import LEARNING_RATE_SCHEDULES
 from fedprivacy.values.budget import Allowance
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from fedprivacy._support.settings import LEAST, KnownSettings, SettingsGroup, se
 from fedprivacy.training.optimizers import (
     LARGEST_LEARNING_RATE,
     LARGEST_WEIGHT_DECAY,
+    LEARNING_RATE_SCHEDULES,
     MOMENTA,
     OPTIMIZERS,
     build_optimizer,
 )
-from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,17 @@
 """Clients that train together without privacy end where each of them would end alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from fedprivacy.flower.simulated.null_mechanism import NullMechanism, PlainCohort
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.tasks import Augmentation
-from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS, FEDAVG
 from fedprivacy.training.augment import Views
-from fedprivacy.training.baseline import Baseline
-from fedprivacy.training.baseline_cohort import BaselineCohort, BaselineTrainee, Unclipped
-from fedprivacy.training.local_round import Kept
 from fedprivacy.training.optimizers import SGD, Adam
 from tests.gradients.oracle import cross_entropy
 from tests.training import cohorts
@@ -23,15 +22,12 @@ CONTROL = torch.linspace(-0.1, 0.1, 124)
 
 def trainees(**changed):
     """Clients with shards of 0 to 64 records, of whom one hears nobody."""
-    return [
-        BaselineTrainee(one.shard, one.keystream, one.sampling_rate, one.expected_batch_size, one.steps, **changed)
-        for one in cohorts.trainees()
-    ]
+    return [replace(one, mechanism=NullMechanism(one.mechanism.sampling_rate), **changed) for one in cohorts.trainees()]
 
 
 def cohort(model, optimizer=SGD(0.5), views=None, **settings):  # noqa: B008 - frozen
-    engine = GradientEngine(model, cross_entropy, Unclipped(), layout=Layout(views=views.multiplicity if views else 1))
-    return BaselineCohort(engine, cross_entropy, optimizer, views=views, **settings)
+    engine = GradientEngine(model, cross_entropy, layout=Layout(views=views.multiplicity if views else 1))
+    return PlainCohort(engine, optimizer, views=views, loss=cross_entropy, **settings)
 
 
 def together(training, members):
@@ -46,29 +42,20 @@ def together(training, members):
 
 
 def alone(training, model, one):
-    baseline = Baseline(
-        one.sampling_rate,
-        one.expected_batch_size,
-        training.optimizer,
-        training.proximal_mu,
-        training.algorithm,
-        training.views,
-        training.engine.layout,
-    )
-    before = Kept(one.own, training.control)
-    return baseline.train(
-        model, cross_entropy, one.shard, steps=one.steps, round=4, keystream=one.keystream, before=before
-    )
+    """The vectors that a client sends and keeps that trains by itself."""
+    engine = GradientEngine(model, cross_entropy, layout=training.engine.layout)
+    portion = replace(training, engine=engine).alone(0, one, round=4)
+    return portion.parameters[0], None if portion.kept is None else portion.kept[0]
 
 
 def check_same(training, members, name="stacked"):
     for one, (sent, kept, problem) in zip(members, together(training, members), strict=True):
-        expected = alone(training, model_of(name), one)
+        expected, expected_kept = alone(training, model_of(name), one)
         assert problem is None
-        torch.testing.assert_close(sent, expected.sent, rtol=1e-5, atol=1e-6)
-        assert (kept is None) == (expected.kept is None)
+        torch.testing.assert_close(sent, expected, rtol=1e-5, atol=1e-6)
+        assert (kept is None) == (expected_kept is None)
         if kept is not None:
-            torch.testing.assert_close(kept, expected.kept, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(kept, expected_kept, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture
@@ -108,7 +95,7 @@ def test_whatever_the_algorithm_keeps(name, before, stacked):
 def test_clients_that_are_not_stacked_end_at_the_same_bits(stacked):
     training = cohort(model_of("one by one"))
     for one, (sent, _, problem) in zip(trainees(), together(training, trainees()), strict=True):
-        assert torch.equal(sent, alone(training, model_of("one by one"), one).sent) and problem is None
+        assert torch.equal(sent, alone(training, model_of("one by one"), one)[0]) and problem is None
     assert not stacked
 
 
@@ -118,7 +105,7 @@ def test_clients_that_train_together_see_the_views_that_each_sees_alone():
     training = cohort(model_of("stacked"), views=views)
     found = together(training, trainees())
     for one, (sent, *_) in zip(trainees(), found, strict=True):
-        assert torch.equal(sent, alone(training, model_of("stacked"), one).sent)
+        assert torch.equal(sent, alone(training, model_of("stacked"), one)[0])
     plain = together(cohort(model_of("stacked")), trainees())
     assert not torch.equal(found[0][0], plain[0][0])
 
@@ -149,7 +136,7 @@ def spoiled(value, place=3):
     ("value", "algorithm"), [(torch.nan, FEDAVG), (torch.inf, ALGORITHMS["local"]()), (1e30, FEDAVG), (None, FEDAVG)]
 )
 def test_a_record_without_a_gradient_spoils_its_client_as_it_would_alone_and_nobody_else(value, algorithm):
-    """Catches: a baseline that leaves such a record out, as private training does."""
+    """Catches: training without privacy that leaves such a record out, as private training does."""
     training = cohort(model_of("stacked"), algorithm=algorithm)
     whole, found = together(training, trainees()), together(training, spoiled(value))
     for place, (one, other) in enumerate(zip(whole, found, strict=True)):
@@ -157,11 +144,6 @@ def test_a_record_without_a_gradient_spoils_its_client_as_it_would_alone_and_nob
         assert place == 3 or torch.equal(one[0], other[0])
     if value is not None:
         expected = alone(training, model_of("stacked"), spoiled(value)[3])
-        for part, own in ((found[3][0], expected.sent), (found[3][1], expected.kept)):
+        for part, own in zip(found[3][:2], expected, strict=True):
             assert part is own is None or torch.equal(part.nan_to_num(7.0), own.nan_to_num(7.0))
         assert not torch.cat([t for t in found[3][:2] if t is not None]).isfinite().all() or value == 1e30
-
-
-def test_no_setting_names_it():
-    """Catches: a clipping that clips nothing where a private run could choose it."""
-    assert not any(isinstance(made(), Unclipped) for made in CLIPPINGS.values())

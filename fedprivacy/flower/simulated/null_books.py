@@ -10,11 +10,12 @@ from pathlib import Path
 from flwr.app import Message
 
 from fedprivacy.accounting import UNLIMITED
-from fedprivacy.flower.baseline.assignment import Assignment, BaselineOrder
 from fedprivacy.flower.server.checkpoint import Checkpoint
-from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.one_round import RoundOutcome
-from fedprivacy.flower.server.registry import EnrolledClient
+from fedprivacy.flower.server.registry import Eligible, EnrolledClient
+from fedprivacy.flower.simulated.null_mechanism import NullMechanism
+from fedprivacy.flower.simulated.orders import Order
+from fedprivacy.flower.simulated.without_privacy import Assignment
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
@@ -24,7 +25,7 @@ from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.spent import ClientSpent
 
 
-class BaselineAccounts:
+class NullBooks:
     """Takes the place of `RunAccounts` in a simulation without privacy; takes and gives what that does.
 
     Raises:
@@ -117,13 +118,13 @@ class BaselineAccounts:
         """Return the steps of a round, by client_id: the same for all clients."""
         return {client.client_id: self._plan.config.local_steps for client in clients}
 
-    def order(self, client: EnrolledClient, part: int, steps: int) -> BaselineOrder:
+    def order(self, client: EnrolledClient, part: int, steps: int) -> Order:
         """The training order of a simulated client, with the part of the split that it holds."""
         rate = self._sampling_rates[client.client_id]
-        return BaselineOrder(
+        return Order(
             client_id=client.client_id,
             part=part,
-            sampling_rate=rate,
+            mechanism=NullMechanism(rate),
             expected_batch_size=rate * self._plan.shard_size(client.shard_size),
             steps=steps,
             weight=self.weight(client),

@@ -9,11 +9,10 @@ from sqlalchemy import create_engine, text
 
 import fedprivacy as fp
 from fedprivacy.flower import InProcessGrid
-from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.simulated import engine
+from fedprivacy.flower.simulated.null_books import NullBooks
 from fedprivacy.flower.simulated.populations import Population
+from fedprivacy.flower.simulated.without_privacy import plain_client, train_without_privacy
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import model_of, run
@@ -34,9 +33,9 @@ class Infinite(Blobs):
 def both(task, **settings):
     """The same run by messages and together."""
     plan = plan_of(task, privacy=False, **settings)
-    client = baseline_client(plan.task, plan.config)
+    client = plain_client(plan.task, plan.config)
     population = Population(plan.task, plan.config, train_without_privacy)
-    return [run(plan, client=client, accounts=BaselineAccounts, population=each) for each in (None, population)]
+    return [run(plan, client=client, accounts=NullBooks, population=each) for each in (None, population)]
 
 
 def test_clients_whose_records_cannot_be_trained_on_are_left_out_and_not_counted():

@@ -1,12 +1,20 @@
-"""The library that multiplies torch's matrices on a CPU, and the mode in which it treats all rows of a product alike.
+"""Settings of the native libraries under torch on a CPU, made before it is imported.
 
-Torch's wheels for x86 carry Intel's MKL. By default MKL chooses the order of a sum by the number of rows and by a row's
-place: on processors with AVX2 alone it takes rows in blocks of six, and what is left over goes through another kernel.
-In its mode of strict conditional numerical reproducibility, the `STRICT` of `MKL_CBWR`, matrix products give the same
-bits whatever the number of threads, on Intel's processors with AVX2 or AVX-512 (Intel oneMKL Developer Guide,
-"Reproducibility Conditions"). That rows come out alike wherever they stand is observed, not promised by Intel;
-`fedprivacy.gradients.invariance` tests it on the machine that computes. MKL reads the mode at its first call in a
-process and keeps it.
+**Matrix products** are to treat all rows alike. Torch's wheels for x86 carry Intel's MKL. By default MKL chooses the
+order of a sum by the number of rows and by a row's place: on processors with AVX2 alone it takes rows in blocks of six,
+and what is left over goes through another kernel. In its mode of strict conditional numerical reproducibility, the
+`STRICT` of `MKL_CBWR`, matrix products give the same bits whatever the number of threads, on Intel's processors with
+AVX2 or AVX-512 (Intel oneMKL Developer Guide, "Reproducibility Conditions"). That rows come out alike wherever they
+stand is observed, not promised by Intel; `fedprivacy.gradients.invariance` tests it on the machine that computes. MKL
+reads the mode at its first call in a process and keeps it.
+
+**Threads that wait** for one another are to be briefly awake, then asleep. By default a waiting thread of GNU's OpenMP
+counts to 300,000, some milliseconds, before it sleeps. On a machine that others use, too, the thread that it waits for
+may have lost its core meanwhile, so that all others burn theirs, for each of a model's many short operations: ten times
+the processor time of one thread. A thread that slept at once would be woken too late on an idle machine, where two
+would be slower than one. To count to COUNT, some tenths of a millisecond, takes a tenth more time on an idle machine,
+and on a busy one a quarter of what the default burns (docs/explanation/speed.md). No bit of a result depends on it.
+OpenMP reads the variable when torch is imported, and keeps it.
 """
 
 from __future__ import annotations
@@ -18,7 +26,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-VARIABLE, STRICT = "MKL_CBWR", "AUTO,STRICT"
+PRODUCTS, STRICT = "MKL_CBWR", "AUTO,STRICT"
+"""Variable of MKL, and its strict mode."""
+
+WAITS, COUNT = "GOMP_SPINCOUNT", 10_000
+"""Variable of GNU's OpenMP, and what a waiting thread counts to."""
+
+POLICY = "OMP_WAIT_POLICY"
+"""Variable of every OpenMP by which users choose; COUNT would overrule it."""
 
 _STRICT_FLAG, _EVERYTHING = 0x10000, -1
 """Constants of `mkl_cbwr_get`: the flag of a strict mode, and the argument that asks for mode and flag together."""
@@ -26,7 +41,13 @@ _STRICT_FLAG, _EVERYTHING = 0x10000, -1
 
 def ask_for_strict_products() -> None:
     """Ask MKL for its strict mode, unless the environment asks for another; processes started from here inherit it."""
-    os.environ.setdefault(VARIABLE, STRICT)
+    os.environ.setdefault(PRODUCTS, STRICT)
+
+
+def ask_for_short_waits() -> None:
+    """Let OpenMP's threads sleep after a short wait, unless the user has chosen; child processes inherit it."""
+    if POLICY not in os.environ:
+        os.environ.setdefault(WAITS, str(COUNT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +71,8 @@ class MatrixLibrary:
         """The step that gives products in which all rows are treated alike."""
         if self.strict is False:
             return (
-                f"torch had computed before fedprivacy was imported, or {VARIABLE} was set: restart, and import "
-                f"fedprivacy first or set {VARIABLE}={STRICT}"
+                f"torch had computed before fedprivacy was imported, or {PRODUCTS} was set: restart, and import "
+                f"fedprivacy first or set {PRODUCTS}={STRICT}"
             )
         if self.strict:
             return "nothing is wrong; a processor with newer vector instructions is faster"

@@ -1,5 +1,6 @@
 """Training without privacy cannot be reached in a deployment, whatever a server sends: a deployed client lacks it."""
 
+import math
 import re
 import subprocess
 import sys
@@ -14,16 +15,17 @@ from flwr.serverapp.strategy import FedAvg
 import clients.app
 import server.app
 from fedprivacy.flower import InProcessGrid, PrivateStrategy
-from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.baseline.assignment import Assignment
-from fedprivacy.flower.baseline.client import baseline_client
+from fedprivacy.flower.simulated.null_books import NullBooks
+from fedprivacy.flower.simulated.null_mechanism import NullMechanism, PlainCohort
+from fedprivacy.flower.simulated.without_privacy import Assignment, plain_client
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, REFUSAL, RefusalCode
+from fedprivacy.gradients import GradientEngine
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import ShardSource
-from fedprivacy.training.baseline import Baseline
+from fedprivacy.training.cohort import Trainee
 from fedprivacy.training.optimizers import build_optimizer
 from tests.flower.asked import a_grant, app_of, arrays_of, code, context_of, grant_message, signed_grant, spent
 from tests.flower.blobs import Blobs, plan_of
@@ -32,23 +34,14 @@ from tests.privacy.noted import NotedDeployment
 ROOT = Path(__file__).parents[2]
 ASSIGNMENT = Assignment("hospital", 1, 0.5).to_record()
 
-OFF = {"privacy": False, "noise-multiplier": 0.0, "epsilon": "inf", "no-privacy": True, "baseline": True}
+OFF = {"privacy": False, "noise-multiplier": 0.0, "epsilon": "inf", "no-privacy": True, "null-mechanism": True}
 """Words that a server may write into the run-config, which Flower hands to its clients."""
 
+HERE, SIMULATE = "fedprivacy/flower/simulated", "fedprivacy/simulation/simulate.py"
 IMPORTING = {
-    "fedprivacy.flower.baseline.accounts": ["fedprivacy/simulation/simulate.py"],
-    "fedprivacy.flower.baseline.assignment": [
-        "fedprivacy/flower/baseline/accounts.py",
-        "fedprivacy/flower/baseline/client.py",
-        "fedprivacy/flower/baseline/cohort.py",
-    ],
-    "fedprivacy.flower.baseline.client": ["fedprivacy/simulation/simulate.py"],
-    "fedprivacy.flower.baseline.cohort": ["fedprivacy/flower/baseline/client.py"],
-    "fedprivacy.training.baseline": [
-        "fedprivacy/flower/baseline/client.py",
-        "fedprivacy/training/baseline_cohort.py",
-    ],
-    "fedprivacy.training.baseline_cohort": ["fedprivacy/flower/baseline/cohort.py"],
+    "fedprivacy.flower.simulated.null_books": [SIMULATE],
+    "fedprivacy.flower.simulated.null_mechanism": [f"{HERE}/null_books.py", f"{HERE}/without_privacy.py"],
+    "fedprivacy.flower.simulated.without_privacy": [f"{HERE}/null_books.py", SIMULATE],
 }
 """Modules of training without privacy, and who imports each."""
 
@@ -61,7 +54,7 @@ def asked(node, content, task=None, **run_config):
 
 @pytest.mark.exhaustive
 def test_nothing_that_a_deployed_client_loads_trains_without_privacy():
-    """Catches: the baseline imported where a deployed client could reach it, by however many detours.
+    """Catches: the null mechanism imported where a deployed client could reach it, by however many detours.
 
     Neither does it load the server or the simulator, which would have to be reviewed at each hospital.
     """
@@ -72,7 +65,7 @@ def test_nothing_that_a_deployed_client_loads_trains_without_privacy():
         set(line.split()) for line in subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()
     )
     assert "fedprivacy.flower.client.client_app" in client
-    elsewhere = tuple(f"fedprivacy.flower.{room}" for room in ("baseline", "server", "simulated"))
+    elsewhere = tuple(f"fedprivacy.flower.{room}" for room in ("server", "simulated"))
     assert [name for name in client if name.startswith(elsewhere)] == []
     assert {"fedprivacy.training.dpsgd", "fedprivacy.flower.simulated.engine"} <= everything
     assert not {*IMPORTING} & everything
@@ -98,10 +91,11 @@ def test_the_simulation_alone_imports_it_and_it_alone_the_training():
         {GRANT: ASSIGNMENT},
         {GRANT: signed_grant(noise_multiplier=0.0)},
         {GRANT: signed_grant(noise_multiplier=0.0), Assignment.name: ASSIGNMENT},
+        {GRANT: signed_grant(clipping_norm=math.inf)},
         {GRANT: signed_grant(privacy=False)},
         {GRANT: signed_grant(clipping="none")},
     ],
-    ids=["assignment", "as a grant", "no noise", "both", "a field more", "no clipping"],
+    ids=["assignment", "as a grant", "no noise", "both", "an infinite clipping norm", "a field more", "no clipping"],
 )
 def test_a_deployed_client_that_is_asked_to_train_without_refuses(node, content):
     reply = asked(node, RecordDict(content), **OFF)
@@ -130,9 +124,9 @@ def test_beside_a_grant_nothing_takes_the_noise_away(node):
 
 
 def test_its_app_deployed_all_the_same_refuses_every_message(node):
-    """Catches: a baseline that asks the server, or nobody, whether this is a simulation."""
+    """Catches: an app without privacy that asks the server, or nobody, whether this is a simulation."""
     plan = plan_of(Blobs(), privacy=False)
-    app = baseline_client(plan.task, plan.config)
+    app = plain_client(plan.task, plan.config)
     simulated = {"partition-id": 0, "num-partitions": 1}  # as a server might set them, without the engine's own mark
     for place in (node, node | simulated, simulated):
         for kind, content in (("query.enrol", {}), (MessageType.TRAIN, {Assignment.name: ASSIGNMENT})):
@@ -158,11 +152,11 @@ def test_a_server_refuses_the_setting_before_anything_is_sent(app, tmp_path, mon
 
 
 def test_nobody_trains_privately_without_being_charged():
-    """Catches: the baseline's accounts, which charge nothing, under a private run."""
+    """Catches: the null books, which charge nothing, under a private run."""
     with pytest.raises(ConfigError, match="privacy is off"):
         PrivateStrategy(FedAvg(), plan_of(Blobs(), privacy=False))
     with pytest.raises(ConfigError, match="RunAccounts"):
-        PrivateStrategy(FedAvg(), plan_of(Blobs()), accounts=BaselineAccounts)
+        PrivateStrategy(FedAvg(), plan_of(Blobs()), accounts=NullBooks)
 
 
 def test_its_server_asks_no_deployed_client_for_an_update(tmp_path):
@@ -170,7 +164,7 @@ def test_its_server_asks_no_deployed_client_for_an_update(tmp_path):
     grid = NotedDeployment(plan, tmp_path)
     without = plan_of(plan.task, clients=2, privacy=False, signing_key=str(tmp_path / "signing.key"))
     with pytest.raises(ConfigError, match="client hospital-0 is deployed"):
-        PrivateStrategy(FedAvg(), without, accounts=BaselineAccounts).start(grid)
+        PrivateStrategy(FedAvg(), without, accounts=NullBooks).start(grid)
     assert {message.metadata.message_type for message in grid.sent.values()} == {"query.enrol"}
     assert not any(grid.guard(plan, name).by_run() for name in grid.names.values())
 
@@ -179,13 +173,13 @@ def test_without_noise_every_step_hears_the_records_of_the_private_one():
     """The samples are the same; and a step of gradient descent is what is written in every textbook."""
     task = Blobs()
     shard, keystream = task.shard(ShardSource(partition_id=0, num_partitions=1)), Keystream.from_seed(3, "blobs")
-    trained = Baseline(0.5, 15.0, build_optimizer("sgd", 0.7, momentum=0.0, weight_decay=0.0)).train(
-        task.model(), task.loss, shard, steps=3, round=2, keystream=keystream
-    )
+    optimizer = build_optimizer("sgd", 0.7, momentum=0.0, weight_decay=0.0)
+    training = PlainCohort(GradientEngine(task.model(), task.loss), optimizer, loss=task.loss)
+    trained = training.alone(0, Trainee(shard, keystream, NullMechanism(0.5), 15.0, 3), round=2)
     weight, bias = torch.zeros(2, 2), torch.zeros(2)
     for step in (1, 2, 3):
         rows = poisson_sample(0.5, len(shard), keystream, Position(2, step))
         inputs, targets = shard.inputs[rows], shard.targets[rows]
         error = (inputs @ weight.T + bias).softmax(1) - torch.nn.functional.one_hot(targets, 2)
         weight, bias = weight - 0.7 * error.T @ inputs / 15.0, bias - 0.7 * error.sum(0) / 15.0
-    torch.testing.assert_close(trained.sent, torch.cat([weight.flatten(), bias]))
+    torch.testing.assert_close(trained.parameters[0], torch.cat([weight.flatten(), bias]))

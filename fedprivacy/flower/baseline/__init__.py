@@ -1,1 +1,0 @@
-"""The baseline in a simulation: rounds without privacy, which charge nothing and which no deployed client can join."""
