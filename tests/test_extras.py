@@ -156,7 +156,7 @@ def test_an_environment_of_pipx_or_uv_is_told_the_command_of_that_tool_with_the_
     monkeypatch.setattr(sys, "prefix", str((tmp_path / left).parent))
     monkeypatch.setattr(sys, "argv", ["__main__.py"])
     monkeypatch.setitem(sys.modules, "wandb", None)
-    printed = output_of("doctor") + output_of("sigma --epsilon 3 --delta 1e-5 --steps 9 --sampling-rate 0.1")
+    printed = output_of("doctor") + output_of("recommend cancer --epsilon 3")
     there = sorted({*OFFERED} - {"wandb"})
     assert f"Not installed: wandb; {installs} 'fedprivacy[{','.join(sorted(OFFERED))}]'." in printed
     assert f"{called.format(','.join(there))} " in printed

@@ -15,7 +15,7 @@ SETTING = Addition(
             (
                 "metrics = evaluate(number, kept) if evaluate else measures.public(kept, result.standardise)\n",
                 "skipped = number % self._plan.config.evaluate_every\n"
-                "            metrics = None if skipped else measures.public(kept, result.standardise)\n",
+                "        metrics = None if skipped else measures.public(kept, result.standardise)\n",
             ),
         ],
     },
