@@ -131,12 +131,12 @@ def _show(done: AskResult, *, most: int, by_client: bool) -> None:
                 OUT.print(f"and {count_text(more, 'more client')}: --verbose shows each, --json has them all")
 
 
-def _table(unit: str, question: Question, told: Mapping[str, Sequence[Estimate]]) -> Table:
-    grouped, several = any(question.groups), len(told) > 1
+def _table(unit: str, question: Question, estimates: Mapping[str, Sequence[Estimate]]) -> Table:
+    grouped, several = any(question.groups), len(estimates) > 1
     whom = ["client"] * several + [question.by.column if question.by else "group"] * grouped + ["figure"]
     columns = *text_columns(*map(escape, whom)), *figure_columns("value", "standard error", "95 % interval")
     table = Table(*columns, title=escape(question.sentence_of(unit)), title_justify="left")
-    for whose, rows in told.items():
+    for whose, rows in estimates.items():
         for figure in rows:
             named = [whose] * several + [figure.group] * grouped + [figure.name]
             table.add_row(*map(escape, named), *_numbers(figure))

@@ -86,10 +86,10 @@ def print_json(value: object) -> None:
     print(json.dumps(value), flush=True)  # noqa: T201 - the command's output
 
 
-def print_answer(told: Callable[[], object], page: Callable[[], RenderableType], *, as_json: bool) -> None:
-    """Print the answer of a command: `told` as a line of JSON for programs, or its `page` for people."""
+def print_answer(data: Callable[[], object], page: Callable[[], RenderableType], *, as_json: bool) -> None:
+    """Print the answer of a command: `data` as a line of JSON for programs, or its `page` for people."""
     if as_json:
-        print_json(told())
+        print_json(data())
     else:
         OUT.print(page(), highlight=False)
 
