@@ -38,6 +38,9 @@ TEXTS = {".json", ".jsonl", ".html", ".csv"}
 OWN = {"machine.json", "checkpoint.safetensors"}
 """Names of files that differ between two runs of one version."""
 
+SECRET = r'"(statistic|p_value)": [\d.e-]+'
+"""Figures of an audit that depend on a client's secret randomness, which no seed repeats."""
+
 
 def command(checkout, folder, *arguments):
     """Run a command of a version of the code in a folder; return what it prints."""
@@ -84,11 +87,15 @@ def left_by(checkout):
                     found[f"{name}: {file.name}"] = file.read_bytes()
             if (ledger := folder / "ledger.db").exists():
                 found[f"{name}: ledger"] = charged(ledger)
-        found["audit"] = without_chance(command(checkout, home, "audit", *AUDIT.split()))
+        found["audit"] = re.sub(
+            SECRET, r'"\1": <drawn>', without_chance(command(checkout, home, "audit", *AUDIT.split()))
+        )
     return found
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "fedprivacy").is_dir():
+        sys.exit(__doc__)
     other, ours = left_by(Path(sys.argv[1]).resolve()), left_by(Path(__file__).parent.parent)
     both = other.keys() & ours.keys()
     differing = sorted(name for name in both if other[name] != ours[name])
