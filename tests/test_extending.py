@@ -14,9 +14,10 @@ import torch
 
 from fedprivacy.accounting import FILTERS, FixedMechanismFilter
 from fedprivacy.flower import private_client
-from fedprivacy.flower.simulated.engine import simulate
+from fedprivacy.flower.simulated.engine import drive
 from fedprivacy.gradients import FlatClipping
 from fedprivacy.participation import COHORTS
+from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.records.run import open_run
 from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.server.app import server_app
@@ -43,7 +44,8 @@ def run(folder, **settings):
     """The history of a run with these settings."""
     given = {"task": "blobs", "clients": 2, "rounds": 1, "epsilon": 9, "seed": SEED, "out": str(folder)}
     config = resolve(given | {key.replace("_", "-"): value for key, value in settings.items()})
-    return simulate(server_app(config=config), private_client(config=config), config)
+    drive(server_app(config=config), private_client(config=config), config)
+    return read_history(folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,7 @@ def test_a_secret_is_readable_by_its_owner_alone_from_its_first_byte_on(tmp_path
 
 NEW_ALONE = {
     "_support.logs": "a log",
-    "accounting.population": "a file that its caller names",
-    "audit.deployed": "a folder of its own, which is deleted",
+    "audit.host": "a folder of its own, which is deleted",
     "audit.findings_page": "a page that is made anew from findings",
     "commands.dossier": "a new folder",
     "commands.ledger": "a new file",

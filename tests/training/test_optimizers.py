@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.flower import private_client
-from fedprivacy.flower.simulated.engine import simulate
+from fedprivacy.flower.simulated.engine import drive
 from fedprivacy.runs.records.run import open_run
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
@@ -106,7 +106,7 @@ def test_the_configured_optimiser_moves_the_clients(undrawn, tmp_path):
     """Adam's first step has the size of the learning rate in every coordinate."""
     asked = {"task": "cancer", "seed": 0, "out": str(tmp_path / "run"), "clients": 1, "rounds": 1, "optimizer": "adam"}
     config = resolve(asked | {"local-steps": 1, "learning-rate": 0.01})
-    simulate(server_app(config=config), private_client(config=config), config)
+    drive(server_app(config=config), private_client(config=config), config)
     torch.manual_seed(0)
     start = load_task("cancer").model()
     adam = open_run(tmp_path / "run").model()
