@@ -14,10 +14,10 @@ from fedprivacy.accounting.histories import Executed
 from fedprivacy.accounting.shortage import shortage
 from fedprivacy.dashboard import models
 from fedprivacy.dashboard.lookup import client_of
-from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.records.store import ClientQuery, StoredRun
 from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.columns import rounds_left
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.series import RunFacts

@@ -38,8 +38,9 @@ def strict(text):
 
 def test_rounds_are_read_back_as_they_were_written_and_what_is_not_finite_is_null(tmp_path):
     write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
-    unbounded = record(2, epsilon=math.inf, budget=math.inf, failures={"b": "no-reply"})
-    records = [record(0), record(1), replace(unbounded, most_charged=CHARGED), record(3, accuracy=math.nan)]
+    unbounded = record(2, epsilon=math.inf, budget=math.inf, failures={"a": "no-reply"})
+    unbounded = replace(unbounded, participants=(), most_charged=CHARGED)
+    records = [record(0), record(1), unbounded, record(3, accuracy=math.nan)]
     for one in records:
         write(one)
     history = read_history(tmp_path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from fedprivacy.values.columns import json_row
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import measured_names, shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
@@ -211,19 +212,7 @@ class RunHistory:
             "metrics": metrics,
             "rounds": len(self.rounds),
             **({} if self.last.clock is None else {"simulated_seconds": self.last.clock}),
-            "clients": [
-                {
-                    "client_id": client.client_id,
-                    "epsilon": finite_or_none(client.epsilon),
-                    "delta": client.delta,
-                    "budget": finite_or_none(client.budget_epsilon),
-                    "rounds": client.rounds,
-                    "sampling_rate": client.sampling_rate,
-                    "noise_multiplier": client.noise_multiplier,
-                    "steps": client.steps,
-                }
-                for client in self.last.spent.values()
-            ],
+            "clients": [json_row(self.facts, client) for client in self.named([*self.last.spent])],
             "max_epsilon": finite_or_none(self.last.max_epsilon),
             "privacy": self.facts.private,
             **({"user_level": plain(self.last.user_level)} if self.last.user_level else {}),
