@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
@@ -75,7 +74,10 @@ Wanted = Annotated[Wish, Depends(Wish)]
 
 def _data_of(run: StoredRun) -> RunData:
     """Read a run for its figures when they are drawn."""
-    return RunData(partial(series_of, run), partial(costs_of, run))
+    return RunData(
+        lambda clients: series_of(run, run.named(clients) if clients else ()),
+        lambda clients: costs_of(run, run.named(clients) if clients else None),
+    )
 
 
 @dataclass(frozen=True, slots=True)

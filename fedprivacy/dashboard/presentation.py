@@ -41,14 +41,14 @@ def summary(run: RunStanding) -> models.RunSummary:
 
 def detail(run: StoredRun) -> models.RunBody:
     """Present a run with everything that its page needs."""
-    top = next(iter(run.spenders(1)), None)
+    top, tally = next(iter(run.spenders(1)), None), run.tally()
     metrics = _metrics(run)
     return models.RunBody(
         **_summary(run.now) | {"metrics": metrics, "metric": shown_metric(run.facts.metric, metrics)},
         seconds_left=_seconds_left(run),
         worst=models.Worst(**json_row(run.facts, top, words=True)) if top else None,
-        states=run.state_counts(),
-        failures=run.failed_updates(),
+        states=dict(tally.states),
+        failures=sum(tally.failures.values()),
         guarantee=_guarantee(run, top.spent if top else None),
         figures=[
             models.FigureBody(name=name, title=figure.title, about=figure.about)
@@ -71,7 +71,8 @@ def finished_round(facts: RunFacts, point: RoundPoint) -> models.Round:
 
 def client(facts: RunFacts, standing: ClientStanding) -> BaseModel:
     """Present a client."""
-    return models.Client(**json_row(facts, standing, words=True))
+    body: BaseModel = models.Client(**json_row(facts, standing, words=True))
+    return body
 
 
 def failure(found: Failures) -> models.Failure:

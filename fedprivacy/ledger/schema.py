@@ -147,3 +147,21 @@ answers = Table(
     ForeignKeyConstraint(_QUESTION, [f"questions.{name}" for name in _QUESTION]),
     ForeignKeyConstraint(_CHARGE, [f"charges.{name}" for name in _CHARGE]),
 )
+
+audits = Table(
+    "audits",
+    metadata,
+    Column("audit_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("run_id", String, nullable=False),
+    Column("at", Float, nullable=False, comment="seconds since 1970, UTC"),
+    Column("attack", String, nullable=False),
+    Column("client_id", String, nullable=False, comment="empty: the run as a whole"),
+    Column("lower", Float, nullable=False, comment="epsilon that the attack proves"),
+    Column("confidence", Float, nullable=False),
+    Column("upper", Float, nullable=True, comment="epsilon that the accountant guarantees; null: no bound"),
+    Column("delta", Float, nullable=False),
+    Column("accountant", String, nullable=False),
+    Column("view", String, nullable=False),
+    Index("audits_by_run", "run_id"),
+)
+"""Lower bounds that attacks on runs proved: for people, beside the ledger and outside its journal."""

@@ -61,10 +61,10 @@ def json_row(facts: RunFacts, client: ClientStanding, *, words: bool = False) ->
     return {column.name: column.value(facts, client) for column in CLIENT_COLUMNS if words or not column.words}
 
 
-_FIGURES: dict[str, Callable[[ClientStanding], Any]] = {
-    **{each.name: attrgetter(f"spent.{each.name}") for each in fields(ClientSpent)},
-    **{each.name: attrgetter(each.name) for each in fields(ClientStanding) if each.metadata},
+_FIGURES = {each.name: attrgetter(f"spent.{each.name}") for each in fields(ClientSpent)} | {
+    each.name: attrgetter(each.name) for each in fields(ClientStanding) if each.metadata
 }
+"""Reads each figure of a client, by name."""
 
 
 def _declared() -> Iterator[ClientColumn]:
@@ -85,70 +85,52 @@ def _as_json(read: Callable[[ClientStanding], Any]) -> Callable[[RunFacts, Clien
     return value
 
 
-def _share_left(client: ClientStanding) -> float | None:
-    share = finite_or_none(client.spent.share)
-    return None if share is None else max(0.0, 1.0 - share)
+def _epsilon_text(facts: RunFacts, client: ClientStanding) -> str:
+    return facts.epsilon_text(client.spent.epsilon, client.spent.budget_epsilon)
 
+
+def _budget_text(_: RunFacts, client: ClientStanding) -> str:
+    return budget_text(client.spent.budget_epsilon) if client.spent.limited else "none"
+
+
+def _noise(facts: RunFacts, client: ClientStanding) -> float | None:
+    return client.spent.noise_multiplier if facts.private else None
+
+
+def _steps_left(_: RunFacts, client: ClientStanding) -> int | None:
+    return client.spent.steps_left if client.spent.limited else None
+
+
+def _rounds_left(facts: RunFacts, client: ClientStanding) -> int | None:
+    return rounds_left(client.spent.steps_left, facts) if client.spent.limited else None
+
+
+def _reason_words(_: RunFacts, client: ClientStanding) -> str | None:
+    return reason_of(client.reason).words if client.reason else None
+
+
+_SHARE, _SHARE_LEFT = _as_json(attrgetter("spent.share")), _as_json(attrgetter("spent.share_left"))
+_BUDGET, _STATE = _as_json(attrgetter("spent.budget_epsilon")), _as_json(attrgetter("state.value"))
+_ROUNDS = "rounds that the budget still allows, if it joins every one"
+_GAUGE = "Rounds that a client's budget still allows; missing without a budget."
+_UNLESS, _SIGMA = "null without privacy", "\N{GREEK SMALL LETTER SIGMA}"
 
 CLIENT_COLUMNS = (
     *_declared(),
-    ClientColumn(
-        "epsilon_text",
-        str,
-        lambda facts, client: facts.epsilon_text(client.spent.epsilon, client.spent.budget_epsilon),
-        words=True,
-    ),
+    ClientColumn("epsilon_text", str, _epsilon_text, words=True),
     ClientColumn("delta_text", str, lambda _, client: delta_text(client.spent.delta), words=True),
+    ClientColumn("budget", float | None, _BUDGET, "", "budget_epsilon", "Budget", Look.TEXT),
+    ClientColumn("budget_text", str, _budget_text, words=True),
+    ClientColumn("share", float | None, _SHARE, "epsilon over budget", "share", "Share", Look.SHARE),
+    ClientColumn("share_left", float | None, _SHARE_LEFT),
     ClientColumn(
-        "budget",
-        float | None,
-        lambda _, client: finite_or_none(client.spent.budget_epsilon),
-        sort="budget",
-        heading="Budget",
-        look=Look.TEXT,
+        "noise_multiplier", float | None, _noise, "null without privacy", "noise_multiplier", _SIGMA, Look.SHORT
     ),
+    ClientColumn("steps_left", int | None, _steps_left),
+    ClientColumn("rounds_left", int | None, _rounds_left, _ROUNDS, "steps_left", "Rounds left", Look.LEFT, _GAUGE),
+    ClientColumn("state", str, _STATE, "", "state", "State", Look.STATE),
     ClientColumn(
-        "budget_text",
-        str,
-        lambda _, client: budget_text(client.spent.budget_epsilon) if client.spent.limited else "none",
-        words=True,
-    ),
-    ClientColumn(
-        "share",
-        float | None,
-        lambda _, client: finite_or_none(client.spent.share),
-        "epsilon over budget",
-        sort="share",
-        heading="Share",
-        look=Look.SHARE,
-    ),
-    ClientColumn("share_left", float | None, lambda _, client: _share_left(client)),
-    ClientColumn(
-        "noise_multiplier",
-        float | None,
-        lambda facts, client: client.spent.noise_multiplier if facts.private else None,
-        "null without privacy",
-        sort="noise_multiplier",
-        heading="\N{GREEK SMALL LETTER SIGMA}",
-        look=Look.SHORT,
-    ),
-    ClientColumn("steps_left", int | None, lambda _, client: client.spent.steps_left if client.spent.limited else None),
-    ClientColumn(
-        "rounds_left",
-        int | None,
-        lambda facts, client: rounds_left(client.spent.steps_left, facts) if client.spent.limited else None,
-        "rounds that the budget still allows, if it joins every one",
-        sort="steps_left",
-        heading="Rounds left",
-        look=Look.LEFT,
-        gauge="Rounds that a client's budget still allows; missing without a budget.",
-    ),
-    ClientColumn("state", str, lambda _, client: str(client.state), sort="state", heading="State", look=Look.STATE),
-    ClientColumn(
-        "reason_words",
-        str | None,
-        lambda _, client: reason_of(client.reason).words if client.reason else None,
-        words=True,
+        "reason_words", str | None, lambda _, client: client.reason and reason_of(client.reason).words, words=True
     ),
 )
 """Every column of a client, those that are declared as figures first."""

@@ -82,6 +82,11 @@ class ClientSpent:
         """Epsilon over budget; None: there is no budget."""
         return self.epsilon / self.budget_epsilon if self.limited else None
 
+    @property
+    def share_left(self) -> float | None:
+        """The share of the budget that is left; None: there is no budget, or no bound on epsilon."""
+        return max(0.0, 1.0 - self.share) if self.share is not None and math.isfinite(self.share) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:

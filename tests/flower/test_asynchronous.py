@@ -1,7 +1,6 @@
 """Asynchronous rounds of whole runs: the model is FedBuff's, and every training is charged once, come what may."""
 
 import gc
-import json
 import shutil
 from collections import Counter
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from fedprivacy.flower.simulated.populations import Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.placement import HERE
-from fedprivacy.runs.records.folder import ROUNDS, START, RunWriter, read_config
+from fedprivacy.runs.records.folder import RunWriter, read_config, read_lines
 from fedprivacy.runs.settings.configuration import ConfigError, Engine
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.training import cohort
@@ -32,6 +31,7 @@ from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.runs import SAMPLING, model_of, order_of, run_together
 from tests.flower.wards import Wards
+from tests.runs.rounds import falsify, rounds_of
 
 BUFFERED = {"concurrency": 4, "buffer_size": 2, "speeds": "lognormal:1", "clients": 9, "rounds": 9}
 NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
@@ -193,8 +193,7 @@ def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, setti
     assert load_checkpoint(tmp_path / "stopped").underway.training
     resumed = go_on(tmp_path / "stopped", **settings)
     assert torch.equal(model_of(resumed), model_of(whole))
-    for name in (START, ROUNDS):
-        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert read_lines(tmp_path / "stopped") == read_lines(tmp_path / "whole")
 
 
 def test_without_a_seed_what_was_lost_is_trained_and_charged_anew_and_what_is_kept_is_not(tmp_path):
@@ -250,7 +249,7 @@ def cancer(tmp_path_factory):
 @pytest.mark.exhaustive
 def test_the_results_say_how_stale_updates_were_and_who_still_trained(cancer):
     done, out = cancer, cancer.folder
-    lines = [json.loads(line)["buffered"] for line in (out / ROUNDS).read_text().splitlines()]
+    lines = [each["buffered"] for each in rounds_of(out)]
     for row, line, record in zip(done.rounds, lines, done.history.rounds, strict=True):
         assert row["mean_staleness"] == line["mean_staleness"] == record.buffered.mean_staleness
         assert (row["max_staleness"], row["training"]) == (line["max_staleness"], line["training"])
@@ -266,12 +265,12 @@ def test_the_results_say_how_stale_updates_were_and_who_still_trained(cancer):
 @pytest.mark.exhaustive
 def test_an_audit_notices_a_training_that_was_not_charged_and_an_update_that_nobody_was_asked_for(cancer, tmp_path):
     out = shutil.copytree(cancer.folder, tmp_path / "copy")
-    lines = [json.loads(line) for line in (out / ROUNDS).read_text().splitlines()]
+    lines = rounds_of(out)
     more = sorted({f"client-{n}" for n in range(5)} - set(lines[1]["buffered"]["dispatched"]))[0]
     answered = lines[0]["participants"][0]
     lines[1]["buffered"]["dispatched"].append(more)
     lines[0]["buffered"]["dispatched"].remove(answered)
-    (out / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    falsify(out, lines)
     reasons = check_run(out).reasons
     assert f"{more} took part in round 2 with 2 steps, and was charged 0." in reasons
     assert f"{answered} answered in round 1, and was not asked." in reasons

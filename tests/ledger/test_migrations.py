@@ -14,7 +14,6 @@ from sqlalchemy import create_engine, inspect, select, text
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, database_file, migrations
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.records.store import schema as run_store_schema  # its tables are under the same migrations
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -201,7 +200,6 @@ def differences(ledger):
     """Changes that Alembic would still have to make; comments are for readers of the code."""
     with ledger.database.reading() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
-        assert run_store_schema.metadata is metadata
         found = compare_metadata(context, metadata)
     return [each for each in found if not (isinstance(each, list) and each[0][0] == "modify_comment")]
 
@@ -230,8 +228,8 @@ def copy_rows(newest, connection):
 
 
 def test_a_ledger_that_knew_no_units_is_brought_up_to_date_and_counts_by_record(url, tmp_path):
-    before = contents(as_of("0005", url, tmp_path))
-    with dying_at("ALTER TABLE recorded_runs"), pytest.raises(KeyboardInterrupt):
+    before = contents(as_of("0004", url, tmp_path))
+    with dying_at("ALTER TABLE runs"), pytest.raises(KeyboardInterrupt):
         Ledger(url)
     assert contents(url) == before
     ledger = Ledger(url)
@@ -241,39 +239,6 @@ def test_a_ledger_that_knew_no_units_is_brought_up_to_date_and_counts_by_record(
         ledger.open_run("three", "digits", "2 parts", Unit("patient", 8))
     assert ledger.open_run("three", "digits", "2 parts") == 2
     assert verify_ledger(ledger).head.number == 13
-    ledger.close()
-
-
-@pytest.fixture
-def without_terms(url):
-    """A ledger whose run store knows one noise multiplier for each run, and none for a client; its URL."""
-    with pytest.MonkeyPatch.context() as before:
-        before.setattr(migrations, "NEWEST", "0004")
-        ledger = Ledger(url)
-        ledger.database.write(lambda connection, _: record_without_terms(connection))
-        ledger.close()
-    return url
-
-
-def record_without_terms(connection):
-    counts = dict.fromkeys(("stage_round", "stage_clients", "started", "updated", "changes"), 0)
-    words = {"name": "n", "settings": "{}", "relation": "zero-out", "metric": "m", "status": "finished", "stage": ""}
-    spent = dict.fromkeys(("rounds", "steps", "steps_left", "averaged", "failed"), 0)
-    for run_id, noise in {"one": 1.25, "two": 0.5}.items():
-        insert(connection, "recorded_runs", run_id=run_id, noise_multiplier=noise, **words, **counts)
-        for number in range(2):
-            client = {"client_id": f"c-{number}", "delta": 1e-5, "sampling_rate": 0.1, "state": "active"}
-            insert(connection, "recorded_clients", run_id=run_id, number=number, **client, **spent)
-
-
-def test_clients_of_runs_that_are_recorded_get_the_noise_multiplier_of_their_run(without_terms):
-    ledger = Ledger(without_terms)
-    assert differences(ledger) == []
-    with ledger.database.reading() as connection:
-        of_clients = connection.execute(text("SELECT run_id, noise_multiplier FROM recorded_clients")).all()
-        of_runs = connection.execute(text("SELECT run_id, largest_noise_multiplier FROM recorded_runs")).all()
-    assert sorted(map(tuple, of_clients)) == [("one", 1.25), ("one", 1.25), ("two", 0.5), ("two", 0.5)]
-    assert sorted(map(tuple, of_runs)) == [("one", 1.25), ("two", 0.5)]
     ledger.close()
 
 

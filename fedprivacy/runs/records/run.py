@@ -141,7 +141,7 @@ class Run:
         `averaged` and `failed`, rounds of this run that used its update or did not; `reason`, why its last update was
         not used, or None; `state`: active, spent as planned, exhausted, unreconciled, refused or failed.
         """
-        return Rows(raw_row(client) for client in self.history.everybody())
+        return Rows(map(raw_row, self.history.standings.values()))
 
     @cached_property
     def held_out(self) -> Rows:

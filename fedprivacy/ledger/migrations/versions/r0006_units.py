@@ -1,4 +1,4 @@
-"""Columns for the unit of privacy of a run, in the ledger and in the run store."""
+"""The column for the unit of privacy of a run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0006"
-down_revision = "0005"
+down_revision = "0004"
 
 
 def upgrade() -> None:
     """Give earlier runs the only unit that there was: a record, which is a row."""
-    for table in ("runs", "recorded_runs"):
-        op.add_column(table, sa.Column("unit", sa.String, nullable=False, server_default="record"))
+    op.add_column("runs", sa.Column("unit", sa.String, nullable=False, server_default="record"))
 
 
 def downgrade() -> None:

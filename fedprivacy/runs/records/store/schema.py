@@ -1,7 +1,9 @@
-"""Tables of the run store (SQLAlchemy Core), in the ledger's database and under its migrations, and their rows.
+"""Tables of the run store (SQLAlchemy Core), and their rows: a run in its folder, and runs in a ledger's database.
 
+One schema for both, which is no part of the ledger's: nothing is migrated, and a store of another version is refused.
 A round of ten thousand clients is one row, one row for every 256 clients' epsilons, and the clients' present state:
-what grows with clients times rounds is eight bytes each. A column bears the name of the field that it holds.
+what grows with clients times rounds is eight bytes each. A column bears the name of the field that it holds, and
+follows from it.
 """
 
 from __future__ import annotations
@@ -10,26 +12,25 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import (
-    BigInteger,
     Column,
     Float,
     ForeignKey,
-    Index,
     Integer,
     LargeBinary,
+    MetaData,
     RowMapping,
     String,
     Table,
     Text,
     UniqueConstraint,
 )
+from sqlalchemy.types import TypeEngine
 
-from fedprivacy.ledger.schema import metadata
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import Phase, RoundResult, Stage
 from fedprivacy.values.runs import AuditResult, RunStanding, RunStatus
@@ -44,26 +45,45 @@ CLIENTS_PER_PART = 256
 EPSILONS = "<f8"
 """Type of packed epsilons: little-endian floats, so that infinity needs no null."""
 
+metadata = MetaData()
 
-def _of_run(*, primary_key: bool = True) -> Column[str]:
-    return Column("run_id", String, ForeignKey("recorded_runs.run_id"), primary_key=primary_key, nullable=False)
+
+def _of_run() -> Column[str]:
+    return Column("run_id", String, ForeignKey("recorded_runs.run_id"), primary_key=True, nullable=False)
 
 
 def _number(name: str, comment: str = "") -> Column[int]:
     return Column(name, Integer, primary_key=True, autoincrement=False, comment=comment or None)
 
 
+_TYPES: dict[Any, tuple[type[TypeEngine[Any]], bool]] = {
+    int: (Integer, False),
+    float: (Float, False),
+    str: (String, False),
+    int | None: (Integer, True),
+    float | None: (Float, True),
+    str | None: (String, True),
+}
+"""Types of columns by those of fields, and whether they may be null."""
+
+
+def _columns(kind: type[Any], *left_out: str) -> Iterator[Column[Any]]:
+    """Make the columns of a value's fields, except those that are left out."""
+    types = get_type_hints(kind)
+    for each in fields(kind):
+        if each.name not in left_out and types[each.name] in _TYPES:
+            column_type, nullable = _TYPES[types[each.name]]
+            about = each.metadata.get("about") or None
+            nullable = nullable or each.metadata.get("unbounded", False)
+            yield Column(each.name, column_type, nullable=nullable, comment=about)
+
+
 recorded_runs = Table(
     "recorded_runs",
     metadata,
     Column("run_id", String, primary_key=True),
-    Column("name", String, nullable=False, comment="for people: the last part of the run's folder"),
+    *_columns(RunFacts, "run_id"),
     Column("settings", Text, nullable=False, comment="JSON, by hyphenated key"),
-    Column("noise_multiplier", Float, nullable=False, comment="the least of its clients'"),
-    Column("relation", String, nullable=False),
-    Column("metric", String, nullable=False, comment="the one that is shown first"),
-    Column("largest_noise_multiplier", Float, nullable=False, server_default="0"),
-    Column("unit", String, nullable=False, server_default="record", comment="of privacy"),
     Column("status", String, nullable=False, comment="see RunStatus"),
     Column("stage", String, nullable=False, comment="what it is doing; empty: nothing any more"),
     Column("stage_round", Integer, nullable=False),
@@ -78,15 +98,19 @@ recorded_rounds = Table(
     metadata,
     _of_run(),
     _number("round", "0: the state before the first"),
-    Column("at", Float, nullable=False, comment="when it was recorded, seconds since 1970, UTC"),
+    *_columns(RoundPoint, "round"),
     Column("metrics", Text, nullable=False, comment="JSON; null: not finite"),
     Column("epsilons", LargeBinary, nullable=False, comment="quantiles over clients: five float64, little-endian"),
-    Column("clients", Integer, nullable=False),
-    Column("participants", Integer, nullable=False),
-    Column("failed", Integer, nullable=False),
-    Column("exhausted", Integer, nullable=False),
-    Column("unreconciled", Integer, nullable=False),
 )
+
+recorded_results = Table(
+    "recorded_results",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    _number("round", "0: the state before the first"),
+    Column("told", Text, nullable=False, comment="JSON: all of the round, in the run's own folder alone"),
+)
+"""The record itself, written before a round counts as finished. All else is an index of it for pages, written soon."""
 
 recorded_epsilons = Table(
     "recorded_epsilons",
@@ -104,21 +128,10 @@ recorded_clients = Table(
     metadata,
     _of_run(),
     _number("number", "in the order of enrolment, from 0"),
-    Column("client_id", String, nullable=False),
-    Column("epsilon", Float, nullable=True, comment="null: no bound"),
-    Column("delta", Float, nullable=False),
-    Column("budget", Float, nullable=True, comment="its epsilon; null: none"),
+    *_columns(ClientSpent),
+    *_columns(ClientStanding, "number", "planned"),
     Column("share", Float, nullable=True, comment="epsilon over budget; null: no budget"),
-    Column("rounds", Integer, nullable=False, comment="charged, over all runs"),
-    Column("steps", Integer, nullable=False, comment="charged, over all runs"),
-    Column("steps_left", Integer, nullable=False, comment="of this run's, that the budget still allows"),
-    Column("sampling_rate", Float, nullable=False),
-    Column("noise_multiplier", Float, nullable=False, server_default="0"),
-    Column("averaged", Integer, nullable=False, comment="rounds of this run whose average holds its update"),
-    Column("failed", Integer, nullable=False, comment="rounds of this run that asked for an update and did not use it"),
-    Column("exhausted_in", Integer, nullable=True, comment="the first round after which no step was left"),
     Column("state", String, nullable=False, comment="see ClientState"),
-    Column("reason", String, nullable=True, comment="why its last update was not used"),
     UniqueConstraint("run_id", "client_id", name="one_number_per_client"),
 )
 
@@ -129,23 +142,6 @@ recorded_failures = Table(
     _number("round"),
     Column("client_id", String, primary_key=True),
     Column("reason", String, nullable=False),
-)
-
-audits = Table(
-    "audits",
-    metadata,
-    Column("audit_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    _of_run(primary_key=False),
-    Column("at", Float, nullable=False, comment="seconds since 1970, UTC"),
-    Column("attack", String, nullable=False),
-    Column("client_id", String, nullable=False, comment="empty: the run as a whole"),
-    Column("lower", Float, nullable=False, comment="epsilon that the attack proves"),
-    Column("confidence", Float, nullable=False),
-    Column("upper", Float, nullable=True, comment="epsilon that the accountant guarantees; null: no bound"),
-    Column("delta", Float, nullable=False),
-    Column("accountant", String, nullable=False),
-    Column("view", String, nullable=False),
-    Index("audits_by_run", "run_id"),
 )
 
 
@@ -207,13 +203,12 @@ def client_row(run_id: str, client: ClientStanding) -> Row:
     row = plain(client)
     spent: Row = row.pop("spent")
     del row["unreconciled"], row["planned"]  # the state and the run's settings say so
-    derived = {"share": finite_or_none(client.spent.share), "state": client.state}
-    return {"run_id": run_id, "budget": spent.pop("budget_epsilon")} | spent | row | derived
+    return {"run_id": run_id} | spent | row | {"share": finite_or_none(client.spent.share), "state": client.state}
 
 
 def client_of(row: RowMapping, planned: int) -> ClientStanding:
     """A client of a run of so many planned rounds, as it stands."""
-    spent = ClientSpent(**unbounded(_fields(ClientSpent, row) | {"budget_epsilon": row["budget"]}))
+    spent = ClientSpent(**unbounded(_fields(ClientSpent, row)))
     told = {"spent": spent, "planned": planned, "unreconciled": row["state"] == ClientState.UNRECONCILED}
     return ClientStanding(**_fields(ClientStanding, row) | told)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database, put_rows
+from fedprivacy.ledger.schema import audits
 from fedprivacy.runs.records.store import schema
+from fedprivacy.runs.records.store.database import RECORD, RecordDatabase, url_in
 from fedprivacy.values.rounds import Phase, Roster, RoundResult
 from fedprivacy.values.runs import AuditResult, RunStatus
 from fedprivacy.values.series import RunFacts
@@ -24,7 +28,7 @@ class RunRecording:
     Not safe for concurrent use.
 
     Args:
-        url: of the ledger.
+        url: of the store.
         facts: of the run. If the store knows the run, it goes on: what was recorded of it is forgotten, but for when.
         patience: seconds for which a database that is locked, full or gone is tried again.
 
@@ -34,7 +38,7 @@ class RunRecording:
 
     def __init__(self, url: str, facts: RunFacts, patience: float = 5.0) -> None:
         self._run_id = facts.run_id
-        self._database = Database(url, patience, durable=False)
+        self.database = RecordDatabase(url, patience)
         self._roster = Roster(facts.rounds)
         self._numbered: tuple[Mapping[str, int], NDArray[np.int64]] = {}, np.empty(0, dtype=np.int64)
         self._pending: list[tuple[RoundResult, float]] = []
@@ -42,7 +46,7 @@ class RunRecording:
         self._status = RunStatus.RUNNING
         self._recorded_at: dict[int, float] = {}
         self._noises: list[float] | None = None if facts.noise_multiplier else []  # the least and the largest that came
-        self._database.write(lambda connection, _: self._begin(connection, facts))
+        self.database.write(lambda connection, _: self._begin(connection, facts))
 
     def add(self, result: RoundResult, at: float | None = None) -> None:
         """Take in a round that was finished `at` seconds since 1970, or now. What was recorded keeps its time."""
@@ -64,14 +68,14 @@ class RunRecording:
         Raises:
             LedgerError: the database cannot be used; nothing is lost, and the next call tries again.
         """
-        rows = self._rows()  # made before the ledger's database is locked: of many clients that takes a while
-        self._database.write(lambda connection, _: self._write(connection, rows))
+        rows = self._rows()  # made before the database is locked: of many clients that takes a while
+        self.database.write(lambda connection, _: self._write(connection, rows))
         self._roster.changed.clear()
         self._pending.clear()
 
     def close(self) -> None:
         """Give back every connection."""
-        self._database.close()
+        self.database.close()
 
     def _begin(self, connection: Connection, facts: RunFacts) -> None:
         runs, rounds = schema.recorded_runs, schema.recorded_rounds
@@ -122,21 +126,20 @@ class RunRecording:
         return schema.epsilon_rows(self._run_id, result.round, epsilons)
 
 
-def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None:
-    """Add what audits of a run found.
+def record_audits(ledger: str, run_id: str, results: Sequence[AuditResult], folder: Path | None = None) -> None:
+    """Add what audits of a run found to its ledger's database, and let the pages that show the run's folder know.
 
     Raises:
         LedgerError: the database cannot be used.
     """
-    database = Database(url)
     rows = [schema.audit_row(run_id, result) for result in results]
-    changed = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
+    with closing(Database(ledger)) as database:
+        database.write(lambda connection, _: connection.execute(insert(audits), rows))
+    for url in [ledger, *([url_in(folder)] if folder and (folder / RECORD).is_file() else [])]:
+        with closing(RecordDatabase(url)) as database:
+            database.write(lambda connection, _: _change(connection, run_id))
 
-    def work(connection: Connection, _: bool) -> None:
-        connection.execute(insert(schema.audits), rows)
-        connection.execute(changed.values(changes=schema.recorded_runs.c.changes + 1))
 
-    try:
-        database.write(work)
-    finally:
-        database.close()
+def _change(connection: Connection, run_id: str) -> None:
+    runs = schema.recorded_runs.c
+    connection.execute(update(schema.recorded_runs).where(runs.run_id == run_id).values(changes=runs.changes + 1))
