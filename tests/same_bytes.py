@@ -70,6 +70,14 @@ def charged(ledger):
     return rows
 
 
+def rounds_in(checkout, home, folder):
+    """A run's rounds as lines of JSON, which earlier versions wrote into files."""
+    files = folder / "start.json", folder / "rounds.jsonl"
+    if all(file.exists() for file in files):
+        return "".join(file.read_text() for file in files)
+    return command(checkout, home, "runs", "export", folder.name)
+
+
 def left_by(checkout):
     """Everything that the runs and the audit of a version leave, by file."""
     found = {}
@@ -78,6 +86,7 @@ def left_by(checkout):
         for name, options in RUNS.items():
             folder = home / name.replace(" ", "-").replace(",", "")
             command(checkout, home, "simulate", *options.split(), "--out", folder.name)
+            found[f"{name}: rounds"] = without_chance(rounds_in(checkout, home, folder))
             for file in sorted(folder.rglob("*")):
                 if file.name in OWN or not file.is_file():
                     continue

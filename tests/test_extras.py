@@ -104,7 +104,7 @@ def test_a_simulation_ends_with_everything_but_its_report_and_says_how_to_get_th
         "The report is not drawn: altair is not installed; pip install 'fedprivacy[figures]'. "
         "Later: fedprivacy report run" in said
     )
-    assert {"model.safetensors", "ledger.db", "rounds.jsonl"} <= {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"model.safetensors", "ledger.db", "run.db"} <= {path.name for path in (tmp_path / "run").iterdir()}
     assert reported[0] == 2 and "not installed" in reported[2]
 
 

@@ -379,7 +379,7 @@ def test_a_run_tells_the_risk_at_the_client_that_has_spent_most(blobs, tmp_path)
 
 
 def test_what_is_not_written_yet_is_said_to_be_missing(blobs, tmp_path):
-    for name in ("config.json", "start.json", "rounds.jsonl"):
+    for name in ("config.json", "run.db"):
         (tmp_path / name).write_bytes((blobs.folder / name).read_bytes())
     run = fp.open_run(tmp_path)
     with pytest.raises(RunFolderError, match=r"has no report\.html yet"):

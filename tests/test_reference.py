@@ -1,6 +1,5 @@
 """The reference: its pages say what the program says, and leave nothing out."""
 
-import json
 import re
 import runpy
 
@@ -11,6 +10,7 @@ from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.runs.settings.configuration import FIELDS
 from tests.house import ROOT
+from tests.runs.rounds import rounds_of
 
 FOLDER = ROOT / "docs/reference"
 MADE = runpy.run_path(str(FOLDER / "pages.py"))["pages"]()
@@ -60,5 +60,5 @@ def test_a_run_s_folder_holds_what_the_reference_lists_and_nothing_else(tmp_path
     }
     usual = {name for name, when in listed.items() if when in ("always", "once a round has ended", "at the end")}
     assert usual < found["plain"] < found["more"] < set(listed)
-    line = json.loads((tmp_path / "plain" / "rounds.jsonl").read_text().splitlines()[-1])
+    line = rounds_of(tmp_path / "plain")[-1]
     assert set(line) <= set(rows("run-folder.md"))

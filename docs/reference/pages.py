@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 import typer
-from sqlalchemy import Table
+from sqlalchemy import MetaData, Table
 
 import fedprivacy.values.events as event_values
 from fedprivacy._support.settings import KIND_WORDS, Value, key_of, kind_of, range_words
@@ -36,6 +36,8 @@ from fedprivacy.flower.wire.messages import (
 )
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.runs.records import folder
+from fedprivacy.runs.records.store import RECORD
+from fedprivacy.runs.records.store.schema import metadata as run_tables
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, resolve
 from fedprivacy.runs.settings.execution import LEDGER
@@ -199,8 +201,10 @@ trained all the same.""",
 _FILES = {
     RUN_FILE: ("the settings that repeat the run", "always"),
     CONFIG: ("every setting as it was used, the noise that was found, the run's name in its ledger", "always"),
-    folder.START: ("the state before the first round, in the form of a line of the next file", "always"),
-    folder.ROUNDS: ("a line for each round, see below", "once a round has ended"),
+    RECORD: (
+        "its rounds, and an index of them for pages, see below; beside it, while the run goes on, `-wal` and `-shm`",
+        "always",
+    ),
     CHECKPOINT: ("all that a stopped run needs to go on", "once a round has ended"),
     folder.MODEL: ("the model's parameters by name", "at the end"),
     folder.REPORT: ("the report: one page, which loads nothing from elsewhere", "at the end"),
@@ -234,8 +238,16 @@ the same seed writes the same bytes on the same machine. [`fp.open_run`](../how-
 program in another language can read the JSON itself. A later version may add keys; none changes its meaning without a
 line in [the changelog](../../CHANGELOG.md).""",
             _table(["file", "holds", "written"], rows),
-            f"## A line of `{folder.ROUNDS}`",
+            f"""## A round
+
+`fedprivacy runs export RUN` prints each round as a line of JSON, the state before the first round first. That is what
+`recorded_results` of `{RECORD}` holds.""",
             _table(["key", "what"], _LINE),
+            f"""## The tables of `{RECORD}`
+
+Any client of SQLite reads them. A ledger elsewhere has the same tables for pages, without `recorded_results`. Another
+version may have others; programs that must last should read the lines.""",
+            *_tables(run_tables, "###"),
         ]
     )
 
@@ -273,9 +285,13 @@ form for queries. `fedprivacy ledger verify` replays the journal and compares. R
 PostgreSQL; write with `fedprivacy` alone, because a changed row no longer agrees with the journal. Another version may
 have other tables, and refuses these; programs that must last should read `fedprivacy ledger export`."""
     ]
-    for table in metadata.sorted_tables:
-        parts += [f"## `{table.name}`", _table(["column", "type", "what"], [*_columns(table)])]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *_tables(metadata, "##")])
+
+
+def _tables(known: MetaData, heading: str) -> Iterator[str]:
+    for table in known.sorted_tables:
+        yield f"{heading} `{table.name}`"
+        yield _table(["column", "type", "what"], [*_columns(table)])
 
 
 def _columns(table: Table) -> Iterator[Sequence[str]]:

@@ -121,7 +121,7 @@ def audit_plan(
     began = time.time()
     found = audit(plan, run, effort=effort, seed=seed, tell=tell)
     if run is not None and (run_id := read_run_id(run)) and Ledger.exists(url := ledger_of(run)):
-        record_audits(url, run_id, found.results(began))
+        record_audits(url, run_id, found.results(began), run)
     return found
 
 

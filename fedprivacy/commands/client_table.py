@@ -31,7 +31,7 @@ _NEAR = 0.9
 
 def client_table(history: RunHistory, *, whole: bool = False) -> Group:
     """Show clients with their rounds, steps, q, sigma, epsilon, steps left and state; each one if `whole`."""
-    clients, facts = history.everybody(), history.facts
+    clients, facts = list(history.standings.values()), history.facts
     budgets = {client.spent.budget_epsilon for client in clients}
     rows = _rows(clients, facts, several=len(budgets) > 1, whole=whole)
     spent = figure_columns("rounds", "steps", "q", "sigma", "epsilon", "left")

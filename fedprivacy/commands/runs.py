@@ -1,4 +1,4 @@
-"""`fedprivacy runs`: what was run, found and sorted by tags, settings and metrics; errors, and runs to remove."""
+"""`fedprivacy runs`: what was run, found and sorted by tags, settings and metrics; rounds, errors, runs to remove."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, plain_errors, print_json
 from fedprivacy.runs.settings.configuration import RUNS
 
-runs_app = Commands(help="List, filter and sort runs, show the last error, remove runs.")
+runs_app = Commands(help="List, filter and sort runs, print their rounds, show the last error, remove runs.")
 
 _MOST = 30
 """Maximum number of runs that are listed unless more are asked for."""
@@ -77,6 +77,18 @@ def error(
     with plain_errors(RunFolderError, code=2):
         folder, text = last_error(str(place))
     PLAIN.print(f"{folder}\n{text}", end="")
+
+
+@runs_app.command()
+def export(folder: Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]) -> None:
+    """Print a run's rounds, each as a line of JSON: first the state before the first, then what each has changed."""
+    from fedprivacy.runs.records.folder import RunFolderError, read_lines
+
+    with plain_errors(RunFolderError, code=2):
+        if not (lines := read_lines(folder)):
+            raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
+    for line in lines:
+        typer.echo(line)
 
 
 @runs_app.command()

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
+from pydantic import WithJsonSchema
 
 from fedprivacy.dashboard import models, presentation
-from fedprivacy.dashboard.lookup import NOT_FOUND, ClientName, Runs, TheRun, Words, client_of
+from fedprivacy.dashboard.lookup import NOT_FOUND, ClientName, Runs, TheRun, Words, client_of, one_of
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.records.store import ClientQuery
+from fedprivacy.values.columns import CLIENT_COLUMNS
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned
@@ -22,10 +24,8 @@ api = APIRouter(tags=["runs"])
 Limit = Annotated[int, Query(ge=1, le=500)]
 Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Number = Annotated[int, Query(ge=0, le=1_000_000_000)]
-SortBy = Literal[
-    "client_id", "rounds", "averaged", "failed", "steps", "sampling_rate", "epsilon", "budget", "share", "rounds_left",
-    "state",
-]  # fmt: skip
+_SORTED = {column.name: column.sort for column in CLIENT_COLUMNS if column.sort}
+SortBy = Annotated[str, one_of(_SORTED, "column"), WithJsonSchema({"type": "string", "enum": list(_SORTED)})]
 
 
 @api.get("/runs")
@@ -72,7 +72,7 @@ def clients(
 ) -> models.Clients:
     """List a page of clients."""
     query = ClientQuery(
-        sort="steps_left" if sort == "rounds_left" else sort,
+        sort=_SORTED[sort],
         descending=order == "desc",
         search=search,
         state=state or "",

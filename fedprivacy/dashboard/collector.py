@@ -12,10 +12,10 @@ from prometheus_client import metrics_core
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from fedprivacy.dashboard.presentation import rounds_left
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.store import StoredRun
+from fedprivacy.values.columns import CLIENT_COLUMNS
 from fedprivacy.values.runs import RunStanding, RunTally
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import REASONS, ClientStanding, ClientState
@@ -57,7 +57,7 @@ class RunCollector:
         self._known = known = {run.facts.run_id: self._clients(run) for run in told}
         for run in told:
             page.add(run, known[run.facts.run_id])
-        return list(vars(page).values())
+        return page.families()
 
     def exposition(self, accept: str) -> Response:
         """Answer a scrape of Prometheus, in the format that it asks for."""
@@ -164,11 +164,15 @@ class _Page:
         self.client_epsilon = _gauge(
             "client_epsilon", f"Privacy loss of a client {_EPSILON} in the label. {_ONLY_FEW}", "client_id", "delta"
         )
-        self.client_rounds_left = _gauge(
-            "client_rounds_left",
-            f"Rounds that a client's budget still allows; missing without a budget. {_ONLY_FEW}",
-            "client_id",
-        )
+        self.by_client = {
+            column: _gauge(f"client_{column.name}", f"{column.gauge} {_ONLY_FEW}", "client_id")
+            for column in CLIENT_COLUMNS
+            if column.gauge
+        }
+
+    def families(self) -> list[Metric]:
+        """Return every metric."""
+        return [found for found in vars(self).values() if isinstance(found, Metric)] + [*self.by_client.values()]
 
     def add(self, run: RunStanding, clients: _Clients | None) -> None:
         """Add a run's own facts, its last round, and the standing of its clients."""
@@ -221,5 +225,6 @@ class _Page:
             spent = client.spent
             if facts.private:
                 self.client_epsilon.add_metric([*run_labels, spent.client_id, delta_text(spent.delta)], spent.epsilon)
-            if spent.limited:
-                self.client_rounds_left.add_metric([*run_labels, spent.client_id], rounds_left(spent.steps_left, facts))
+            for column, family in self.by_client.items():
+                if (value := column.value(facts, client)) is not None:
+                    family.add_metric([*run_labels, spent.client_id], value)

@@ -6,18 +6,17 @@ import csv
 import enum
 import io
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
-from pydantic import AfterValidator, WithJsonSchema
+from pydantic import WithJsonSchema
 
 from fedprivacy import figures
 from fedprivacy._support.altair import alt
-from fedprivacy.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find
+from fedprivacy.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find, one_of
 from fedprivacy.figures import observations
 from fedprivacy.figures.named import FigureOptions, NamedFigure, RunData
 from fedprivacy.figures.style import Rows
@@ -73,7 +72,10 @@ Wanted = Annotated[Wish, Depends(Wish)]
 
 def _data_of(run: StoredRun) -> RunData:
     """Read a run for its figures when they are drawn."""
-    return RunData(partial(series_of, run), partial(costs_of, run))
+    return RunData(
+        lambda clients: series_of(run, run.named(clients) if clients else ()),
+        lambda clients: costs_of(run, run.named(clients) if clients else None),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +102,7 @@ _DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items(
 """Figures of a run by name: those that it has everywhere, and those that only its database can draw."""
 
 
-def one_of(names: Collection[str]) -> AfterValidator:
-    """Make a check that a figure has one of these names."""
-
-    def existing(name: str) -> str:
-        if name not in names:
-            raise ValueError(f"there is no figure '{name}'; choose from {', '.join(names)}")
-        return name
-
-    return AfterValidator(existing)
-
-
-FigureName = Annotated[str, one_of(_DRAWINGS), WithJsonSchema({"type": "string", "enum": list(_DRAWINGS)})]
+FigureName = Annotated[str, one_of(_DRAWINGS, "figure"), WithJsonSchema({"type": "string", "enum": list(_DRAWINGS)})]
 
 
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)

@@ -10,8 +10,8 @@ from pydantic import WithJsonSchema
 
 from fedprivacy._support.settings import ConfigError
 from fedprivacy.dashboard import models
-from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, one_of, themed
-from fedprivacy.dashboard.lookup import NOTHING_YET, Runs, Words
+from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, themed
+from fedprivacy.dashboard.lookup import NOTHING_YET, Runs, Words, one_of
 from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
 from fedprivacy.runs.records.listing import RunFilter, ordered, row_of
 from fedprivacy.runs.settings.execution import NAMING, PLACES, differing_settings
@@ -52,7 +52,9 @@ def options(rows: Selected, x: Name, y: Name, colour: Words = "") -> RunsOptions
 
 
 Options = Annotated[RunsOptions, Depends(options)]
-FigureName = Annotated[str, one_of(RUNS_FIGURES), WithJsonSchema({"type": "string", "enum": list(RUNS_FIGURES)})]
+FigureName = Annotated[
+    str, one_of(RUNS_FIGURES, "figure"), WithJsonSchema({"type": "string", "enum": list(RUNS_FIGURES)})
+]
 
 
 @experiments.get("/experiments", responses=NOTHING_YET)

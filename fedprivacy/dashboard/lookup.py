@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import fastapi
 from fastapi import Depends, HTTPException, Query, Request
+from pydantic import AfterValidator
 
 from fedprivacy.dashboard import models
 from fedprivacy.runs.records.catalogue import Catalogue
@@ -53,3 +55,14 @@ def client_of(run: StoredRun, client_id: str) -> ClientStanding:
     for client in run.named([client_id]):
         return client
     raise HTTPException(404, "This run has no client of this name.")
+
+
+def one_of(names: Collection[str], noun: str) -> AfterValidator:
+    """Make a check that something is called by one of these names."""
+
+    def existing(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"there is no {noun} '{name}'; choose from {', '.join(names)}")
+        return name
+
+    return AfterValidator(existing)

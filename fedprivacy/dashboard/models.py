@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
+
+from fedprivacy.values.columns import CLIENT_COLUMNS
 
 
 class QuantilesBody(BaseModel):
@@ -157,36 +159,16 @@ class RunBody(RunSummary):
     figures: list[FigureBody]
 
 
-class Client(BaseModel):
-    """A client's present state."""
+_CLIENT: dict[str, Any] = {each.name: (each.kind, Field(description=each.about or None)) for each in CLIENT_COLUMNS}
 
-    client_id: str
-    rounds: int = Field(description="number charged, over all runs")
-    averaged: int = Field(description="rounds of this run whose average holds its update")
-    failed: int = Field(description="rounds of this run that asked for an update and did not use it")
-    steps: int = Field(description="number charged, over all runs")
-    sampling_rate: float
-    noise_multiplier: float | None = Field(description="null without privacy")
-    epsilon: float | None
-    epsilon_text: str
-    delta: float
-    delta_text: str
-    budget: float | None
-    budget_text: str
-    share: float | None = Field(description="epsilon over budget")
-    share_left: float | None
-    steps_left: int | None
-    rounds_left: int | None = Field(description="rounds that the budget still allows, if it joins every one")
-    state: str
-    reason: str | None
-    reason_words: str | None
+Client = create_model("Client", __doc__="A client's present state.", **_CLIENT)
 
 
 class Clients(BaseModel):
     """A page of clients."""
 
     total: int = Field(description="number of matches")
-    clients: list[Client]
+    clients: list[Client]  # type: ignore[valid-type]
 
 
 class EpsilonAfter(BaseModel):
@@ -199,7 +181,7 @@ class EpsilonAfter(BaseModel):
 class ClientRounds(BaseModel):
     """A client, and its epsilon round by round."""
 
-    client: Client
+    client: Client  # type: ignore[valid-type]
     rounds: list[EpsilonAfter]
 
 

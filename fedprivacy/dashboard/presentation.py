@@ -11,18 +11,21 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from pydantic import BaseModel
+
 from fedprivacy.accounting.risk import Risk
 from fedprivacy.dashboard import models
 from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.runs.records.store import StoredRun
+from fedprivacy.values.columns import json_row
 from fedprivacy.values.events import Event
 from fedprivacy.values.metrics import shown_metric
-from fedprivacy.values.nulls import finite_or_none, plain
+from fedprivacy.values.nulls import plain
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import ClientSpent, ClientStanding, reason_of
 from fedprivacy.values.unit import Unit
-from fedprivacy.values.wording import budget_text, delta_text, epsilon_text, metric_text, proved_text, reading_text
+from fedprivacy.values.wording import delta_text, epsilon_text, metric_text, proved_text, reading_text
 
 SILENCE = 60.0
 """Seconds without a sign of life after which a run is called silent; it sends one every ten."""
@@ -38,15 +41,15 @@ def summary(run: RunStanding) -> models.RunSummary:
 
 def detail(run: StoredRun) -> models.RunBody:
     """Present a run with everything that its page needs."""
-    worst = next((client.spent for client in run.spenders(1)), None)
+    top, tally = next(iter(run.spenders(1)), None), run.tally()
     metrics = _metrics(run)
     return models.RunBody(
         **_summary(run.now) | {"metrics": metrics, "metric": shown_metric(run.facts.metric, metrics)},
         seconds_left=_seconds_left(run),
-        worst=models.Worst(**_account(run.facts, worst)) if worst else None,
-        states=run.state_counts(),
-        failures=run.failed_updates(),
-        guarantee=_guarantee(run, worst),
+        worst=models.Worst(**json_row(run.facts, top, words=True)) if top else None,
+        states=dict(tally.states),
+        failures=sum(tally.failures.values()),
+        guarantee=_guarantee(run, top.spent if top else None),
         figures=[
             models.FigureBody(name=name, title=figure.title, about=figure.about)
             for name, figure in NAMED_FIGURES.items()
@@ -66,21 +69,10 @@ def finished_round(facts: RunFacts, point: RoundPoint) -> models.Round:
     return models.Round(**plain(point) | said)
 
 
-def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
+def client(facts: RunFacts, standing: ClientStanding) -> BaseModel:
     """Present a client."""
-    spent, reason = standing.spent, standing.reason
-    share = finite_or_none(spent.share)
-    said = {
-        "noise_multiplier": spent.noise_multiplier if facts.private else None,
-        "delta_text": delta_text(spent.delta),
-        "share": share,
-        "share_left": None if share is None else max(0.0, 1.0 - share),
-        "steps_left": spent.steps_left if spent.limited else None,
-        "rounds_left": rounds_left(spent.steps_left, facts) if spent.limited else None,
-        "state": standing.state,
-        "reason_words": reason_of(reason).words if reason else None,
-    }
-    return models.Client(**plain(standing) | _account(facts, spent) | said)
+    body: BaseModel = models.Client(**json_row(facts, standing, words=True))
+    return body
 
 
 def failure(found: Failures) -> models.Failure:
@@ -95,12 +87,6 @@ def audit(result: AuditResult) -> models.Audit:
     """Present an audit."""
     texts = {"lower_text": proved_text(result.lower), "upper_text": epsilon_text(result.upper)}
     return models.Audit(**plain(result) | texts | {"at": _instant(result.at), "verdict": result.verdict})
-
-
-def rounds_left(steps_left: int, facts: RunFacts) -> int:
-    """Return the rounds that so many steps last, the last of them perhaps with fewer."""
-    whole = facts.schedule.rounds_within(steps_left)
-    return whole + (facts.schedule.steps_until(whole) < steps_left)
 
 
 def _summary(run: RunStanding) -> dict[str, Any]:
@@ -141,15 +127,6 @@ def _metrics(run: StoredRun) -> list[str]:
 def _instant(seconds: float) -> str:
     """Format a time as ISO 8601, UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def _account(facts: RunFacts, spent: ClientSpent) -> dict[str, Any]:
-    """Present what a client has spent, against its budget."""
-    return plain(spent) | {
-        "epsilon_text": facts.epsilon_text(spent.epsilon, spent.budget_epsilon),
-        "budget": finite_or_none(spent.budget_epsilon),
-        "budget_text": budget_text(spent.budget_epsilon) if spent.limited else "none",
-    }
 
 
 def _phase(run: RunStanding) -> models.PhaseBody | None:

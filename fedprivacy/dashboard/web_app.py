@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -28,6 +29,7 @@ from fedprivacy.dashboard.lookup import Runs
 from fedprivacy.dashboard.security import HEALTH, AccessMiddleware, Door
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records.catalogue import Catalogue
+from fedprivacy.values.columns import PAGE_COLUMNS
 
 _LONGEST_FORM = 4096
 
@@ -137,6 +139,11 @@ def _add_page(app: FastAPI, door: Door) -> None:
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
         return Response(compressed, media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
+
+    @app.get("/static/columns.js", include_in_schema=False)
+    def columns_script() -> Response:
+        columns = [{"name": each.name, "heading": each.heading, "look": each.look} for each in PAGE_COLUMNS]
+        return Response(f"export const PAGE_COLUMNS = {json.dumps(columns)};\n", media_type="text/javascript")
 
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request, catalogue: Runs) -> Response:

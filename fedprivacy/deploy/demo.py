@@ -18,7 +18,7 @@ from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, Sc
 from fedprivacy.deploy.party import SetupError
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
 from fedprivacy.flower.unpublished import COMPLETED
-from fedprivacy.runs.records.folder import ROUNDS
+from fedprivacy.runs.records.folder import read_lines
 from fedprivacy.runs.settings.configuration import LEDGER
 from fedprivacy.tasks import ShardSource, digits
 
@@ -82,7 +82,7 @@ def run_demo(
         form: form of the log files.
 
     Returns:
-        The folder of the run's results (`rounds.jsonl`, `report.html`, ...) and of the server's ledger.
+        The folder of the run's results (`run.db`, `report.html`, ...) and of the server's ledger.
 
     Raises:
         DeploymentError: the run failed; the message ends with the ServerApp's log.
@@ -120,7 +120,7 @@ def run_demo(
         out.mkdir(exist_ok=True)
         files = {"out": str(out), "ledger": f"sqlite:///{out / LEDGER}", "signing-key": str(signing_key)}
         run = federation.start_run(app.resolve(), {**(run_config or {}), "clients": len(clients), **files})
-        _follow(run, out / ROUNDS, say)
+        _follow(run, out, say)
         status = federation.run_status()
         if status != COMPLETED:
             raise DeploymentError(f"The run ended as {status}. The end of {run.log}:\n{run.tail(40)}")
@@ -139,14 +139,14 @@ def _told_where(directory: Path) -> Iterator[None]:
         raise
 
 
-def _follow(run: SupervisedProcess, rounds: Path, say: Callable[[str], None]) -> None:
+def _follow(run: SupervisedProcess, out: Path, say: Callable[[str], None]) -> None:
     """Report each round as it is recorded, until the run ends."""
     deadline = time.monotonic() + RUN_TIMEOUT
     reported = 0
     running = True
     while running:
         running = run.running  # asked before reading: what was written before the end is still reported
-        lines = rounds.read_text().split("\n")[:-1] if rounds.exists() else []  # the last may be half there
+        lines = read_lines(out)[1:]  # the first is the state before the first round
         for line in lines[reported:]:
             say(_round_line(json.loads(line)))
         reported = len(lines)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sqlite3
 import time
@@ -73,15 +74,31 @@ class Database:
         patience: seconds to wait for a database that is locked, full or unreachable.
         create: whether tables may be created.
         durable: whether a transaction that returned survives a loss of power; a copy of another ledger need not.
+        engine: connects to the database; None: as its URL says.
 
     Raises:
         LedgerError: the URL or place is invalid, the tables are of another revision, or there are none.
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE, *, create: bool = True, durable: bool = True) -> None:
+    noun = "Ledger"
+    """Word for people."""
+
+    def __init__(
+        self,
+        url: str,
+        patience: float = PATIENCE,
+        *,
+        create: bool = True,
+        durable: bool = True,
+        engine: Engine | None = None,
+    ) -> None:
         self.name = shown(url)
         self._patience = patience
-        self._engine = _engine(url, patience, durable)
+        self._engine = _engine(url, patience, durable) if engine is None else engine
+        self._check_tables(create=create)
+
+    def _check_tables(self, *, create: bool) -> None:
+        """Refuse tables of another revision, or create what is missing."""
         # Two programs that create one file's tables at once wait for each other; a missing folder is a mistake.
         if self._repeat(self._snapshot, partial(is_made, name=self.name), _locked):
             return
@@ -163,7 +180,7 @@ class Database:
             except DBAPIError as error:
                 if not passes(error) or time.monotonic() + pause > deadline:
                     raise self._unusable(error) from error
-                log.warning("Ledger %s cannot be used (%s); trying again.", self.name, _reason(error))
+                log.warning("%s %s cannot be used (%s); trying again.", self.noun, self.name, _reason(error))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -256,6 +273,19 @@ def _engine(url: str, patience: float, durable: bool) -> Engine:
         raise LedgerError(f"ledger is '{url}', which cannot be opened ({error}); name a writable file.") from error
     engine = create_engine(URL.create("sqlite", database=str(file)), connect_args={"timeout": patience})
     event.listen(engine, "connect", partial(_configure_sqlite, durable))
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def reading_engine(file: Path, patience: float) -> Engine:
+    """Connect to an SQLite file that may be in a folder where nothing can be written."""
+
+    def connect() -> sqlite3.Connection:
+        alone = not os.access(file.parent, os.W_OK) and not file.with_name(f"{file.name}-wal").exists()
+        uri = f"{file.absolute().as_uri()}?mode=ro{'&immutable=1' * alone}"
+        return sqlite3.connect(uri, timeout=patience, uri=True, isolation_level=None, check_same_thread=False)
+
+    engine = create_engine(URL.create("sqlite", database=str(file)), creator=connect)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 

@@ -20,7 +20,7 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy._support.extras import MissingExtraError, needing_extras
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
-from fedprivacy.ledger import LedgerError
+from fedprivacy.ledger import LedgerError, database_file
 from fedprivacy.questions.standardise import STANDARDISE, Standardise
 from fedprivacy.runs.callbacks import CallbackError
 from fedprivacy.runs.placement import HERE, Placement
@@ -30,14 +30,14 @@ from fedprivacy.runs.records.folder import (
     ERROR,
     MODEL,
     REPORT,
-    START,
     RunFolderError,
     RunWriter,
+    begun_only,
     read_history,
     writing,
 )
 from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.runs.records.store import RunRecording
+from fedprivacy.runs.records.store import RunRecording, url_in
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.loader import OBJECT
@@ -63,7 +63,7 @@ PATIENCE = 30.0
 
 
 class Recorder:
-    """Records one run. The folder is written at once and for good; the others are told, and may fail without harm.
+    """Records one run. The folder is written at once and for good; all else may fail without harm.
 
     Args:
         folder: where the files go.
@@ -96,8 +96,9 @@ class Recorder:
             largest_noise_multiplier=largest,
             unit=str(plan.unit),
         )
-        self._resumed = resume_from is not None
-        self._store: StoreFeed | None = None
+        history = None if resume_from is None else read_history(folder)
+        self._earlier = (history.start, *history.rounds) if history else ()
+        self._feeds: list[StoreFeed] = []
         self._trackers = Feed(trackers or {})
         self._trackers.begin(self._facts, folder)
 
@@ -106,19 +107,20 @@ class Recorder:
         self._write(record)
         if not self._trackers.empty:  # else the store's thread finds the point, and training does not wait for it
             self._trackers.record(record.point)
-        if self._store:
-            self._store.add(record)
+        for feed in self._feeds:
+            feed.add(record)
 
     def on_open(self, ledger_url: str) -> None:
-        """Begin to write the run store, which is beside the ledger; of a run that goes on, with the rounds before."""
-        history = read_history(self.folder) if self._resumed else None
-        earlier = (history.start, *history.rounds) if history else ()
-        self._store = StoreFeed(ledger_url, self._facts, earlier)
+        """Begin the index for pages; beside a ledger elsewhere, too, for pages that know only the ledger."""
+        file = database_file(ledger_url)
+        own = file is not None and file.parent == self.folder.absolute()
+        urls = [url_in(self.folder), *([] if own else [ledger_url])]
+        self._feeds = [StoreFeed(url, self._facts, self._earlier) for url in urls]
 
     def on_phase(self, phase: Phase) -> None:
         """Tell what the run is about to do."""
-        if self._store:
-            self._store.add(phase)
+        for feed in self._feeds:
+            feed.add(phase)
 
     @contextmanager
     def recording(self, result: PrivateResult, *, drawn: bool = True) -> Iterator[None]:
@@ -173,10 +175,10 @@ class Recorder:
             if drawn:
                 self._draw()
         finally:
-            self._write.close()
             self._trackers.end(status)
-            if self._store:
-                self._store.end(status)
+            for feed in self._feeds:
+                feed.end(status)
+            self._write.close()
 
     def _keep(self, name: str, model: bytes, *, failed: bool) -> None:
         try:
@@ -189,11 +191,10 @@ class Recorder:
 
     def _draw(self) -> None:
         """Figure and report; a run whose rounds are kept does not fail because it cannot be drawn."""
-        history = read_history(self.folder) if (self.folder / START).exists() else None
-        if not (history and history.rounds):
+        if begun_only(self.folder):
             return
         try:
-            draw(history, self.folder)
+            draw(read_history(self.folder), self.folder)
         except (MissingExtraError, RunFolderError) as error:
             with suppress(OSError):
                 (self.folder / REPORT).unlink()  # that of fewer rounds, from before the run went on

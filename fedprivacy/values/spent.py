@@ -1,31 +1,75 @@
 """Spent privacy loss: a client's, with its standing in its run, and that of a run with user-level privacy.
 
 The second is what the models of a run reveal about any one client as a whole. It is never added to a client's.
+
+Every figure of a client is a field of `ClientSpent` or `ClientStanding` that is declared by `figure`. All that lists
+clients (JSON, the API, the page, rows, Prometheus, the run store) takes its columns from there: see
+`fedprivacy.values.columns`.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field
+from typing import Any
 
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
 
 
+class Look(enum.StrEnum):
+    """The look of a column's cells on the page, which shows its columns in this order."""
+
+    STATE = "state"  # a mark, the state, and the reason for it
+    TEXT = "text"  # the figure for people, which the API gives as `NAME_text`
+    SHARE = "share"  # a bar
+    LEFT = "left"  # a whole number; null: there is no limit
+    COUNT = "count"  # a whole number
+    SHORT = "short"  # six digits
+
+
+def figure(
+    about: str,
+    *,
+    default: Any = MISSING,
+    heading: str = "",
+    look: Look = Look.COUNT,
+    gauge: str = "",
+    unbounded: bool = False,
+    shown: bool = True,
+) -> Any:
+    """Declare a figure of a client, which thereby is a column of all that lists clients.
+
+    Args:
+        about: words for readers of the API and of the run store.
+        default: value of a client of which nothing is known; none: the figure is always given.
+        heading: its words on the page; empty: it is not there.
+        look: look of its cells there.
+        gauge: what Prometheus says of it; empty: Prometheus is not told.
+        unbounded: whether it may be infinite, which is null in JSON and in the run store.
+        shown: whether the API and JSON have it under its own name, and not only what is derived from it.
+    """
+    look_of = {"heading": heading, "look": look, "gauge": gauge}
+    return field(default=default, metadata={"about": about, "unbounded": unbounded, "shown": shown} | look_of)
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSpent:
-    """One client's privacy loss so far, seen by the server, over all runs on its shard."""
+    """One client's privacy loss so far, seen by the server, over all runs on its shard.
 
-    client_id: str
-    # Composed privacy loss at `delta`, by PLD: an odometer's reading, no budget; infinite if no bound is known.
-    epsilon: float
-    delta: float  # of the client's budget
-    budget_epsilon: float  # the budget; infinite if the run only measures
-    rounds: int  # rounds charged
-    steps: int  # local steps charged
-    steps_left: int  # steps of the run that the budget still allows
-    sampling_rate: float  # q of the run's local steps
-    noise_multiplier: float  # sigma of the run's local steps; 0 without privacy
+    `epsilon` is composed at `delta` by PLD, an odometer's reading and no budget; infinite if no bound is known.
+    `budget_epsilon` is infinite if the run only measures.
+    """
+
+    client_id: str = figure("")
+    epsilon: float = figure("null: no bound", heading="ε spent", look=Look.TEXT, unbounded=True)
+    delta: float = figure("of its budget")
+    budget_epsilon: float = figure("epsilon of its budget; null: none", unbounded=True, shown=False)
+    rounds: int = figure("number charged, over all runs", heading="Rounds charged")
+    steps: int = figure("number charged, over all runs")
+    steps_left: int = figure("of this run's, that its budget still allows", shown=False)
+    sampling_rate: float = figure("q of the run's local steps", heading="q", look=Look.SHORT)
+    noise_multiplier: float = figure("sigma of the run's local steps; 0 without privacy", shown=False)
 
     @property
     def exhausted(self) -> bool:
@@ -41,6 +85,11 @@ class ClientSpent:
     def share(self) -> float | None:
         """Epsilon over budget; None: there is no budget."""
         return self.epsilon / self.budget_epsilon if self.limited else None
+
+    @property
+    def share_left(self) -> float | None:
+        """The share of the budget that is left; None: there is no budget, or no bound on epsilon."""
+        return max(0.0, 1.0 - self.share) if self.share is not None and math.isfinite(self.share) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +280,10 @@ class ClientStanding:
     number: int  # position in the order of enrolment, from 0
     spent: ClientSpent  # its privacy loss
     planned: int  # number of rounds that the run plans
-    averaged: int = 0  # rounds of the run whose average holds its update
-    failed: int = 0  # rounds of the run that asked for an update and did not use it
-    exhausted_in: int | None = None  # the first round after which no step was left; None: some is
-    reason: str | None = None  # why its last update was not used; None: it was, or none was asked for
+    averaged: int = figure("rounds of this run whose average holds its update", default=0, heading="Averaged")
+    failed: int = figure("rounds of this run that asked for an update and did not use it", default=0, heading="Failed")
+    exhausted_in: int | None = figure("first round after which no step was left; null: some is", default=None)
+    reason: str | None = figure("why its last update was not used; null: it was, or none was asked for", default=None)
     unreconciled: bool = False  # True if a charge of the run has no receipt
 
     @property

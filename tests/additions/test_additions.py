@@ -1,5 +1,6 @@
 """Additions take what CONTRIBUTING.md says: all of them are made in one copy of the project, and used there."""
 
+import ast
 import functools
 import json
 import operator
@@ -11,6 +12,8 @@ import sys
 import pytest
 
 from tests.additions.addition import ROOT
+from tests.additions.client_column import CLIENT_COLUMN
+from tests.additions.client_column import PROGRAM as USES_THE_COLUMN
 from tests.additions.figure import FIGURE
 from tests.additions.figure import PROGRAM as USES_THE_FIGURE
 from tests.additions.layer_rule import PRELU
@@ -27,6 +30,7 @@ ADDITIONS = {
     "a mechanism": MECHANISM,
     "a strategy": STRATEGY,
     "a figure": FIGURE,
+    "a column by client": CLIENT_COLUMN,
     "a tracker": TRACKER,
     "a setting": SETTING,
     "a task": TASK,
@@ -40,6 +44,7 @@ app(["simulate", "--help-all"], standalone_mode=False)
 PROGRAMS = {
     "help": HELP,
     "figure": USES_THE_FIGURE,
+    "column by client": USES_THE_COLUMN,
     "layer rule": USES_THE_RULE,
     "mechanism": USES_THE_MECHANISM,
     "parts of a run": USES_ALL_THREE,
@@ -103,3 +108,14 @@ def test_a_task_is_learnt_a_mechanism_accounted_a_rule_taken_and_a_figure_drawn(
     assert len(rows) == 2 and all(int(most) >= 9 for most in rows)  # it saw the records, and not the probes alone
     header, row, *_, card = printed["figure"]
     assert (header, row, card) == ("round,averaged,failed", "1,1,1", "turnout - Updates by round")
+
+
+@pytest.mark.exhaustive
+def test_a_column_by_client_is_in_rows_json_the_store_the_api_the_page_and_prometheus(printed):
+    """The program holds rows and JSON against the run, and prints the others: one client was averaged, one was not."""
+    stored, sorted_by, described, heading, metrics = printed["column by client"]
+    assert (stored, sorted_by) == ("[('a', 1), ('b', None)]", "[1, None]")
+    assert described == "newest round whose average holds its update; null: none"
+    assert heading == "['Last averaged']"
+    (sample,) = ast.literal_eval(metrics)
+    assert sample.startswith('fedprivacy_client_last_averaged{client_id="a",') and sample.endswith("} 1.0")

@@ -10,9 +10,9 @@ import fedprivacy as fp
 from fedprivacy.audit import auditor, lower_bounds
 from fedprivacy.audit.gates import four_claims
 from fedprivacy.audit.lower_bounds import OWN_RECORD, OWN_RECORD_TRAINED
-from fedprivacy.runs.records.folder import ledger_of, read_run_id
+from fedprivacy.runs.records.folder import read_run_id
 from fedprivacy.runs.records.run import Run
-from fedprivacy.runs.records.store.reader import RunStore
+from fedprivacy.runs.records.store import RunStore, url_in
 from tests.privacy.bugs.swapped import planted
 
 SMALL = {"clients": 3, "rounds": 2, "epsilon": 2.0, "seed": 1, "progress": False}
@@ -99,7 +99,7 @@ def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows
     assert found.subject == "run coins" and found.epsilon_upper == pytest.approx(2.0, abs=0.01)
     assert [bound.name for bound in found.lower_bounds] == [OWN_RECORD, OWN_RECORD_TRAINED]
     assert "Each record joins" in (coins.folder / "audit.html").read_text()
-    shown = RunStore(ledger_of(coins.folder)).run(read_run_id(coins.folder)).audits()
+    shown = RunStore(url_in(coins.folder)).run(read_run_id(coins.folder)).audits()
     assert [audit.attack for audit in shown] == [bound.name for bound in found.lower_bounds]
 
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from tests.commands import stopping
-
-RESULTS = ("start.json", "rounds.jsonl", "model.safetensors")
+from tests.runs.rounds import same_results
 
 
 def written(folder):
@@ -37,4 +36,4 @@ def at(moment, place, run="run"):
 
 
 def results(folder):
-    return {name: (folder / name).read_bytes() for name in RESULTS}
+    return same_results(folder)

@@ -22,6 +22,7 @@ from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.flower import InProcessGrid
 from tests.commands.running import fedprivacy, unwrapped
 from tests.privacy.bugs.swapped import planted
+from tests.runs.rounds import falsify, rounds_of
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "audit.md"
 SMALL = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--epsilon", "2", "--seed", "1")
@@ -148,10 +149,9 @@ def test_a_run_without_a_model_is_attacked_at_a_new_one_alone_and_another_s_mode
 
 @pytest.mark.usefixtures("quick")
 def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
-    rounds = run / "rounds.jsonl"
-    lines = [json.loads(line) for line in rounds.read_text().splitlines()]
-    lines[-1]["clients"][1]["epsilon"] /= 2
-    rounds.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    rounds = rounds_of(run)
+    rounds[-1]["clients"][1]["epsilon"] /= 2
+    falsify(run, rounds)
     found = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=1).stdout
     assert "run: client-1 is shown an epsilon of" in unwrapped(found)
 

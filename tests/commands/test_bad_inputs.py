@@ -9,6 +9,7 @@ import shlex
 
 import pytest
 
+from fedprivacy.runs.records.folder import read_lines
 from tests.commands.running import fedprivacy
 
 SETTINGS = {
@@ -71,11 +72,10 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("command", [*SETTINGS, *FILES])
 def test_a_mistake_ends_in_one_clear_text(folder, command):
-    rounds = folder / "kept" / "rounds.jsonl"
-    before = sorted(folder.iterdir()), rounds.read_bytes()
+    before = sorted(folder.iterdir()), read_lines(folder / "kept")
     printed = fedprivacy(*shlex.split(command), cwd=folder, code=2).output
     for words in (SETTINGS | FILES)[command]:
         assert words in printed, printed
     assert "Traceback" not in printed
     assert "waiting for clients" not in printed or "/proc" in command, "nothing seems to begin"
-    assert (sorted(folder.iterdir()), rounds.read_bytes()) == before, "a mistake leaves nothing behind"
+    assert (sorted(folder.iterdir()), read_lines(folder / "kept")) == before, "a mistake leaves nothing behind"

@@ -88,7 +88,7 @@ def test_of_many_clients_equal_ones_are_one_row_and_up_to_ten_have_each_their_ow
 def test_of_many_the_quantiles_are_shown_and_who_is_in_trouble():
     run = history(1000, 1000, trouble=7)
     text = shown(client_table(run))
-    by_share = sorted(run.everybody(), key=lambda client: client.spent.epsilon, reverse=True)
+    by_share = sorted(run.standings.values(), key=lambda client: client.spent.epsilon, reverse=True)
     for label, place in (("75 %", 250), ("median", 500), ("25 %", 749), ("least", 999)):
         row = next(line for line in text.splitlines() if line.strip().startswith(f"{label}: "))
         assert float(row.split(": ")[1].split()[5]) == pytest.approx(by_share[place].spent.epsilon, abs=0.01), label
@@ -115,8 +115,8 @@ def test_states_are_green_if_they_are_good_and_yellow_else():
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard", legacy_windows=False)
     console.print(client_table(run, whole=True))
     text = console.file.getvalue()
-    assert len(run.state_counts()) >= 4
-    for state in run.state_counts():
+    assert len(run.stored.tally().states) >= 4
+    for state in run.stored.tally().states:
         good = state in ("active", "spent as planned")
         assert {code: f"\x1b[{code}m{state}" in text for code in ("32", "33")} == {"32": good, "33": not good}
 

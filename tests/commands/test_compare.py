@@ -8,9 +8,9 @@ import pytest
 
 import fedprivacy as fp
 from fedprivacy.runs.records.comparison import best_of
-from fedprivacy.runs.records.folder import ROUNDS
 from tests.commands.running import fedprivacy
 from tests.runs.histories import alike
+from tests.runs.rounds import rounds_of
 
 SHORT = {"clients": 2, "rounds": 2, "progress": False}
 
@@ -33,7 +33,7 @@ def test_it_says_what_each_run_reached_and_what_privacy_cost(runs):
     told = compared(runs, "baseline", "tight", "slow")
     baseline, tight, slow = told["runs"]
     for row in told["runs"]:
-        rounds = [json.loads(line) for line in (runs / row["run"] / ROUNDS).read_text().splitlines()]
+        rounds = rounds_of(runs / row["run"])
         accuracies = [one["metrics"]["accuracy"] for one in rounds]
         assert (row["final"], row["best"]) == (accuracies[-1], max(accuracies))
         assert row["best_round"] == 1 + accuracies.index(max(accuracies))

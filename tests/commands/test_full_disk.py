@@ -26,7 +26,7 @@ LEDGER = ("--ledger", "sqlite:///ledger.db")  # on another disk
 
 @pytest.mark.parametrize(
     ("moment", "rounds", "going_on"),
-    [("recording:1", 0, 0), ("recording:3", 2, 1)],  # before start.json; and a checkpoint, after a line that fits
+    [("recording:1", 0, 0), ("recording:3", 1, 1)],  # before the first round; and a later one
 )
 def test_a_disk_that_fills_up_between_rounds_stops_the_run_and_it_goes_on_with_room(
     moment, rounds, going_on, disk, place, whole

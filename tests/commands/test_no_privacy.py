@@ -3,16 +3,17 @@
 import html
 import json
 import re
+from contextlib import closing
 
 import pytest
-from sqlalchemy import create_engine, text
 
 import fedprivacy as fp
-from fedprivacy.runs.records.folder import ROUNDS
+from fedprivacy.runs.records.store import RunStore, url_in
 from fedprivacy.simulation.simulate import RoundProgress
 from fedprivacy.trackers.tracker import guarantee, scalars, settings
 from tests.commands.running import fedprivacy, summary
 from tests.dashboard.shown import asking
+from tests.runs.rounds import rounds_of
 
 SETTINGS = ("--task", "cancer", "--clients", "3", "--rounds", "3")
 
@@ -36,7 +37,7 @@ def test_its_files_say_so_with_null_and_a_field(baseline):
     folder, _ = baseline
     settings = json.loads((folder / "config.json").read_text())["settings"]
     assert (settings["privacy"], settings["epsilon"], settings["noise-multiplier"]) == (False, None, None)
-    for line in map(json.loads, (folder / ROUNDS).read_text().splitlines()):
+    for line in rounds_of(folder):
         assert (line["privacy"], line["max_epsilon"]) == (False, None)
         assert all(client["epsilon"] is None and client["steps"] == 2 * line["round"] for client in line["clients"])
 
@@ -49,9 +50,10 @@ def test_the_summary_says_so_and_a_batch_size_needs_no_noise_multiplier(tmp_path
 
 
 def test_nothing_is_charged(baseline):
-    with create_engine(f"sqlite:///{baseline[0] / 'ledger.db'}").connect() as ledger:
-        for table in ("journal", "charges", "budgets", "runs"):
-            assert ledger.scalar(text(f"SELECT count(*) FROM {table}")) == 0
+    assert not (baseline[0] / "ledger.db").exists()
+    with closing(RunStore(url_in(baseline[0]))) as store:
+        (run,) = store.runs()
+        assert store.run(run.facts.run_id).charges(limit=1, offset=0) == (0, [])
 
 
 def test_the_report_says_so_and_states_no_epsilon(baseline):
@@ -115,4 +117,4 @@ def test_it_goes_on_as_if_it_had_not_been_stopped(baseline, tmp_path, monkeypatc
     refused = fedprivacy("simulate", "--resume", "part", "--privacy", cwd=tmp_path, code=2)
     assert "privacy is True, but the run goes on with its own, False" in refused.output
     assert "Going on after round 1 of 3" in fedprivacy("simulate", "--resume", "part", cwd=tmp_path).output
-    assert (tmp_path / "part" / ROUNDS).read_bytes() == (baseline[0] / ROUNDS).read_bytes()
+    assert rounds_of(tmp_path / "part") == rounds_of(baseline[0])

@@ -14,6 +14,7 @@ from fedprivacy.runs.records.run import open_run
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.commands.running import fedprivacy, started, summary
+from tests.runs.rounds import rounds_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -57,9 +58,9 @@ def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
 def test_the_folder_receives_every_file(main_job):
     folder = main_job[0] / "runs" / "digits-1"
     names = {path.name for path in folder.iterdir()}
-    results = {"rounds.jsonl", "report.html", "figure.png", "model.safetensors", "config.json", "run.toml"}
-    assert names == results | {"start.json", "ledger.db", "checkpoint.safetensors", "machine.json"}
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    results = {"run.db", "report.html", "figure.png", "model.safetensors", "config.json", "run.toml"}
+    assert names == results | {"ledger.db", "checkpoint.safetensors", "machine.json"}
+    lines = rounds_of(folder)
     assert [line["round"] for line in lines] == list(range(1, 61))
     assert lines[-1].keys() == {
         "round", "metrics", "clients", "participants", "failures", "exhausted", "unreconciled", "max_epsilon",

@@ -14,7 +14,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.figures import to_svg
 from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
-from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.folder import read_history, read_lines
 from fedprivacy.runs.records.grid import FINISHED, SweepGrid, folder_of
 from fedprivacy.simulation.simulate import RoundProgress
 from tests.commands.running import fedprivacy, unwrapped
@@ -86,7 +86,7 @@ def test_every_combination_is_run_with_every_seed_and_goes_on_where_it_was_stopp
     assert (home / "swept" / "sweep.png").read_bytes().startswith(b"\x89PNG")
     settings = ("--task", "sides.py:Sides", "--clients", "2", "--epsilon", "1", "--learning-rate", "0.3", "--seed", "1")
     fedprivacy("simulate", *settings, "--out", str(whole), cwd=home)
-    assert (stopped / "rounds.jsonl").read_bytes() == (whole / "rounds.jsonl").read_bytes()
+    assert read_lines(stopped) == read_lines(whole)
 
 
 def _check_tables(home):
@@ -194,8 +194,7 @@ def test_all_combinations_are_checked_before_the_first_run(home):
 
 
 def test_a_place_where_no_sweep_can_be_is_refused(home):
-    (home / "one").mkdir()
-    (home / "one" / "rounds.jsonl").write_text("{}")
+    fedprivacy("simulate", "--task", "sides.py:Sides", "--epsilon", "1", "--rounds", "1", "--out", "one", cwd=home)
     for out, told in (("sides.py", "which is a file"), ("one", "which already holds a run; name a new folder.")):
         printed = fedprivacy("sweep", "--task", "sides.py:Sides", "--epsilon", "1", "--out", out, cwd=home, code=2)
         assert f"out is '{out}', {told}" in unwrapped(printed.output) and "Traceback" not in printed.output

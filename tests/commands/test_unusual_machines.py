@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.commands.running import ENVIRONMENT, fedprivacy
+from tests.runs.rounds import same_results
 
 JOB = ("simulate", "--task", "cancer", "--rounds", "2", "--seed", "3", "--out", "run")
 
@@ -25,7 +26,7 @@ def ran(folder, *options, clients=4, shell=(), variables=None, **started):
 
 
 def results(folder):
-    return [(folder / "run" / name).read_bytes() for name in ("rounds.jsonl", "model.safetensors")]
+    return same_results(folder / "run")
 
 
 @pytest.fixture(scope="module")

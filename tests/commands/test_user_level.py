@@ -1,7 +1,6 @@
 """A user-level figure stands beside the record-level one wherever it is shown, says whose it is, and is never added."""
 
 import html
-import json
 import re
 
 import pytest
@@ -10,6 +9,7 @@ import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.values.spent import FOR_WHOM
 from tests.commands.running import fedprivacy, summary, unwrapped
+from tests.runs.rounds import rounds_of
 
 SETTINGS = ("--task", "cancer", "--clients", "4", "--rounds", "3", "--fraction-train", "0.5")
 NOISE = ("--user-level-noise-multiplier", "2")
@@ -38,7 +38,7 @@ def test_the_terminal_says_both_and_whose_each_is(ran):
 
 
 def test_its_files_hold_it_for_every_round_and_read_it_back(ran, expected):
-    lines = [json.loads(line) for line in (ran[0] / "rounds.jsonl").read_text().splitlines()]
+    lines = rounds_of(ran[0])
     assert [line["user_level"]["rounds"] for line in lines] == [1, 2, 3]
     assert lines[-1]["user_level"]["epsilon"] == expected and lines[-1]["max_epsilon"] <= 1.0
     run = fp.open_run(ran[0])

@@ -12,7 +12,7 @@ from fedprivacy.dashboard.service import Server
 from fedprivacy.dashboard.web_app import dashboard_app
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.runs.records.catalogue import Catalogue
-from fedprivacy.runs.records.store import RunRecording
+from fedprivacy.runs.records.store import RECORD, RunRecording
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -24,11 +24,12 @@ TOKEN = "a-token-of-more-than-16-characters"
 
 
 def record(url, its_facts, records, status=None, *, charged=None, filter="adaptive"):
-    """A run in the store of a ledger, which is made if there is none.
+    """A run in the store of its folder, or of a ledger, which is made if there is none.
 
     With `charged`, the ledger holds the clients' budgets and the charges of so many rounds, too.
     """
-    Ledger(url).close()
+    if not url.endswith(f"/{RECORD}"):
+        Ledger(url).close()
     if charged is not None:
         budget = next(one.budget_epsilon for one in records[-1].spent.values())
         charge(url, its_facts.run_id, records[-1].spent, charged, budget=budget, filter=filter)

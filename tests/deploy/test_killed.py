@@ -15,7 +15,7 @@ from fedprivacy.flower.client.node import GUARD
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger
-from fedprivacy.runs.records.folder import ROUNDS, read_history
+from fedprivacy.runs.records.folder import read_history, read_lines
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import kill
@@ -65,8 +65,7 @@ class Deployment:
     def wait_for_round(self, number: int) -> None:
         """Until that many rounds are recorded."""
         deadline = time.monotonic() + PATIENCE
-        file = self.out / ROUNDS
-        while not file.exists() or file.read_text().count("\n") < number:
+        while len(read_lines(self.out)) <= number:
             assert time.monotonic() < deadline, self.run.tail(40)
             time.sleep(0.1)
 

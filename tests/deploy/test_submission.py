@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from fedprivacy.deploy import submission
 from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.federation import DeploymentError, write_toml
 from fedprivacy.deploy.submission import Operator, Submission
-from fedprivacy.runs.records.folder import ROUNDS
+from fedprivacy.runs.records.store import RecordDatabase, url_in
+from tests.runs.rounds import falsify, rounds_of
 from tests.terminal import CliRunner
 
 OWN = Path(__file__).with_name("blobs_task.py")
@@ -60,8 +62,9 @@ def test_a_run_gets_a_folder_of_its_own_beside_its_settings(app, tmp_path):
 )
 @pytest.mark.usefixtures("no_flwr")
 def test_wrong_settings_start_nothing(app, tmp_path, settings, words):
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / ROUNDS).write_text("{}\n")
+    with closing(RecordDatabase(url_in(tmp_path / "taken"))) as taken:
+        for number in range(2):
+            taken.put_line("run-1", number, "{}")
     given = settings if "resume" in settings else SETTINGS | settings
     write_toml(tmp_path / "run.toml", {"": given})
     done = CliRunner().invoke(deploy_app, ["run", str(app), "--run-config", str(tmp_path / "run.toml")])
@@ -77,7 +80,7 @@ def trained(submitted):
     """A run of the same settings, on this machine."""
     settings = {key.replace("-", "_"): value for key, value in submitted.settings.items() if key != "task"}
     fp.simulate(f"{OWN}:Sides", progress=False, **settings | {"ledger": ""})
-    return submitted.out / ROUNDS
+    return submitted.out
 
 
 def test_a_run_that_trained_is_completed_and_one_in_which_nobody_did_is_not(app, tmp_path, monkeypatch):
@@ -86,10 +89,10 @@ def test_a_run_that_trained_is_completed_and_one_in_which_nobody_did_is_not(app,
     assert done.exit_code == 0 and "Completed: 2 rounds, accuracy" in done.output
 
     def idle(self, submitted, show):
-        rounds = [json.loads(line) for line in trained(submitted).read_text().splitlines()]
+        rounds = rounds_of(trained(submitted))
         refusals = {f"client-{number}": "The budget is spent" for number in range(5)}
         changed = [record | {"participants": [], "failures": refusals} for record in rounds]
-        (submitted.out / ROUNDS).write_text("".join(json.dumps(record) + "\n" for record in changed))
+        falsify(submitted.out, changed)
 
     monkeypatch.setattr(Operator, "run", idle)
     done = run_of(app, tmp_path)

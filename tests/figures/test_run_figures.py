@@ -82,7 +82,7 @@ def test_many_clients_are_a_fan_with_few_lines():
     history = replace(history, settings=history.settings | {"rounds": 80})
     root = drawn(epsilon_figure(history.series()))
     spent = sorted(client.epsilon for client in history.rounds[-1].spent.values())
-    early = sum(client.exhausted_in is not None and client.exhausted_in < 80 for client in history.everybody())
+    early = sum(client.exhausted_in is not None and client.exhausted_in < 80 for client in history.standings.values())
     planned = len(history.rounds[-1].exhausted) - early
     assert 0 < planned < early < 200
     assert len(marks(root, "area")) == 2

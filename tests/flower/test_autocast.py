@@ -13,6 +13,7 @@ from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from tests.flower.blobs import DeepBlobs
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import run
+from tests.runs.rounds import same_results
 
 PRIVATE = {"clients": 3, "rounds": 3, "local_steps": 2, "noise_multiplier": 0.8, "epsilon": 50.0, "seed": 5}
 
@@ -42,7 +43,7 @@ def test_workers_compute_in_it_as_one_process_does(tmp_path):
     left = []
     for workers in (1, 2):
         simulated(folder := tmp_path / str(workers), autocast="bfloat16", clients=60, workers=workers)
-        left.append([(folder / name).read_bytes() for name in ("rounds.jsonl", "model.safetensors")])
+        left.append(same_results(folder))
     assert left[0] == left[1]
 
 

@@ -1,6 +1,5 @@
 """Callbacks hear of a run, measure its model and end it early; a run that goes on has what they remembered."""
 
-import json
 import logging
 
 import pytest
@@ -10,10 +9,12 @@ import fedprivacy as fp
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.callbacks import CallbackError
-from fedprivacy.runs.records.store import RunStore
+from fedprivacy.runs.records.folder import read_lines
+from fedprivacy.runs.records.store import RunStore, url_in
 from fedprivacy.values.runs import RunStatus
 from tests.flower import runs
 from tests.flower.blobs import BLOBS, Blobs, plan_of
+from tests.runs.rounds import rounds_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -63,7 +64,7 @@ def simulate(folder, *callbacks, **settings):
 
 
 def status(folder):
-    (found,) = RunStore(f"sqlite:///{folder / 'ledger.db'}").runs()
+    (found,) = RunStore(url_in(folder)).runs()
     return found.status
 
 
@@ -75,7 +76,7 @@ def charged(run):
 
 
 def written(folder):
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return rounds_of(folder)
 
 
 def test_they_hear_of_every_round_and_of_the_end(tmp_path, caplog):
@@ -239,13 +240,13 @@ def test_a_run_that_goes_on_has_what_its_callbacks_remembered(tmp_path):
 def test_a_run_goes_on_with_its_own_callbacks_or_with_none(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         simulate(tmp_path / "run", Sum(), Diary(KeyboardInterrupt()))
-    before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    before = read_lines(tmp_path / "run")
     for others, named in (([Sum()], "Sum"), ([Diary(), Sum()], "Diary, Sum")):
         with pytest.raises(
             fp.ConfigError, match=f"callbacks has {named}, and the run that goes on had Sum, Diary; give"
         ):
             fp.simulate(BLOBS, resume=tmp_path / "run", callbacks=others, progress=False)
-    assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
+    assert read_lines(tmp_path / "run") == before
     run = fp.simulate(BLOBS, resume=tmp_path / "run", progress=False)
     assert "The run goes on without its callbacks: Sum, Diary." in caplog.text
     assert run.history.finished == 4 and "so_far" not in run.rounds[-1]

@@ -27,7 +27,7 @@ from fedprivacy.flower.server.checkpoint import (
     save_checkpoint,
     write_state,
 )
-from fedprivacy.runs.records.folder import ROUNDS, START, RunFolderError, RunWriter
+from fedprivacy.runs.records.folder import RunFolderError, RunWriter, read_lines
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.strategies import STRATEGIES
 from fedprivacy.server.strategies import build_strategy
@@ -63,7 +63,7 @@ def go_on(folder, *args, **settings):
 
 
 def told(folder):
-    return (folder / START).read_bytes(), (folder / ROUNDS).read_bytes()
+    return read_lines(folder)
 
 
 def assert_same(resumed, whole):

@@ -19,8 +19,8 @@ from fedprivacy.commands.client_table import client_table
 from fedprivacy.flower.simulated.populations import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-from fedprivacy.runs.records.folder import CLIENT_TERMS
-from fedprivacy.runs.records.store import RunStore
+from fedprivacy.runs.records.folder import CLIENT_TERMS, read_lines
+from fedprivacy.runs.records.store import RunStore, url_in
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.trackers.tracker import settings as tracked
 from fedprivacy.values.budget import PrivacyBudget
@@ -147,7 +147,7 @@ def test_a_stopped_run_goes_on_with_the_terms_that_it_had_and_no_others(whole, m
     Path("moved").symlink_to("stopped")
     resumed = fp.simulate(Blobs(), resume="moved", client_terms=terms(6), progress=False)
     assert resumed.clients == whole.clients
-    assert Path("stopped/rounds.jsonl").read_bytes() == (whole.folder / "rounds.jsonl").read_bytes()
+    assert read_lines(Path("stopped")) == read_lines(whole.folder)
 
 
 @pytest.mark.exhaustive
@@ -173,7 +173,7 @@ def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     shown = io.StringIO()
     Console(file=shown, width=200).print(client_table(whole.history))
     assert "each client its own budget" in shown.getvalue()
-    store = RunStore(f"sqlite:///{whole.folder}/ledger.db")
+    store = RunStore(url_in(whole.folder))
     (standing,) = store.runs()
     assert standing.facts.noise_text == text
     stored = store.run(standing.facts.run_id)

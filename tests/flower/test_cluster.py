@@ -28,9 +28,9 @@ from tests.commands.running import ENVIRONMENT
 from tests.flower import watched
 from tests.flower.blobs import Blobs, plan_of
 from tests.processes import all_end
+from tests.runs.rounds import same_results
 from tests.slow_starts import where_it_starts
 
-RESULTS = ("start.json", "rounds.jsonl", "model.safetensors")
 CLIENTS = 100
 PATIENCE = 400.0  # seconds for workers to come, on busy cores
 
@@ -70,7 +70,7 @@ def simulated(**placement):
 
 
 def results():
-    return {name: Path("run", name).read_bytes() for name in RESULTS}
+    return same_results(Path("run"))
 
 
 @pytest.mark.exhaustive

@@ -22,6 +22,7 @@ from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.asked import code, spent, train
 from tests.flower.blobs import A_GRANT, A_RECEIPT, BLOBS, Blobs, plan_of
 from tests.flower.runs import run
+from tests.runs.rounds import rounds_of
 
 
 def true_scores(arrays, clients=4):
@@ -101,11 +102,11 @@ def test_it_is_in_the_folder_and_comes_back(tmp_path):
     assert pld.epsilon(second.most_charged, 1e-3) == pytest.approx(second.max_epsilon, rel=1e-4)
     assert sum(second.most_charged.values()) == second.spent["client-0"].steps
     assert "A person there with 10 records" in report
-    line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[1])
+    line = rounds_of(tmp_path / "run")[1]
     assert line["evaluations"]["client-1"]["means"] == second.evaluations["client-1"].means
     assert "On the clients" in report and f"{second.evaluations['client-1'].means['loss']:.3g} ±" in report
     assert result.metrics["clients_records"] == second.metrics["clients_records"]
-    assert "evaluations" not in json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
+    assert "evaluations" not in rounds_of(tmp_path / "run")[0]
 
 
 class Unscored(Blobs):

@@ -1,7 +1,6 @@
 """Whatever a run measures has a name, is shown and can be compared, whichever method of the task measured it."""
 
 import csv
-import json
 import math
 import re
 from functools import reduce
@@ -15,6 +14,7 @@ from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.simulation.simulate import prepared
 from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
+from tests.runs.rounds import rounds_of
 
 SETTINGS = {"clients": 4, "rounds": 3, "epsilon": 3.0, "seed": 1, "progress": False}
 
@@ -142,7 +142,7 @@ def test_early_stopping_takes_the_nearest_metric_and_goes_on_with_it():
     stopping = fp.EarlyStopping(patience=1, least_change=1.0)
     run = fp.simulate(WholeBlobs(), out="run", callbacks=[stopping], held_out_evaluation=1, **SETTINGS | {"rounds": 6})
     assert (run.history.finished, stopping.metric) == (2, "each_accuracy")
-    assert json.loads((run.folder / "rounds.jsonl").read_text().splitlines()[-1])["metrics"]["each_auc"] > 0.0
+    assert rounds_of(run.folder)[-1]["metrics"]["each_auc"] > 0.0
 
 
 @pytest.mark.exhaustive

@@ -1,6 +1,5 @@
 """Simulated participation in whole runs: who is asked, whose update is averaged, and what everybody is charged."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +19,7 @@ from fedprivacy.values.wording import time_text
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.deployment import DeployedGrid, deployed_plan, start
 from tests.flower.runs import Noting, answering, model_of, run, tampered
+from tests.runs.rounds import rounds_of
 
 NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
 
@@ -220,7 +220,7 @@ def test_nobody_makes_up_what_real_clients_do(settings, tmp_path):
 def test_the_clock_is_in_the_results_the_report_and_the_terminal(tmp_path):
     settings = {"clients": 4, "rounds": 3, "noise_multiplier": 4.0, "cohort_size": 2, "out": tmp_path / "run"}
     done = simulate("cancer", speeds="lognormal:1:3600", progress=False, **settings)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    lines = rounds_of(tmp_path / "run")
     seconds = [row["seconds"] for row in done.rounds]
     assert [line["seconds"] for line in lines] == seconds and min(seconds) > 0.0
     assert [line["clock"] for line in lines] == [row["clock"] for row in done.rounds]

@@ -9,13 +9,13 @@ from flwr.app import Context, RecordDict
 import server.app
 from fedprivacy.commands.app import app
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.runs.records.folder import read_config
+from fedprivacy.runs.records.folder import read_config, read_lines
 from fedprivacy.runs.settings.configuration import RunConfig
 from tests.commands.running import unwrapped
 from tests.flower.runs import stop_once_in_round_two
+from tests.runs.rounds import same_results
 from tests.terminal import CliRunner
 
-RESULTS = ("rounds.jsonl", "start.json", "model.safetensors")
 OPTIONS = ["--rounds", "4", "--clients", "4", "--strategy", "fedadam", "--ema-decay", "0.5", "--clipping", "adaptive"]
 OPTIONS += ["--fraction-train", "0.5", "--out", "run"]
 
@@ -52,7 +52,7 @@ def simulate(*options, code=0):
 
 
 def results(folder):
-    return {name: (folder / name).read_bytes() for name in RESULTS}
+    return same_results(folder)
 
 
 def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(whole, stopped):
@@ -78,14 +78,14 @@ def test_a_finished_run_is_shown_and_not_run_again(whole, tmp_path):
 def test_a_run_goes_on_and_is_planned_with_its_own_settings_and_no_others(stopped):
     planned = CliRunner().invoke(app, ["plan", "--json", "--resume", str(stopped)])
     assert json.loads(planned.stdout)["noise_multiplier"] == read_config(stopped).noise_multiplier
-    before = (stopped / "rounds.jsonl").read_bytes()
+    before = read_lines(stopped)
     refused = simulate("--resume", stopped, "--rounds", "9", "--strategy", "fedadam", "--epsilon", "5", code=2)
     assert refused.stderr.count("error:") == 2
     assert "rounds is 9, but the run goes on with its own, 4; leave rounds open" in refused.stderr
     assert "epsilon is 5.0, but the run goes on with its own, 3.0" in refused.stderr
     refused = simulate("--resume", stopped, "--client-terms", '{"client-0": {"epsilon": 1}}', code=2)
     assert "the run goes on with its own, which were left open" in unwrapped(refused.stderr)
-    assert (stopped / "rounds.jsonl").read_bytes() == before
+    assert read_lines(stopped) == before
 
 
 def test_what_cannot_go_on_is_said_with_the_remedy(stopped, tmp_path):

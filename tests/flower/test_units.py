@@ -15,7 +15,7 @@ from fedprivacy.guard import LogError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.certificate import certify
 from fedprivacy.runs.records.folder import read_history
-from fedprivacy.runs.records.store import RunStore
+from fedprivacy.runs.records.store import RunStore, url_in
 from fedprivacy.trackers.tracker import guarantee
 from tests.dashboard.shown import asking
 from tests.flower.visits import Visits
@@ -90,7 +90,7 @@ def test_a_run_s_folder_report_and_store_name_its_unit(done):
     console = Console(file=StringIO(), width=200)
     console.print(client_table(read_history(finished.folder)))
     assert f"zero-out relation, unit {WORDS}. Epsilon is" in console.file.getvalue()
-    (recorded,) = RunStore(url).runs()
+    (recorded,) = RunStore(url_in(finished.folder)).runs()
     assert recorded.facts.unit == WORDS
     assert guarantee(recorded.facts)["unit"] == WORDS
     ask = asking(url)

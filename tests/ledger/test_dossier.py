@@ -204,7 +204,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(why, typed, h
         options = ["--threat-model", tmp_path / "threat.txt"]
     if why == "no model":
         (home / "begun").mkdir()
-        for name in ("config.json", "start.json", "rounds.jsonl"):
+        for name in ("config.json", "run.db"):
             (home / "begun" / name).write_bytes((home / "first" / name).read_bytes())
     before = sorted(home.rglob("*"))
     folder = given.setdefault("out", tmp_path / "dossier")

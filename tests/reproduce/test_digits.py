@@ -48,4 +48,4 @@ def test_a_short_run_learns_within_its_budget(tmp_path, monkeypatch):
     for epsilon, measured in zip((1.0, 3.0, 8.0), found.values(), strict=True):
         assert 0.9 * epsilon < measured.epsilon <= epsilon
     assert found["epsilon 8"].value > 0.7
-    assert (tmp_path / "epsilon-8" / "rounds.jsonl").exists()
+    assert (tmp_path / "epsilon-8" / "run.db").exists()

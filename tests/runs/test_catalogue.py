@@ -1,15 +1,12 @@
 """Runs are found wherever they are recorded, also those that begin later, and what cannot be read is said."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.records import catalogue as catalogues
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources, url_of
 from fedprivacy.values.runs import RunStatus
-from tests.dashboard.shown import record
+from tests.dashboard.shown import charge, record
 from tests.ledger.acts import tamper
 from tests.runs.store.made_up import facts, growing
 
@@ -37,18 +34,30 @@ def test_a_folder_s_runs_are_found_when_they_begin(tmp_path):
     assert catalogue.store_of("two").run("two") and catalogue.store_of("three") is None
 
 
-def test_a_run_with_a_ledger_elsewhere_is_found_by_its_folder(tmp_path):
-    """It may lie among others or be named itself; folders whose ledger is gone, or that have none, do not hide it."""
-    shared, folder = tmp_path / "elsewhere" / "shared.db", tmp_path / "runs"
-    catalogue = Catalogue([str(made(folder))])
-    assert names(catalogue) == []
-    for name, ledger in (("given", shared), ("gone", tmp_path / "none" / "l.db"), ("own", ""), ("wrong", 7)):
-        named = {"settings": {"ledger": at(ledger) if isinstance(ledger, Path) else ledger}}
-        (made(folder / name) / "config.json").write_text(json.dumps(named))
-    assert names(catalogue) == []
-    record(at(shared), facts("given"), growing(["a"], 1), RunStatus.FINISHED)
-    assert names(catalogue) == names(Catalogue([str(folder / "given")])) == ["given"]
-    assert names(Catalogue([str(folder / "own")])) == []
+def test_a_run_is_found_in_its_folder_and_its_charges_wherever_its_ledger_is(tmp_path):
+    """It may lie among others or be named itself; a folder whose ledger is gone has no charges to show."""
+    shared, folder = at(tmp_path / "shared.db"), tmp_path / "runs"
+    for name, ledger in (("given", shared), ("gone", at(tmp_path / "none" / "l.db")), ("own", "")):
+        record(at(folder / name / "run.db"), facts(name, ledger=ledger), growing(["a"], 2), RunStatus.FINISHED)
+    charge(shared, "given", ["a"], 3, budget=3.0, filter="adaptive")
+    charge(at(folder / "own" / "ledger.db"), "own", ["a"], 2, budget=3.0, filter="adaptive")
+    catalogue = Catalogue([str(folder)])
+    assert names(catalogue) == ["given", "gone", "own"] and catalogue.listing().problems == []
+    runs = {name: catalogue.store_of(name).run(name) for name in names(catalogue)}
+    assert {name: run.charges(limit=9, offset=0)[0] for name, run in runs.items()} == {"given": 3, "gone": 0, "own": 2}
+    assert [bool(run.executed("a")) for run in runs.values()] == [True, False, True]
+    assert names(Catalogue([str(folder / "given")])) == ["given"]
+    assert names(Catalogue([at(folder / "own" / "ledger.db")])) == ["own"]
+
+
+def test_a_run_that_is_in_its_folder_and_beside_its_ledger_is_listed_once_as_in_its_folder(tmp_path):
+    shared, folder = at(tmp_path / "shared.db"), tmp_path / "runs"
+    record(at(folder / "one" / "run.db"), facts("one"), growing(["a"], 4), RunStatus.FINISHED)
+    record(shared, facts("one"), growing(["a"], 3))
+    record(shared, facts("elsewhere"), growing(["a"], 2))
+    for sources in ([str(folder), shared], [shared, str(folder)]):
+        listed = {run.facts.run_id: run.finished for run in Catalogue(sources).listing().runs}
+        assert listed == {"one": 4, "elsewhere": 2}
 
 
 def made(folder):
@@ -99,21 +108,20 @@ def test_a_ledger_of_an_earlier_version_is_named_and_hides_no_other(tmp_path):
 
 
 def test_a_folder_whose_run_cannot_be_listed_is_named(tmp_path, caplog):
-    record(at(tmp_path / "good" / "ledger.db"), facts("good"), [])
-    torn, lost, kept = (made(tmp_path / name) / "config.json" for name in ("torn", "lost", "kept"))
-    torn.write_text('{"settings": ')
-    lost.write_text(json.dumps({"run_id": "lost", "settings": {"ledger": at(tmp_path / "gone.db")}}))
-    kept.write_text(json.dumps({"run_id": "good", "settings": {"ledger": ""}}))  # its ledger is named otherwise
+    record(at(tmp_path / "good" / "run.db"), facts("good"), [])
+    torn, old = (made(tmp_path / name) for name in ("torn", "old"))
+    (torn / "run.db").write_bytes(b"SQLite format 3" + bytes(100))
+    (old / "start.json").write_text("{}")
     catalogue = Catalogue([str(tmp_path)])
     listing = catalogue.listing()
-    assert names(catalogue) == ["good"] and listing.databases == []
-    first, second = sorted(listing.problems)
-    assert str(torn) in second and "cannot be read (JSONDecodeError" in second
-    assert first == f"'{lost.parent}' holds a run whose ledger is not here; name that ledger, too."
-    assert sorted(said.message for said in caplog.records) == [first, second]  # once
-    record(at(tmp_path / "gone.db"), facts("lost"), [])
-    torn.write_text(json.dumps({"settings": {"ledger": ""}}))
-    assert names(catalogue) == ["good", "lost"] and catalogue.listing().problems == []
+    assert names(catalogue) == ["good"]
+    assert listing.folders == [f"'{old}' holds a run of an earlier version of fedprivacy; read it with that version."]
+    (problem,) = listing.databases
+    assert str(torn / "run.db") in problem
+    assert sorted(said.message for said in caplog.records) == sorted(listing.problems)  # once
+    (old / "start.json").unlink()
+    (torn / "run.db").unlink()
+    assert names(catalogue) == ["good"] and catalogue.listing().folders == []
 
 
 def test_a_place_without_a_run_is_refused(tmp_path):

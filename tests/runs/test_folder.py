@@ -2,20 +2,23 @@
 
 import json
 import math
+import shutil
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from fedprivacy.runs.records.folder import (
     CONFIG,
-    ROUNDS,
     RUN_FILE,
-    START,
     RunFolderError,
     RunWriter,
     read_config,
     read_history,
+    read_lines,
 )
+from fedprivacy.runs.records.store import RECORD
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
@@ -38,14 +41,15 @@ def strict(text):
 
 def test_rounds_are_read_back_as_they_were_written_and_what_is_not_finite_is_null(tmp_path):
     write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
-    unbounded = record(2, epsilon=math.inf, budget=math.inf, failures={"b": "no-reply"})
-    records = [record(0), record(1), replace(unbounded, most_charged=CHARGED), record(3, accuracy=math.nan)]
+    unbounded = record(2, epsilon=math.inf, budget=math.inf, failures={"a": "no-reply"})
+    unbounded = replace(unbounded, participants=(), most_charged=CHARGED)
+    records = [record(0), record(1), unbounded, record(3, accuracy=math.nan)]
     for one in records:
         write(one)
     history = read_history(tmp_path)
     assert history.start == records[0] and list(history.rounds[:2]) == records[1:3]
     assert history.settings["noise-multiplier"] == 1.0
-    lines = [strict(line) for line in (tmp_path / ROUNDS).open()]
+    lines = [strict(line) for line in read_lines(tmp_path)[1:]]
     assert lines[1]["max_epsilon"] is None and lines[2]["metrics"]["accuracy"] is None
     assert strict(json.dumps(history.summary()))["accuracy"] is None
 
@@ -67,26 +71,67 @@ def stopped(folder, rounds=3):
     write = RunWriter(folder, plan)
     for round in range(rounds + 1):
         write(record(round))
+    write.close()
     return plan
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"round": 4, "met', b'{"round": 4, "met\n', b"\n"])
-def test_a_run_goes_on_after_its_last_finished_round_and_what_was_written_beyond_is_cut(torn, tmp_path):
+def test_a_run_goes_on_after_its_last_finished_round_and_what_was_recorded_beyond_is_forgotten(tmp_path):
     plan = stopped(tmp_path)
-    kept = [(tmp_path / name).read_bytes() for name in (CONFIG, START)]
-    with (tmp_path / ROUNDS).open("ab") as rounds:
-        rounds.write(torn)
+    kept, lines = (tmp_path / CONFIG).read_bytes(), read_lines(tmp_path)
     write = RunWriter(tmp_path, plan, resume_from=2)
     assert [one.round for one in read_history(tmp_path).rounds] == [1, 2]
     write(record(3, epsilon=1.7))
+    write.close()
     assert read_history(tmp_path).last == record(3, epsilon=1.7)
-    assert [(tmp_path / name).read_bytes() for name in (CONFIG, START)] == kept
-    assert {path.name for path in tmp_path.iterdir()} == {CONFIG, RUN_FILE, START, ROUNDS}
+    assert (tmp_path / CONFIG).read_bytes() == kept and read_lines(tmp_path)[:3] == lines[:3]
+    assert {path.name for path in tmp_path.iterdir()} == {CONFIG, RUN_FILE, RECORD}, "one whole file, without a log"
+
+
+def test_what_is_written_is_read_at_once_and_a_run_that_is_killed_loses_nothing_of_it(tmp_path):
+    """From a copy of the files as they are while the run goes on, as a killed process leaves them."""
+    plan = plan_of(Blobs(), epsilon=2.0, rounds=5)
+    write = RunWriter(tmp_path / "run", plan)
+    for number in range(4):
+        write(record(number))
+        assert read_history(tmp_path / "run").last == record(number)
+        shutil.copytree(tmp_path / "run", tmp_path / f"killed-{number}")
+        assert read_history(tmp_path / f"killed-{number}").last == record(number)
+    write.close()
+
+
+def test_a_folder_is_read_without_being_written(tmp_path):
+    plan = stopped(tmp_path)
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    assert len(read_history(tmp_path).rounds) == 3
+    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
+    assert plan.config.rounds == 5
+
+
+@pytest.mark.parametrize("name", ["P%41", "a?mode=ro", "b#1", "a b"])
+def test_a_folder_may_have_any_name(name, tmp_path):
+    stopped(tmp_path / name)
+    assert len(read_history(tmp_path / name).rounds) == 3 and [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_a_run_of_an_earlier_version_is_refused_and_not_overwritten(tmp_path):
+    (tmp_path / "start.json").write_text("{}")
+    with pytest.raises(RunFolderError, match=r"it is of an earlier version.*without run\.db; read it with that"):
+        read_history(tmp_path)
+    with pytest.raises(RunFolderError, match="earlier version"):
+        RunWriter(tmp_path, plan_of(Blobs(), epsilon=2.0, rounds=5))
+
+
+def test_a_run_store_with_other_columns_is_refused(tmp_path):
+    stopped(tmp_path)
+    with closing(sqlite3.connect(tmp_path / RECORD)) as connection:
+        connection.execute("ALTER TABLE recorded_clients DROP COLUMN averaged")
+    with pytest.raises(RunFolderError, match="was written by another version of fedprivacy"):
+        read_history(tmp_path)
 
 
 def test_a_run_that_lost_a_finished_round_does_not_go_on(tmp_path):
     plan = stopped(tmp_path)
-    with pytest.raises(RunFolderError, match=r"rounds.jsonl' does not hold rounds 1 to 4.*start anew in a new folder"):
+    with pytest.raises(RunFolderError, match=r"run.db' does not hold rounds 1 to 4.*start anew in a new folder"):
         RunWriter(tmp_path, plan, resume_from=4)
     with pytest.raises(RunFolderError, match=r"nowhere' holds no run; name a folder"):
         RunWriter(tmp_path / "nowhere", plan, resume_from=1)
@@ -127,7 +172,7 @@ def of_two(round, a, b):
 
 def named(folder):
     """The clients in each line of a run's rounds."""
-    return [[client["client_id"] for client in strict(line)["clients"]] for line in (folder / ROUNDS).open()]
+    return [[client["client_id"] for client in strict(line)["clients"]] for line in read_lines(folder)[1:]]
 
 
 def test_a_line_names_the_clients_that_have_changed_and_all_are_read_back(tmp_path):
@@ -152,16 +197,3 @@ def test_a_client_that_did_not_come_back_to_a_run_that_goes_on_is_not_read_back(
         write(one)
     assert named(tmp_path) == [["a", "b"], ["a"], ["a"]]
     assert read_history(tmp_path).rounds == (of_two(1, 2, 2), alone, record(3))
-
-
-def test_lines_of_older_versions_name_everybody_and_are_read_as_ever(tmp_path):
-    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
-    records = [of_two(0, 0, 0), of_two(1, 2, 2), of_two(2, 4, 2)]
-    for one in records:
-        write(one)
-    first, second = ((strict(line)) for line in (tmp_path / ROUNDS).open())
-    for line in (first, second):
-        del line["since"]
-    second["clients"].append(first["clients"][1])
-    (tmp_path / ROUNDS).write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
-    assert list(read_history(tmp_path).rounds) == records[1:]

@@ -14,7 +14,7 @@ from fedprivacy.flower.simulated import engine
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import ERROR, read_history
-from fedprivacy.runs.records.store import ClientQuery, RunStore
+from fedprivacy.runs.records.store import ClientQuery, RunStore, url_in
 from fedprivacy.runs.records.store import writer as run_store_writing
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
@@ -36,7 +36,7 @@ def run(folder, **settings):
 
 
 def store_of(folder):
-    return RunStore(f"sqlite:///{folder / 'ledger.db'}")
+    return RunStore(url_in(folder))
 
 
 @pytest.mark.usefixtures("undrawn")

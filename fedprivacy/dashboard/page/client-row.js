@@ -1,25 +1,35 @@
 // One client in the table: its numbers, and what opens below them.
 
 import { getJson, runPath } from "./api.js";
+import { PAGE_COLUMNS } from "./columns.js";
 import { el, icon, setText, svg } from "./dom.js";
 import { NUMBER, TEXT, table } from "./table.js";
 import { NBSP, count, number, short, slug } from "./words.js";
 
 const CHARGES = 20;
 
+const NONE = "–";
+
+// What a cell shows of a client, by the look that a column has in columns.js, which the server makes.
+const TEXTS = {
+  state: (client) => client.state,
+  text: (client, name) => client[`${name}_text`],
+  share: shareText,
+  left: (client, name) => (client.budget === null ? "no limit" : figure(client[name], number)),
+  count: (client, name) => figure(client[name], number),
+  short: (client, name) => short(client[name]),
+};
+const FILLS = { state: fillState, share: fillShare };
+const KINDS = { state: "state", share: "share" };
+
 /** Every column: its words, the key to sort by, how a cell is filled, and what is copied. */
-export const COLUMNS = [
-  { words: "State", sort: "state", kind: "state", fill: fillState, copied: (client) => client.state },
-  { words: "ε spent", sort: "epsilon", kind: NUMBER, text: (client) => client.epsilon_text },
-  { words: "Budget", sort: "budget", kind: NUMBER, text: (client) => client.budget_text },
-  { words: "Share", sort: "share", kind: "share", fill: fillShare, copied: (client) => shareText(client) },
-  { words: "Rounds left", sort: "rounds_left", kind: NUMBER, text: roundsLeft },
-  { words: "Rounds charged", sort: "rounds", kind: NUMBER, text: (client) => number(client.rounds) },
-  { words: "Averaged", sort: "averaged", kind: NUMBER, text: (client) => number(client.averaged) },
-  { words: "Failed", sort: "failed", kind: NUMBER, text: (client) => number(client.failed) },
-  { words: "q", sort: "sampling_rate", kind: NUMBER, text: (client) => short(client.sampling_rate) },
-  { words: "σ", kind: NUMBER, text: (client) => short(client.noise_multiplier) },
-];
+export const COLUMNS = PAGE_COLUMNS.map(({ name, heading, look }) => ({
+  words: heading,
+  sort: name,
+  kind: KINDS[look] ?? NUMBER,
+  fill: FILLS[look],
+  text: (client) => TEXTS[look](client, name),
+}));
 
 const CHARGE_COLUMNS = [
   ["Round", NUMBER],
@@ -178,8 +188,8 @@ function shareText({ share }) {
   return share === null ? "" : `${Math.ceil(100 * share)} % of the budget`;
 }
 
-function roundsLeft({ budget, rounds_left }) {
-  return budget === null ? "no limit" : rounds_left === null ? "–" : number(rounds_left);
+function figure(value, words) {
+  return value === null ? NONE : words(value);
 }
 
 function chargeCells(charge) {

@@ -213,7 +213,7 @@ function rowsOf(clients) {
   const heads = ["Client", ...COLUMNS.map(({ words }) => words), "Reason"];
   const rows = clients.map((client) => [
     client.client_id,
-    ...COLUMNS.map(({ copied, text }) => (copied ?? text)(client)),
+    ...COLUMNS.map(({ text }) => text(client)),
     client.reason_words,
   ]);
   return [heads, ...rows];

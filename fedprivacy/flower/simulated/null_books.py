@@ -45,7 +45,7 @@ class NullBooks:
         self.clipping_norms: dict[str, float] = {}
         self.earlier_runs = 0
         self.unreconciled: tuple[str, ...] = ()
-        self.ledger_url = plan.config.ledger_url(deployed=False)  # beside it is the store that pages read
+        self.ledger_url = plan.config.ledger_url(deployed=False)  # where pages may look for the run
         self._plan, self._run_id = plan, run_id
         self._sampling_rates: dict[str, float] = {}
         self._unread: set[str] = set()  # clients that have changed since `spent` was last asked

@@ -1,19 +1,19 @@
-"""Catalogue of the runs in every database that is named or found beside runs' folders."""
+"""Catalogue of the runs in folders, and in every ledger's database that is named or found there."""
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, ledger_url, shown
-from fedprivacy.runs.records.store import RunStore
-from fedprivacy.runs.settings.configuration import CONFIG, LEDGER, RUNS
+from fedprivacy.runs.records.store import EARLIER, RECORD, RunStore
+from fedprivacy.runs.settings.configuration import LEDGER, RUNS
 from fedprivacy.values.runs import RunStanding
 
 log = logging.getLogger("fedprivacy.runs")
@@ -29,21 +29,13 @@ _State = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class _Place:
-    """One database, and its content when it was last read."""
+    """One database, the folder if it is a run's own, and its content when it was last read."""
 
     url: str
+    folder: Path | None = None
     store: RunStore | None = None
     state: _State | None = None
     runs: tuple[RunStanding, ...] = ()
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """A run's configuration in its folder: its id, the file of its ledger if it names one, or why it is unreadable."""
-
-    run_id: str = ""
-    ledger: Path | None = None
     problem: str = ""
 
 
@@ -65,8 +57,8 @@ class Catalogue:
     """Catalogue that finds runs, and the database of each. Safe for concurrent use.
 
     Args:
-        sources: URLs of ledgers, SQLite files, and folders. A folder's own ledger and those of its runs are read, even
-            if a run uses a ledger elsewhere; new ones are found while the dashboard is open.
+        sources: URLs of ledgers, SQLite files, and folders. In a folder, its own run, the runs in it and their ledgers
+            are read; new ones are found while the dashboard is open.
 
     Raises:
         LedgerError: a source is no database that could hold a run.
@@ -76,8 +68,8 @@ class Catalogue:
         self._folders = [Path(source) for source in sources if Path(source).is_dir()]
         urls = [url_of(source) for source in sources if not Path(source).is_dir()]
         self._named, self._places = urls, {url: _Place(url) for url in urls}
-        self._configs: dict[Path, _Config] = {}
         self._stores: dict[str, RunStore] = {}
+        self._homes: dict[str, Path] = {}
         self._lock = threading.Lock()
         self._listing, self._listed_at = Listing(), -_FRESH
         self._broken: list[str] = []
@@ -114,45 +106,46 @@ class Catalogue:
             if place.store:
                 place.store.close()
 
-    def _read_configs(self) -> None:
-        """Read the configurations of the folders' runs; none ever changes, so that each is read once."""
-        found = [file for folder in self._folders for file in (folder / CONFIG, *folder.glob(f"*/{CONFIG}"))]
-        known = {file: read for file, read in self._configs.items() if not read.problem}
-        self._configs = {file: known.get(file) or _config_in(file) for file in found if file.is_file()}
+    def folder_of(self, run_id: str) -> Path | None:
+        """Return the folder of a run; None: it is known from its ledger alone."""
+        return self._homes.get(run_id)
 
     def _list(self) -> Listing:
-        self._read_configs()
-        named = sorted({config.ledger for config in self._configs.values() if config.ledger})
-        for folder in self._folders:
-            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}")), *named):
-                if file.is_file():
-                    url = url_of(str(file))
-                    self._places.setdefault(url, _Place(url))
-        listing = Listing()
-        for place in self._places.values():
+        named = [file.with_name(RECORD) for url in self._named if (file := database_file(url))]  # beside its ledger
+        files = [
+            file
+            for folder in self._folders
+            for name in (RECORD, LEDGER)
+            for file in (folder / name, *sorted(folder.glob(f"*/{name}")))
+        ]
+        for file in (*named, *files):
+            if file.is_file():
+                url = f"sqlite:///{quote(str(file.absolute()))}"
+                self._places.setdefault(url, _Place(url, file.parent if file.name == RECORD else None))
+        listing, stores = Listing(), dict[str, RunStore]()
+        for place in sorted(self._places.values(), key=lambda place: place.folder is None):
             _look(place)
-            listing.runs += place.runs
+            found = [run for run in place.runs if run.facts.run_id not in stores]  # else a copy of a run in its folder
+            listing.runs += found
             listing.databases += [place.problem] * bool(place.problem)
             if place.store:
-                self._stores |= {run.facts.run_id: place.store for run in place.runs}
-        listing.folders += self._lost({run.facts.run_id for run in listing.runs})
+                stores |= {run.facts.run_id: place.store for run in found}
+            if place.folder:
+                self._homes |= {run.facts.run_id: place.folder for run in found}
+        self._stores |= stores
+        listing.folders += self._lost()
         for problem in listing.folders:
             if problem not in self._listing.folders:
                 log.warning("%s", problem)
         listing.runs.sort(key=lambda run: (-run.started, run.facts.run_id))
         return listing
 
-    def _lost(self, listed: Collection[str]) -> Iterator[str]:
+    def _lost(self) -> Iterator[str]:
         """Yield the problems of folders whose runs are not listed because of them."""
-        for file, config in self._configs.items():
-            if config.problem:
-                yield config.problem
-            elif (
-                config.run_id
-                and config.run_id not in listed
-                and not (config.ledger or file.with_name(LEDGER)).is_file()
-            ):
-                yield f"'{file.parent}' holds a run whose ledger is not here; name that ledger, too."
+        for folder in self._folders:
+            for file in (folder / EARLIER, *sorted(folder.glob(f"*/{EARLIER}"))):
+                if file.is_file() and not file.with_name(RECORD).is_file():
+                    yield f"'{file.parent}' holds a run of an earlier version of fedprivacy; read it with that version."
 
 
 def _answers(url: str) -> bool:
@@ -173,18 +166,6 @@ def _is_listed(folder: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _config_in(file: Path) -> _Config:
-    """Read the configuration of a run; its ledger is None if it is the run's own, or PostgreSQL."""
-    try:
-        config = json.loads(file.read_text())
-        named = config["settings"]["ledger"]
-        return _Config(str(config.get("run_id", "")), database_file(named) if named else None)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return _Config(
-            problem=f"'{file}' cannot be read ({type(error).__name__}: {error}); mend it, or remove the folder."
-        )
 
 
 def default_sources() -> list[str]:

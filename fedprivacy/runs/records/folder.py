@@ -2,10 +2,11 @@
 
 A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), `run.toml` (the
 settings with which to repeat the run), where clients have terms of their own `client-terms.csv` (with the noise that
-was found for them), `start.json` (the state before the first round), `rounds.jsonl` (one line a round, which names the
-clients that have changed) and, when the run has ended, `model.safetensors`, `figure.png`, `report.html` and, of a
-simulation, `machine.json` (what computed it, see `fedprivacy.training.machine`); beside them lies the checkpoint from
-which a stopped run goes on. Nothing in the history depends on the time of day, so the same seed writes the same bytes.
+was found for them), `run.db` (its rounds, a run store of one run, see `fedprivacy.runs.records.store`) and, when the
+run has ended, `model.safetensors`, `figure.png`, `report.html` and, of a simulation, `machine.json` (what computed it,
+see `fedprivacy.training.machine`); beside them lies the checkpoint from which a stopped run goes on. The rounds as
+lines of JSON, which name the clients that have changed, are what `fedprivacy runs export` prints. Nothing in them
+depends on the time of day, so the same seed makes the same bytes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedprivacy._support.durable import append_durably, write_durably
+from fedprivacy._support.durable import write_durably
+from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.records import store
 from fedprivacy.runs.records.history import RunHistory
+from fedprivacy.runs.records.store import RECORD, RecordDatabase, url_in
 from fedprivacy.runs.settings.client_terms import client_terms_of
 from fedprivacy.runs.settings.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.settings.run_file import RUN_FILE, as_toml
@@ -37,22 +41,22 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent, UserLevelSpent
-from fedprivacy.values.unit import RECORD
 
 CLIENT_TERMS = "client-terms.csv"
-START = "start.json"
 ERROR = "error.txt"
-ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
 CLIENT_MODELS = "client-models.safetensors"
 """Models of simulated clients' own, where they have some: flat vectors, by client_id."""
 FIGURE = "figure.png"
 REPORT = "report.html"
 
+_PATIENCE = 5.0
+"""Seconds for which the run store is tried again: while the index is written, it is locked for a moment."""
+
 SINCE = "since"
 """Key of an earlier round in a line: all clients still stand as after that round, except those that the line names.
 
-A line without it names every client: that of round 0, one after clients have left, and all lines of older versions.
+A line without it names every client: that of round 0, and one after clients have left.
 """
 
 
@@ -71,8 +75,8 @@ class RunWriter:
     Args:
         folder: made if it is missing.
         plan: the run's public numbers.
-        resume_from: the last finished round of a run that goes on. Its first files stay as they are, and lines of later
-            rounds, which are run again, are cut off. None: a new run.
+        resume_from: the last finished round of a run that goes on. Its first files stay as they are, and later rounds,
+            which are run again, are forgotten. None: a new run.
         run_id: the run's name in its ledger.
 
     Raises:
@@ -82,18 +86,18 @@ class RunWriter:
 
     def __init__(self, folder: Path, plan: TrainingPlan, resume_from: int | None = None, run_id: str = "") -> None:
         self.folder = folder
-        self._privacy = plan.config.privacy
+        self._privacy, self._run_id = plan.config.privacy, run_id
         self._last: RoundResult | None = None
         if resume_from is None:
             self._begin(plan, run_id)
         with writing(folder):
             self._let_go = weakref.finalize(self, os.close, hold(folder / CONFIG))
+            self._store = RecordDatabase(url_in(folder), _PATIENCE, durable=True)
             if resume_from is not None:
-                _cut_rounds(folder / ROUNDS, resume_from)
-                self._last = read_history(folder).last
+                self._last = self._forget_after(resume_from)
 
     def __call__(self, result: RoundResult) -> None:
-        """Append a finished round, with the clients that have changed; round 0 has a file of its own."""
+        """Write a finished round, with the clients that have changed; round 0 is the state before the first."""
         last = self._last if self._last and result.population.includes(self._last.population) else None
         changed = result.population.changed_since(last.population if last else None)
         told = {
@@ -119,17 +123,25 @@ class RunWriter:
             told["most_charged"] = as_list(result.most_charged)
         if result.user_level:
             told["user_level"] = plain(result.user_level)
-        line = json.dumps(told) + "\n"
         with writing(self.folder):
-            if result.round == 0:
-                write_durably(self.folder / START, line.encode())
-            else:
-                append_durably(self.folder / ROUNDS, line.encode())
+            self._store.put_line(self._run_id, result.round, json.dumps(told))
         self._last = result
 
     def close(self) -> None:
         """Let the run go: another process, or this one, may go on with it."""
+        self._store.close()
         self._let_go()
+
+    def _forget_after(self, last: int) -> RoundResult:
+        """Return round `last`; later rounds go."""
+        results = [*_results(read_lines(self.folder))][: last + 1]
+        if [result.round for result in results] != list(range(last + 1)):
+            raise RunFolderError(
+                f"'{self.folder / RECORD}' does not hold rounds 1 to {last}, which the run has finished. Put back an "
+                "undamaged copy, or start anew in a new folder; what the run has spent stays in its ledger."
+            )
+        self._store.forget_after(last)
+        return results[-1]
 
     def _begin(self, plan: TrainingPlan, run_id: str) -> None:
         check_unused(self.folder)
@@ -149,7 +161,8 @@ class RunWriter:
                 write_durably(self.folder / CLIENT_TERMS, terms.as_csv().encode())
             write_durably(self.folder / RUN_FILE, as_toml(plan.config))
             write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
-            (self.folder / ROUNDS).touch()
+            for file in self.folder.glob(f"{RECORD}*"):
+                file.unlink()  # of a run that did not finish a round
 
 
 @contextmanager
@@ -157,14 +170,15 @@ def writing(folder: Path) -> Iterator[None]:
     """Say of what cannot be written in the block which folder it is about, and what to do.
 
     Raises:
-        RunFolderError: instead of an `OSError`.
+        RunFolderError: instead of an `OSError`, or a `LedgerError` of the run store.
     """
     try:
         yield
-    except OSError as error:
+    except (OSError, LedgerError) as error:
+        why = getattr(error, "strerror", None) or error
         raise RunFolderError(
-            f"'{folder}' cannot be written: {error.strerror or error}. Free space on its disk or mend its permissions; "
-            "what was written before is whole."
+            f"'{folder}' cannot be written: {why}. Free space on its disk or mend its permissions; what was written "
+            "before is whole."
         ) from error
 
 
@@ -222,8 +236,7 @@ def begun_only(folder: Path) -> bool:
 
 
 def _holds_rounds(folder: Path) -> bool:
-    rounds = folder / ROUNDS
-    return rounds.is_file() and rounds.stat().st_size > 0
+    return len(read_lines(folder)) > 1  # the first is the state before the first round
 
 
 def hold(config: Path) -> int:
@@ -240,25 +253,6 @@ def hold(config: Path) -> int:
             f"the run in '{config.parent}' is still going on, in another process; wait for its end, or end it first."
         ) from None
     return held
-
-
-def _cut_rounds(rounds: Path, last: int) -> None:
-    """Leave the lines of rounds 1 to `last`; what a stopped run wrote beyond, perhaps half a line, goes."""
-    lines = rounds.read_bytes().splitlines(keepends=True)[:last] if rounds.exists() else []
-    if [_number(line) for line in lines] != list(range(1, last + 1)):
-        raise RunFolderError(
-            f"'{rounds}' does not hold rounds 1 to {last}, which the run has finished. Put back an undamaged copy, or "
-            "start anew in a new folder; what the run has spent stays in its ledger."
-        )
-    write_durably(rounds, b"".join(lines))
-
-
-def _number(line: bytes) -> int | None:
-    """The round number of a line; None if the line is not whole."""
-    try:
-        return int(json.loads(line)["round"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> TrainingPlan:
@@ -335,56 +329,57 @@ def read_run_id(folder: Path) -> str:
     return str(json.loads((folder / CONFIG).read_text()).get("run_id", ""))
 
 
+def read_lines(folder: Path) -> list[str]:
+    """Every round of a run as a line of JSON, the state before the first one first; empty: the folder holds no run.
+
+    Raises:
+        RunFolderError: its rounds cannot be read, or another version of fedprivacy wrote them.
+    """
+    try:
+        return store.read_lines(folder)
+    except LedgerError as error:
+        raise RunFolderError(f"'{folder}' holds a run that cannot be read: {error}") from error
+
+
 def read_history(folder: Path) -> RunHistory:
     """Read a run back.
 
     Raises:
-        RunFolderError: the folder holds no run.
+        RunFolderError: the folder holds no run, or one that cannot be read.
     """
-    if not (folder / START).exists():
+    if not (lines := read_lines(folder)):
         raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
     config = json.loads((folder / CONFIG).read_text())
-    noise_multiplier = config["noise_multiplier"]
-    start = _round_from_json(json.loads((folder / START).read_text()), PopulationSpent({}), noise_multiplier)
-    rounds = _rounds_after(start, _whole_lines(folder / ROUNDS), noise_multiplier)
+    start, *rounds = _results(lines)
     return RunHistory(
         settings=config["settings"],
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=config["noise_multiplier"],
         relation=NeighbouringRelation(config["relation"]),
-        unit=str(config.get("unit", RECORD)),  # an earlier version had no other
+        unit=str(config["unit"]),
         task_metric=config["metric"],
         start=start,
         rounds=tuple(rounds),
     )
 
 
-def _rounds_after(start: RoundResult, lines: Iterable[str], noise_multiplier: float | None) -> Iterator[RoundResult]:
-    before = start.population
+def _results(lines: Iterable[str]) -> Iterator[RoundResult]:
+    before = PopulationSpent({})
     for line in lines:
-        result = _round_from_json(json.loads(line), before, noise_multiplier)
+        result = _round_from_json(json.loads(line), before)
         before = result.population
         yield result
 
 
-def _whole_lines(rounds: Path) -> list[str]:
-    """Lines of finished rounds; what a crash, or a writer at this moment, has left half behind the last is none."""
-    return rounds.read_text().split("\n")[:-1]
-
-
-def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_multiplier: float | None) -> RoundResult:
-    """A round from its line, and what everybody had spent in the round before.
-
-    An earlier version wrote no client's noise multiplier: all of a run had the same.
-    """
-    usual = {"noise_multiplier": noise_multiplier}
-    named = {client["client_id"]: ClientSpent(**unbounded(usual | client)) for client in line["clients"]}
+def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundResult:
+    """A round from its line, and what everybody had spent in the round before."""
+    named = {client["client_id"]: ClientSpent(**unbounded(client)) for client in line["clients"]}
     return RoundResult(
         round=line["round"],
         metrics=measured(line["metrics"]),
         spent=before.updated(named) if SINCE in line else PopulationSpent(named),
         participants=tuple(line["participants"]),
         failures=line["failures"],
-        unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
+        unreconciled=tuple(line["unreconciled"]),
         evaluations={client: Evaluation(**told) for client, told in line.get("evaluations", {}).items()},
         held_out={client: HeldOut(**told) for client, told in line.get("held_out", {}).items()},
         clock=line.get("clock"),

@@ -1,33 +1,28 @@
-"""A run as its figures, report and page read it, from wherever it is: a folder's history in memory, or the store."""
+"""A run as its figures, report and page read it: its rounds in memory, and the data of figures from its store."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from fedprivacy.values.columns import json_row
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import measured_names, shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
-from fedprivacy.values.rounds import Roster, RoundResult
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.series import (
     MOST_CHOSEN,
     MOST_COLUMNS,
     MOST_CURVES,
     MOST_TURNS,
-    ClientCurves,
     CostMap,
     Curve,
-    RoundPoint,
     RunFacts,
     RunSeries,
-    stride,
     thinned,
 )
 from fedprivacy.values.spent import ClientSpent, ClientStanding
@@ -41,12 +36,8 @@ MOST_ROWS = 40
 """Clients of a cost map: those that spent most, unless some are named."""
 
 
-RunReader: TypeAlias = "RunHistory | StoredRun"
-"""One run. Both answer the same questions, with no more than is asked for, however large the run is."""
-
-
-def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
-    """The series of a run's figures, with the curves of the chosen clients on top; unknown ones are left out."""
+def series_of(run: StoredRun, chosen: Sequence[ClientStanding] = ()) -> RunSeries:
+    """The series of a run's figures, with the curves of the chosen clients on top."""
     rounds = thinned(run.finished)
     if not rounds:
         return RunSeries(run.facts, ())
@@ -60,38 +51,37 @@ def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
         points=points,
         worst=worst,
         budgets=tuple(run.budgets()),
-        states=run.state_counts(),
+        states=run.tally().states,
         curves=curves,
         outer=edges,
-        chosen=tuple(run.curves(run.named(chosen), rounds).each()) if chosen else (),
+        chosen=tuple(run.curves(chosen, rounds).each()) if chosen else (),
         turns=tuple((max(number, rounds[0]), epsilon) for number, epsilon in turns),
     )
 
 
-def costs_of(run: RunReader, chosen: Sequence[str] = (), most: int = MOST_ROWS) -> CostMap:
-    """The cost of each round to the clients that spent most, or to those that are chosen.
+def costs_of(run: StoredRun, chosen: Sequence[ClientStanding] | None = None, most: int = MOST_ROWS) -> CostMap:
+    """The cost of each round to the chosen clients; None: to those that spent most.
 
     Many rounds share a column. A client that was enrolled during the run has no known growth before its second one.
     """
-    clients = run.named(chosen) if chosen else run.spenders(most)
+    clients = run.spenders(most) if chosen is None else chosen
     ends = thinned(run.finished, MOST_COLUMNS)
     epsilons = run.curves(clients, [0, *ends]).epsilons
     return CostMap.of([client.client_id for client in clients], ends, epsilons)
 
 
-def _curves(run: RunReader, rounds: range) -> tuple[tuple[Curve, ...] | None, tuple[Curve, ...]]:
+def _curves(run: StoredRun, rounds: range) -> tuple[tuple[Curve, ...] | None, tuple[Curve, ...]]:
     """Every curve, those that are alike as one; of too many none, but the first and the last of them."""
-    everybody = run.everybody()
-    if everybody is None:
+    if run.crowded:
         edges = [*run.spenders(1), *run.spenders(1, least=True)]
         return None, tuple(run.curves(edges, rounds).each())
-    curves = run.curves(everybody, rounds).alike()
+    curves = run.curves(run.everybody(), rounds).alike()
     return (None, (curves[0], curves[-1])) if len(curves) > MOST_CURVES else (tuple(curves), ())
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run's public facts and its finished rounds; a `RunReader`.
+    """A run's public facts and its finished rounds.
 
     Attributes:
         settings: the configuration by hyphenated key.
@@ -185,7 +175,7 @@ class RunHistory:
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
         """
-        return series_of(self, self._enrolled(chosen))
+        return series_of(self.stored, self._enrolled(chosen))
 
     def costs(self, chosen: Sequence[str] = (), most: int = MOST_ROWS) -> CostMap:
         """The cost of each round to the chosen clients, or to at most `most` that spent most.
@@ -193,15 +183,15 @@ class RunHistory:
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
         """
-        return costs_of(self, self._enrolled(chosen), most)
+        return costs_of(self.stored, self._enrolled(chosen) or None, most)
 
-    def _enrolled(self, chosen: Sequence[str]) -> Sequence[str]:
+    def _enrolled(self, chosen: Sequence[str]) -> list[ClientStanding]:
         unknown = sorted(set(chosen) - set(self.last.spent))
         if unknown:
             raise ValueError(f"the run has no client '{unknown[0]}'; choose from those in `last.spent`.")
         if len(chosen) > MOST_CHOSEN:
             raise ValueError(f"{len(chosen)} clients are chosen, and {MOST_CHOSEN} can be; choose fewer.")
-        return chosen
+        return [self.standings[client_id] for client_id in chosen]
 
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints. Without privacy every epsilon is None."""
@@ -211,70 +201,20 @@ class RunHistory:
             "metrics": metrics,
             "rounds": len(self.rounds),
             **({} if self.last.clock is None else {"simulated_seconds": self.last.clock}),
-            "clients": [
-                {
-                    "client_id": client.client_id,
-                    "epsilon": finite_or_none(client.epsilon),
-                    "delta": client.delta,
-                    "budget": finite_or_none(client.budget_epsilon),
-                    "rounds": client.rounds,
-                    "sampling_rate": client.sampling_rate,
-                    "noise_multiplier": client.noise_multiplier,
-                    "steps": client.steps,
-                }
-                for client in self.last.spent.values()
-            ],
+            "clients": [json_row(self.facts, self.standings[client_id]) for client_id in self.last.spent],
             "max_epsilon": finite_or_none(self.last.max_epsilon),
             "privacy": self.facts.private,
             **({"user_level": plain(self.last.user_level)} if self.last.user_level else {}),
         }
 
     @cached_property
-    def _clients(self) -> dict[str, ClientStanding]:
-        roster = Roster(self.facts.rounds)
-        for result in (self.start, *self.rounds):
-            roster.add(result)
-        return roster.clients
+    def stored(self) -> StoredRun:
+        """These rounds in a run store, in memory: the reader of the data of figures."""
+        from fedprivacy.runs.records.store import in_memory
 
-    def points(self, rounds: range) -> list[RoundPoint]:
-        """Some finished rounds."""
-        return [self.rounds[number - 1].point for number in rounds]
+        return in_memory(self.facts, (self.start, *self.rounds))
 
-    def everybody(self) -> list[ClientStanding]:
-        """All clients, in the order of their enrolment. Of a run in memory they are never too many."""
-        return list(self._clients.values())
-
-    def spenders(self, most: int, *, least: bool = False) -> list[ClientStanding]:
-        """So many of the clients that spent most, or least; equals in the order of their enrolment."""
-        sign = 1 if least else -1
-        return sorted(self._clients.values(), key=lambda client: sign * client.spent.epsilon)[:most]
-
-    def named(self, client_ids: Sequence[str]) -> list[ClientStanding]:
-        """Clients by name, in this order."""
-        return [self._clients[client_id] for client_id in client_ids if client_id in self._clients]
-
-    def curves(self, clients: Sequence[ClientStanding], rounds: Sequence[int]) -> ClientCurves:
-        """The epsilons of some clients after some rounds."""
-        wanted = [client.client_id for client in clients]
-        results = [self.rounds[number - 1] if number else self.start for number in rounds]
-        epsilons = [result.population.epsilons_of(wanted) for result in results]
-        return ClientCurves(clients, rounds, np.array(epsilons, dtype=np.float64).reshape(len(rounds), len(clients)))
-
-    def state_counts(self) -> dict[str, int]:
-        """Number of clients in each state; states without a client are missing."""
-        return dict(Counter(client.state for client in self._clients.values()))
-
-    def budgets(self) -> list[float]:
-        """The different finite budgets of all clients, ascending."""
-        return sorted({client.spent.budget_epsilon for client in self._clients.values() if client.spent.limited})
-
-    def turns(self, most: int) -> list[tuple[int, float]]:
-        """Pairs of round and epsilon at which clients were exhausted, each pair once."""
-        found = sorted(
-            {
-                (client.exhausted_in, client.spent.epsilon)
-                for client in self._clients.values()
-                if client.exhausted_in is not None and math.isfinite(client.spent.epsilon)
-            }
-        )
-        return found[:: stride(len(found), most)]
+    @cached_property
+    def standings(self) -> dict[str, ClientStanding]:
+        """Every client's standing after the last round, by client_id, in the order of their enrolment."""
+        return {client.client_id: client for client in self.stored.everybody()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedprivacy._support.settings import KIND_WORDS, ConfigError, kind_of, names_in, no_settings
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources
-from fedprivacy.runs.settings.configuration import CONFIG, FIELDS
+from fedprivacy.runs.settings.configuration import FIELDS
 from fedprivacy.values.metrics import measured_names, shown_metric
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.runs import Rows, RunStanding, RunStatus
@@ -122,23 +122,10 @@ def list_runs(
     catalogue = Catalogue(places)
     try:
         listing = catalogue.listing()
+        rows = [row_of(run, catalogue.folder_of(run.facts.run_id)) for run in listing.runs]
     finally:
         catalogue.close()
-    folders = _folders(places)
-    rows = [row_of(run, folders.get(run.facts.run_id)) for run in listing.runs]
     return ListedRuns(ordered([row for row in rows if wanted.takes(row)], sort), listing.problems)
-
-
-def _folders(sources: Iterable[str]) -> dict[str, Path]:
-    """Find the folder of each run below some folders, by run_id."""
-    from fedprivacy.runs.records.folder import read_run_id  # torch, which a page that lists runs need not wait for
-
-    found = {}
-    for source in map(Path, sources):
-        for config in (source / CONFIG, *source.glob(f"*/{CONFIG}")) if source.is_dir() else ():
-            with suppress(OSError, ValueError):
-                found[read_run_id(config.parent)] = config.parent
-    return found
 
 
 def row_of(run: RunStanding, folder: Path | None = None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from fedprivacy.guard.seals import is_of_a_guard
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.records.folder import ERROR, ROUNDS, RunFolderError, hold, read_run_id, writing
+from fedprivacy.runs.records.folder import ERROR, RunFolderError, hold, read_run_id, writing
+from fedprivacy.runs.records.store import RECORD
 from fedprivacy.runs.settings.configuration import CONFIG, LEDGER, RUNS
 from fedprivacy.values.attempt import asking_for
 from fedprivacy.values.wording import count_text
@@ -60,7 +61,7 @@ def charged_in(folder: Path) -> set[str]:
 def _check_removable(folder: Path) -> None:
     run_id = read_run_id(folder)
     for file in _files(folder):
-        if file.name == ROUNDS and file.parent != folder:
+        if file.name == RECORD and file.parent != folder:
             raise RunFolderError(
                 f"'{folder}' holds another run's folder, '{file.parent}'; name that first, or keep it."
             )
@@ -103,7 +104,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _is_ledger(file: Path) -> bool:
     """Return whether a file is a ledger, or another SQLite file, of which only opening it tells."""
-    if not file.is_file():
+    if not file.is_file() or file.name == RECORD:
         return False
     with file.open("rb") as opened:
         return file.name == LEDGER or opened.read(len(_SQLITE)) == _SQLITE

@@ -84,7 +84,7 @@ def report_html(history: RunHistory) -> str:
         infinity=math.inf,
         drawings=drawings,
         worst=worst,
-        clients=sorted(history.named(list(spent)), key=lambda client: _as_counted(client.client_id)),
+        clients=sorted(map(history.standings.__getitem__, spent), key=lambda client: _as_counted(client.client_id)),
         evaluated=_evaluated(history),
         held_out=_held_out(history),
         failures=failures(history),

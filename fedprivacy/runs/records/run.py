@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedprivacy.runs.records.folder import CLIENT_MODELS, MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
+from fedprivacy.values.columns import raw_row
 from fedprivacy.values.evaluation import spread_of
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.spent import UserLevelSpent
@@ -134,15 +134,10 @@ class Run:
         `client_id`; `epsilon`, its privacy loss over all runs on its shard, at `delta`; `budget_epsilon`, maybe
         infinite; `rounds` and `steps` that it was charged for; `steps_left` of this run; `sampling_rate` and
         `noise_multiplier` of a local step; `exhausted_in`, the first round after which no step was left, or None;
-        `averaged` and `failed`, rounds of this run that used its update or did not; `state`: active, spent
-        as planned, exhausted, unreconciled, refused or failed.
+        `averaged` and `failed`, rounds of this run that used its update or did not; `reason`, why its last update was
+        not used, or None; `state`: active, spent as planned, exhausted, unreconciled, refused or failed.
         """
-        return Rows(
-            asdict(client.spent)
-            | {"exhausted_in": client.exhausted_in}
-            | {"averaged": client.averaged, "failed": client.failed, "state": str(client.state)}
-            for client in self.history.everybody()
-        )
+        return Rows(map(raw_row, self.history.standings.values()))
 
     @cached_property
     def held_out(self) -> Rows:

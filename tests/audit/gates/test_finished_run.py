@@ -8,10 +8,11 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.audit.gates import claimed_epsilon
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.records.folder import ROUNDS, RunFolderError
+from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.values.budget import PrivacyBudget
 from tests.privacy.audited_tasks import Open, Small
 from tests.privacy.bugs.swapped import planted
+from tests.runs.rounds import falsify, rounds_of
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -25,11 +26,11 @@ def run(folder, task=None, **settings):
 
 def told(folder, change):
     """Change what each line of a run's rounds says of its clients."""
-    lines = [json.loads(line) for line in (folder / ROUNDS).read_text().splitlines()]
+    lines = rounds_of(folder)
     for line in lines:
         for client in line["clients"]:
             change(client)
-    (folder / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    falsify(folder, lines)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +94,9 @@ def test_a_step_that_was_asked_for_and_not_charged_is_noticed(folder, with_ledge
 
 
 def test_an_epsilon_that_falls_is_noticed_though_the_last_one_is_right(folder):
-    lines = [json.loads(line) for line in (folder / ROUNDS).read_text().splitlines()]
+    lines = rounds_of(folder)
     lines[0]["clients"][0]["epsilon"] *= 3.0
-    (folder / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    falsify(folder, lines)
     (reason,) = claimed_epsilon.check_run(folder).reasons
     assert "fell in round 2; it never can" in reason
 

@@ -5,48 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Integer,
-    Select,
-    String,
-    Table,
-    and_,
-    case,
-    func,
-    literal_column,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, func, select
 
 from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
-from fedprivacy.ledger.database import Database, among
-from fedprivacy.ledger.schema import (
-    audits,
-    charges,
-    recorded_clients,
-    recorded_epsilons,
-    recorded_failures,
-    recorded_rounds,
-    recorded_runs,
-)
+from fedprivacy.ledger.database import Database, among, database_file
+from fedprivacy.ledger.schema import audits, charges
 from fedprivacy.ledger.schema import runs as ledger_runs
-from fedprivacy.runs.records.store.rows import (
+from fedprivacy.runs.records.store.database import IN_MEMORY, RECORD, RecordDatabase, has_runs
+from fedprivacy.runs.records.store.schema import (
     CLIENTS_PER_PART,
     EPSILONS,
     audit_of,
     client_of,
     point_of,
+    recorded_clients,
+    recorded_epsilons,
+    recorded_failures,
+    recorded_rounds,
+    recorded_runs,
     standing_of,
 )
+from fedprivacy.runs.records.store.writer import RunRecording
+from fedprivacy.runs.settings.execution import LEDGER
 from fedprivacy.values.events import History
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding, RunTally
-from fedprivacy.values.series import ClientCurves, RoundPoint, stride
-from fedprivacy.values.spent import ClientStanding, ClientState
+from fedprivacy.values.series import ClientCurves, RoundPoint, RunFacts, stride
+from fedprivacy.values.spent import ClientStanding
 
 T = TypeVar("T")
 
@@ -88,40 +79,77 @@ class RunStore:
     """The runs in one database. Safe for concurrent use; every method reads one state.
 
     Args:
-        url: of the ledger.
+        place: URL of the store in a run's folder, or of a ledger, or an open database.
         patience: seconds for which a database that is locked or gone is tried again.
 
     Raises:
         LedgerError: it cannot be used, or another version of fedprivacy made it.
     """
 
-    def __init__(self, url: str, patience: float = 5.0) -> None:
-        self.database = Database(url, patience, create=False)
+    def __init__(self, place: str | RecordDatabase, patience: float = 5.0) -> None:
+        file = database_file(place) if isinstance(place, str) else None
+        self.folder = file.parent if file and file.name == RECORD else None
+        self.few = FEW_CLIENTS if isinstance(place, str) else math.inf
+        self._patience, self._ledger = patience, None
+        if isinstance(place, RecordDatabase):
+            self.database: Database = place
+        elif self.folder:
+            self.database = RecordDatabase(place, patience, writes=False)
+        else:
+            self.database = self._ledger = Database(place, patience, create=False)
+        self._there = self._ledger is None
 
     def runs(self) -> list[RunStanding]:
         """Every run, the newest first."""
-        return self.database.read(lambda connection: [standing_of(row) for row in connection.execute(_RUNS).mappings()])
+        return self._read(lambda connection: [standing_of(row) for row in connection.execute(_RUNS).mappings()], [])
 
     def run(self, run_id: str) -> StoredRun | None:
         """One run, as it stands now; None: there is none of this name."""
         wanted = _RUNS.where(recorded_runs.c.run_id == run_id)
-        row = self.database.read(lambda connection: connection.execute(wanted).mappings().one_or_none())
+        row = self._read(lambda connection: connection.execute(wanted).mappings().one_or_none(), None)
         return StoredRun(self, standing_of(row)) if row else None
 
     def changes(self) -> dict[str, int]:
         """Number of changes of each run, by run_id: cheap enough to ask for many times a second."""
         wanted = select(recorded_runs.c.run_id, recorded_runs.c.changes)
-        return self.database.read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)})
+        return self._read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)}, {})
+
+    def ledger_of(self, facts: RunFacts) -> Database | None:
+        """The ledger that a run charges; None: it is not there. A run that has just begun has none yet."""
+        if self._ledger is None and self.folder:
+            named = str(facts.settings.get("ledger") or "")
+            file = database_file(named) if named else self.folder / LEDGER
+            if file and file.is_file():
+                self._ledger = Database(f"sqlite:///{quote(str(file))}", self._patience, create=False)
+        return self._ledger
 
     def close(self) -> None:
         """Give back every connection."""
-        self.database.close()
+        for database in (self.database, self._ledger):
+            if database:
+                database.close()
+
+    def _read(self, work: Callable[[Connection], T], nothing: T) -> T:
+        """Read, if a run was ever recorded in the database."""
+        self._there = self._there or self.database.read(partial(has_runs, name=self.database.name))
+        return self.database.read(work) if self._there else nothing
+
+
+def in_memory(facts: RunFacts, results: Sequence[RoundResult]) -> StoredRun:
+    """Return the reader of a run whose results are in memory."""
+    recording = RunRecording(IN_MEMORY, facts)
+    for result in results:
+        recording.add(result)
+    recording.flush()
+    run = RunStore(recording.database).run(facts.run_id)
+    assert run is not None
+    return run
 
 
 class StoredRun:
-    """One run in a store, a `RunReader`: `now` is as it stood when somebody last looked, every method reads one state.
+    """One run in a store: `now` is as it stood when somebody last looked, every method reads one state.
 
-    Safe for concurrent use.
+    It reads no more than is asked for, however large the run is. Safe for concurrent use.
     """
 
     def __init__(self, store: RunStore, now: RunStanding) -> None:
@@ -134,10 +162,14 @@ class StoredRun:
         wanted = select(recorded_rounds).where(self._mine(recorded_rounds), _of(column, rounds)).order_by(column)
         return self._read(lambda connection: [point_of(row) for row in connection.execute(wanted).mappings()])
 
-    def everybody(self) -> list[ClientStanding] | None:
-        """All clients; None: there are more than `FEW_CLIENTS`."""
-        enrolled = self.now.last.clients if self.now.last else 0
-        return self.spenders(enrolled) if enrolled <= FEW_CLIENTS else None
+    def everybody(self) -> list[ClientStanding]:
+        """All clients, in the order of their enrolment."""
+        return self._read(lambda connection: self._clients(connection, self._mine(recorded_clients)))
+
+    @property
+    def crowded(self) -> bool:
+        """True if the run has more clients than are all drawn."""
+        return self.now.last is not None and self.now.last.clients > self.store.few
 
     def spenders(self, most: int, *, least: bool = False) -> list[ClientStanding]:
         """So many of the clients that spent most, or least."""
@@ -149,9 +181,7 @@ class StoredRun:
 
         def work(connection: Connection) -> list[ClientStanding]:
             known = among(connection.dialect, recorded_clients.c.client_id, client_ids)
-            found = select(recorded_clients).where(self._mine(recorded_clients), known)
-            ordered = found.order_by(recorded_clients.c.number)
-            return [client_of(row, self.facts.rounds) for row in connection.execute(ordered).mappings()]
+            return self._clients(connection, and_(self._mine(recorded_clients), known))
 
         return self._read(work)
 
@@ -160,25 +190,19 @@ class StoredRun:
         total = select(func.count()).select_from(recorded_clients).where(self._matching(query))
         return self._read(lambda connection: (int(connection.scalar(total) or 0), self._page(connection, query)))
 
-    def state_counts(self) -> dict[str, int]:
-        """Number of clients in each state; states without a client are missing."""
-        wanted = select(self._state, func.count()).where(self._mine(recorded_clients)).group_by(self._state)
-        return self._read(lambda connection: {name: int(n) for name, n in connection.execute(wanted)})
-
-    def failed_updates(self) -> int:
-        """Number of updates that were asked for and not used, summed over rounds without reading each failure."""
-        wanted = select(func.sum(recorded_rounds.c.failed)).where(self._mine(recorded_rounds))
-        return self._read(lambda connection: int(connection.scalar(wanted) or 0))
-
     def tally(self) -> RunTally:
         """A run's clients in few numbers, by one look at each, for repeated queries."""
         clients, failed = recorded_clients.c, recorded_failures.c
-        share = case((and_(clients.budget.is_not(None), clients.share.is_(None)), math.inf), else_=clients.share)
-        by_state = select(self._state, func.count(), func.min(clients.budget), func.max(share))
+        share = case(
+            (and_(clients.budget_epsilon.is_not(None), clients.share.is_(None)), math.inf), else_=clients.share
+        )
+        by_state = select(recorded_clients.c.state, func.count(), func.min(clients.budget_epsilon), func.max(share))
         by_reason = select(failed.reason, func.count())
 
         def work(connection: Connection) -> RunTally:
-            found = connection.execute(by_state.where(self._mine(recorded_clients)).group_by(self._state)).all()
+            found = connection.execute(
+                by_state.where(self._mine(recorded_clients)).group_by(recorded_clients.c.state)
+            ).all()
             times = connection.execute(by_reason.where(self._mine(recorded_failures)).group_by(failed.reason)).all()
             return RunTally(
                 states={state: int(n) for state, n, _, _ in found},
@@ -191,7 +215,7 @@ class StoredRun:
 
     def budgets(self) -> list[float]:
         """The different finite budgets of a run's clients, ascending."""
-        budget = recorded_clients.c.budget
+        budget = recorded_clients.c.budget_epsilon
         wanted = select(budget).where(self._mine(recorded_clients), budget.is_not(None)).distinct()
         return self._read(lambda connection: sorted(map(float, connection.scalars(wanted).all())))
 
@@ -249,7 +273,7 @@ class StoredRun:
             rows = [dict(row) for row in connection.execute(wanted).mappings()]
             return total, [row | {"client_id": str(row["dataset_id"]).removeprefix(prefix)} for row in rows]
 
-        return self._read(work)
+        return self._of_ledger(work) or (0, [])
 
     def executed(self, client_id: str) -> History:
         """The history of a client's dataset in the ledger, over all runs."""
@@ -258,29 +282,29 @@ class StoredRun:
             dataset = self._dataset_prefix(connection) + client_id
             return accounts_of(connection, [dataset]).get(dataset, NOTHING_SPENT).history
 
-        return self._read(work)
+        return self._of_ledger(work) or {}
 
     def audits(self) -> list[AuditResult]:
         """Results of the audits of a run, in their order."""
         wanted = select(audits).where(self._mine(audits)).order_by(audits.c.audit_id)
-        return self._read(lambda connection: [audit_of(row) for row in connection.execute(wanted).mappings()])
+        found = self._of_ledger(lambda connection: [audit_of(row) for row in connection.execute(wanted).mappings()])
+        return found or []
+
+    def _of_ledger(self, work: Callable[[Connection], T]) -> T | None:
+        """Read the ledger; None: it is not there."""
+        ledger = self.store.ledger_of(self.facts)
+        return ledger.read(work) if ledger else None
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         return self.store.database.read(work)
 
-    @property
-    def _state(self) -> ColumnElement[str]:
-        """A client's state; an earlier version recorded a budget that was spent as planned as exhausted.
-
-        It has no parameters, since PostgreSQL would take two of its occurrences in one query for different.
-        """
-        client, rounds = recorded_clients.c, literal_column(str(self.facts.rounds), Integer)
-        early, planned = (literal_column(f"'{state}'", String) for state in (ClientState.EXHAUSTED, ClientState.SPENT))
-        return case((and_(client.state == early, client.exhausted_in >= rounds), planned), else_=client.state)
-
     def _mine(self, table: Table) -> ColumnElement[bool]:
         """The condition that a row belongs to this run."""
         return table.c.run_id == self.facts.run_id
+
+    def _clients(self, connection: Connection, wanted: ColumnElement[bool]) -> list[ClientStanding]:
+        ordered = select(recorded_clients).where(wanted).order_by(recorded_clients.c.number)
+        return [client_of(row, self.facts.rounds) for row in connection.execute(ordered).mappings()]
 
     def _page(self, connection: Connection, query: ClientQuery) -> list[ClientStanding]:
         ordered = select(recorded_clients).where(self._matching(query)).order_by(*_order(query))
@@ -290,7 +314,7 @@ class StoredRun:
     def _matching(self, query: ClientQuery) -> ColumnElement[bool]:
         found = [self._mine(recorded_clients)]
         found += [recorded_clients.c.client_id.icontains(query.search, autoescape=True)] * bool(query.search)
-        found += [self._state == query.state] * bool(query.state)
+        found += [recorded_clients.c.state == query.state] * bool(query.state)
         return and_(*found)
 
     def _some_clients(self, connection: Connection, reason: str) -> tuple[str, ...]:
