@@ -117,14 +117,7 @@ CONTENTS = {
         "explanation/models",
         "explanation/server-fields",
         "explanation/compliance",
-    ],
-    "Papers' results, repeated": [
-        "explanation/reproduced/digits",
-        "explanation/reproduced/logistic",
-        "explanation/reproduced/mnist",
-        "explanation/reproduced/readmission",
-        "explanation/reproduced/school",
-        "explanation/reproduced/tcga-brca",
+        "explanation/reproduced",
     ],
     "How it is built": [
         "explanation/architecture",
