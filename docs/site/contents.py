@@ -122,7 +122,6 @@ CONTENTS = {
     "How it is built": [
         "explanation/architecture",
         "explanation/testing",
-        "explanation/mutation-table",
         "repository/CONTRIBUTING",
         "repository/CHANGELOG",
         "repository/SECURITY",
