@@ -113,8 +113,6 @@ CONTENTS = {
         "explanation/accounting",
         "explanation/gradients",
         "explanation/benchmarks",
-        "explanation/speed",
-        "explanation/models",
         "explanation/server-fields",
         "explanation/compliance",
         "explanation/reproduced",
