@@ -81,12 +81,12 @@ soak: $(VENV)/.installed-test
 drill: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --quiet tests/deploy/drill.py
 
-# Where the time of a lane goes, into docs/explanation/testing.md: make test-times LANE=quick
+# Where the time of a lane goes: make test-times LANE=quick
 LANE ?= full
 test-times: $(VENV)/.installed-test
 	rm -rf runs/times
 	$(PYTEST) --numprocesses 2 --lane $(LANE) --times runs/times
-	$(BIN)/python -m tests.times runs/times $(LANE)
+	$(BIN)/python -m tests.times runs/times
 
 # What processors decide, on other kinds that this one can pretend to be: tests/support/processors.py lists them.
 KINDS = avx2 avx2-not-strict compatible generic
@@ -105,7 +105,7 @@ test-processors: $(VENV)/.installed-test
 mutants: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.privacy.bugs
 
-# Every small change of the modules that carry the guarantee: an hour. See docs/explanation/mutation-table.md.
+# Every small change of the modules that carry the guarantee: an hour. See docs/explanation/testing.md.
 mutation: $(VENV)/.installed-test $(VENV)/.installed-mutation
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mutation --out runs/mutation
 

@@ -4,7 +4,7 @@
 
 changes one operator, number, condition, statement or argument at a time (`benchmarks.mutation_operators`), in memory,
 and runs the tests that reach the changed line, the quickest first. Changes that nobody notices are printed as
-differences. `docs/explanation/mutation-table.md` says what became of each. One takes about two seconds;
+differences. `docs/explanation/testing.md` says what became of each. One takes about two seconds;
 `tests.privacy.bugs` is the short version that runs with every change.
 """
 

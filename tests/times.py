@@ -1,7 +1,7 @@
 """Where the suite's time goes: a plugin of pytest that writes it down, and the table that `make test-times` prints.
 
     pytest --times FOLDER ...
-    python -m tests.times FOLDER [LANE]     # prints the table, or puts it into docs/explanation/testing.md
+    python -m tests.times FOLDER
 
 One line for each test and for what each test process pays before its first one. Processor seconds are the test
 process's own and those of processes that it started and waited for; what outlives them (a cluster of Ray) is not seen.
@@ -27,8 +27,6 @@ COLUMNS = ("items", "seconds", *CAUSES, "waiting", "started")
 
 SHOWN = 10
 """Files in a table; the rest is one row."""
-
-PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "testing.md"
 
 
 def pytest_addoption(parser):
@@ -148,18 +146,5 @@ def _by_file(folder):
     return files
 
 
-def keep(lane, text):
-    """Put a lane's table in the place of the one that the page has."""
-    before, after = (f"<!-- times of lane {lane} -->\n", f"\n<!-- end of lane {lane} -->")
-    head, found, rest = PAGE.read_text().partition(before)
-    _, ended, tail = rest.partition(after)
-    if not (found and ended):
-        raise SystemExit(f"{PAGE} has no place for lane {lane}: put {before.strip()} and {after.strip()} into it.")
-    PAGE.write_text(f"{head}{before}{text}{after}{tail}")
-
-
 if __name__ == "__main__":
-    folder, *lane = sys.argv[1:]
-    print(written := table(Path(folder)))
-    if lane:
-        keep(*lane, written)
+    print(table(Path(sys.argv[1])))

@@ -13,7 +13,7 @@ counts to 300,000, some milliseconds, before it sleeps. On a machine that others
 may have lost its core meanwhile, so that all others burn theirs, for each of a model's many short operations: ten times
 the processor time of one thread. A thread that slept at once would be woken too late on an idle machine, where two
 would be slower than one. To count to COUNT, some tenths of a millisecond, takes a tenth more time on an idle machine,
-and on a busy one a quarter of what the default burns (docs/explanation/speed.md). No bit of a result depends on it.
+and on a busy one a quarter of what the default burns. No bit of a result depends on it.
 OpenMP reads the variable when torch is imported, and keeps it.
 """
 

@@ -61,7 +61,7 @@ _TRANSFORMERS_MASKS = Path("transformers", "masking_utils.py")
 
 _COSTS = {"loop": "6 to 600", "vmap": "2 to 30"}
 _COST_OF_SINGLE_ROWS = "1 to 6"
-"""Slowdown of a step compared with one without privacy: docs/explanation/speed.md#processors."""
+"""Slowdown of a step compared with one without privacy: docs/explanation/benchmarks.md#on-other-processors."""
 
 _MASK = (
     "give a causal model attn_implementation='eager', and others an attention mask of four axes; "
