@@ -2,7 +2,9 @@
 
 import importlib
 import inspect
+from functools import cached_property
 from pathlib import Path
+from types import FunctionType
 
 import fedprivacy as fp
 from tests.blocks import PAGES, Python, blocks
@@ -52,3 +54,26 @@ def test_every_public_function_and_class_has_an_example_which_is_run_with_the_te
     }
     assert len(explained) > 60
     assert {name for name, value in explained.items() if ">>> " not in value.__doc__} == WITHOUT_EXAMPLE.keys()
+
+
+def described():
+    """Everything public that can have a docstring: functions, classes, and methods and properties of these."""
+    for name, value in offered():
+        if callable(value):
+            yield name, value
+        if inspect.isclass(value):
+            own = (member for member in dir(value) if not member.startswith("_"))
+            kinds = (FunctionType, classmethod, staticmethod, property, cached_property)
+            yield from (
+                (f"{name}.{member}", getattr(value, member))
+                for member in own
+                if isinstance(inspect.getattr_static(value, member), kinds)
+            )
+
+
+def test_everything_public_has_a_docstring():
+    """That of a base class counts for a method, and no text that Python makes of a class's fields."""
+    public = dict(described())
+    assert {"fp.ask.count", "fp.simulate", "fp.Task", "fp.Task.shard", "fp.Run.clients"} < public.keys()
+    texts = {name: inspect.getdoc(value) or "" for name, value in public.items()}
+    assert [name for name, text in texts.items() if not text or text.startswith(f"{name.rpartition('.')[2]}(")] == []

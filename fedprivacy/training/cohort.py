@@ -43,9 +43,9 @@ class StepMechanism(Protocol):
     """The mechanism of a client's steps: the records that join, and the bound on the gradient of each."""
 
     @property
-    def sampling_rate(self) -> float: ...  # noqa: D102
+    def sampling_rate(self) -> float: ...
     @property
-    def clipping_norm(self) -> float: ...  # noqa: D102
+    def clipping_norm(self) -> float: ...
 
 
 AnyMechanism = TypeVar("AnyMechanism", bound=StepMechanism)

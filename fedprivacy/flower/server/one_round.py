@@ -22,10 +22,10 @@ class Instruction(Protocol):
     """A record that tells one client its work: a grant, or a baseline's assignment."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102 - of the record
+    def name(self) -> str: ...
     @property
-    def client_id(self) -> str: ...  # noqa: D102
-    def to_record(self) -> ConfigRecord: ...  # noqa: D102
+    def client_id(self) -> str: ...
+    def to_record(self) -> ConfigRecord: ...
 
 
 @dataclass(frozen=True)
