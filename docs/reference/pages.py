@@ -10,7 +10,8 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,9 @@ EVENTS = (
 )
 """An example of every event that may have been executed."""
 
+Row = tuple[str, str]
+"""Names of an option, and its words."""
+
 FOLDER = Path(__file__).parent.resolve()
 
 _MESSAGES: tuple[type[WireMessage], ...] = (EnrolmentRequest, Enrolment, Grant, QuestionGrant, Receipt, Refusal)
@@ -96,36 +100,35 @@ def pages() -> dict[str, str]:
 def settings() -> str:
     """Every setting of a run, group by group."""
     digits = resolve({"task": "digits"}).public()
+    obeyed = ", ".join(f"`{key}`" for key, field in FIELDS.items() if field.name in _OBEYED_BY_CLIENTS)
     parts = [
         f"""# Settings of a run
 
 The {len(FIELDS)} settings of a run. Each is written the same way everywhere: as an option (`--local-steps 5`), in a
 [run file](../how-to/run-file.md) and in Flower's run config (`local-steps = 5`), and with underscores in Python
 (`fp.simulate("digits", local_steps=5)`). A setting that you leave open is decided by the task's recipe, then by
-its default. *In digits* is its value in a plain `fedprivacy simulate`. A setting that each client
-obeys travels to it in [the grant](wire.md#grant), and the client refuses what its owner does not allow. The server
-obeys all others."""
+its default.
+
+Each client obeys {obeyed}. These travel to it in [the grant](wire.md#grant), and the client refuses what its owner
+does not allow. The server obeys all others."""
     ]
     for group in GROUPS:
         fields = dataclasses.fields(group)
         rows = [_setting(field, digits[key_of(field.name)]) for field in fields if key_of(field.name) in FIELDS]
-        parts += [
-            f"## {group.question}",
-            _table(["setting", "what", "values", "default", "in digits", "who obeys"], rows),
-        ]
+        parts += [f"## {group.question}", _table(["setting", "what", "values", "default"], rows)]
     return "\n\n".join(parts)
 
 
 def _setting(field: dataclasses.Field[Any], in_digits: Value | None) -> Sequence[str]:
-    default = "the task's own" if field.default is dataclasses.MISSING else field.default
-    obeys = "each client" if field.name in _OBEYED_BY_CLIENTS else "server"
+    default = f"the task's own; digits: `{in_digits}`" if field.default is dataclasses.MISSING else field.default
+    words = str(field.metadata["help"])
+    if choices := field.metadata["choices"]:  # another column lists them
+        words = words.replace(f": {', '.join(filter(None, choices))}", "", 1)
     return (
         f"`{key_of(field.name)}`",
-        str(field.metadata["help"]),
+        words,
         _values(field),
         "open" if default in ("", None) else str(default),
-        "" if in_digits in ("", None) else f"`{in_digits}`",
-        obeys,
     )
 
 
@@ -142,39 +145,70 @@ def _values(field: dataclasses.Field[Any]) -> str:
 
 def commands() -> str:
     """Every command, with its options."""
-    command = typer.main.get_command(app)
+    every = [*_parts("fedprivacy", typer.main.get_command(app))]
+    times = Counter(_parameter(each) for _, part in every for each in _own(part))
+    shared = {row for row, number in times.items() if number >= _SHARED_BY}
     parts = [
         """# Commands
 
-Every command with its options, as `--help` shows them. Options that are settings of a run are explained
-[on their own page](settings.md), and so are [exit codes](exit-codes.md).""",
-        *_commands("fedprivacy", command),
+Every command with its options, as `--help` shows them. Settings are explained [on their own page](settings.md), and
+so are [exit codes](exit-codes.md). These options mean the same wherever a command names them under *also*:""",
+        _table(["option", "what"], sorted(shared)),
     ]
+    for name, part in every:
+        parts += _command(name, part, shared)
     return "\n\n".join(parts)
 
 
-def _commands(name: str, command: click.Command) -> Iterator[str]:
-    yield f"## `{name}`"
-    usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
-    yield f"`{usage}`"
-    yield _paragraphs(command.help or "")
-    own = [each for each in command.params if not _is_setting(each) and getattr(each, "help", None)]
-    taken = [f"`{each.opts[0]}`" for each in command.params if _is_setting(each)]
-    if own:
-        yield _table(["argument or option", "what"], [_parameter(each) for each in own])
-    if taken:
-        yield f"Settings: {', '.join(taken)}."
+_SHARED_BY = 2
+"""Minimum number of commands that share an option which is explained once."""
+
+
+def _parts(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A command and all commands below it, with their names."""
+    yield name, command
     for word, each in getattr(command, "commands", {}).items():
-        yield from _commands(f"{name} {word}", each)
+        yield from _parts(f"{name} {word}", each)
+
+
+def _own(command: click.Command) -> list[click.Parameter]:
+    """The parameters of a command that are no settings."""
+    return [each for each in command.params if not _is_setting(each) and getattr(each, "help", None)]
+
+
+def _command(name: str, command: click.Command, shared: Collection[Row]) -> Iterator[str]:
+    yield f"## `{name}`"
+    usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+    if usage not in ("[OPTIONS]", "[OPTIONS] COMMAND [ARGS]..."):
+        yield f"`{name} {usage}`"
+    yield _paragraphs(command.help or "")
+    rows = [_parameter(each) for each in _own(command)]
+    special = [row for row in rows if row not in shared]
+    if len(special) == 1:
+        yield ": ".join(map(_cell, special[0]))
+    elif special:
+        yield _table(["option", "what"], special)
+    if also := [names for names, words in rows if (names, words) in shared]:
+        yield f"Also {', '.join(also)}."
+    taken = [str(each.opts[0]) for each in command.params if _is_setting(each)]
+    left = [option for key in FIELDS if (option := f"--{key}") not in taken]
+    if taken and len(left) < len(taken):
+        yield f"Takes every [setting](settings.md) but {_listed(left)}."
+    elif taken:
+        yield f"Settings: {_listed(taken)}."
+
+
+def _listed(options: Sequence[str]) -> str:
+    return ", ".join(f"`{option}`" for option in options)
 
 
 def _is_setting(parameter: click.Parameter) -> bool:
     """Tell whether an option is a setting, in the setting's own words."""
     key = key_of(str(parameter.name))
-    return key in FIELDS and str(FIELDS[key].metadata["help"]) in str(getattr(parameter, "help", ""))
+    return key in FIELDS and str(FIELDS[key].metadata["help"]) in _unescaped(str(getattr(parameter, "help", "")))
 
 
-def _parameter(parameter: click.Parameter) -> Sequence[str]:
+def _parameter(parameter: click.Parameter) -> Row:
     named = [str(parameter.name).upper()] if parameter.param_type_name == "argument" else parameter.opts
     return ", ".join(f"`{name}`" for name in (*named, *parameter.secondary_opts)), str(getattr(parameter, "help", ""))
 
@@ -315,15 +349,24 @@ refused, so server and clients are [upgraded together](../how-to/operate.md#upgr
 See [what each field of a grant does](../explanation/server-fields.md) and [what an adversary
 sees](../explanation/threat-model.md)."""
     ]
+    granted = _attributes(Grant)
     for message in _MESSAGES:
         told = _attributes(message)
+        names = [each.name for each in dataclasses.fields(message) if message is not Grant]
+        shared = [name for name in names if told.get(name, "") in (granted.get(name), _AS_GRANTED)]
         rows = [
             (f"`{each.name}`", str(each.type).rsplit(".", maxsplit=1)[-1], told.get(each.name, ""))
             for each in dataclasses.fields(message)
+            if each.name not in shared
         ]
         parts += [f"## {_spaced(message.__name__)}", f"`{message.name}`. {_summary(message)}"]
+        if shared:
+            parts.append(f"As in [the grant](#grant): {_listed(shared)}. Its other fields:")
         parts.append(_table(["field", "type", "what"], rows))
     return "\n\n".join(parts)
+
+
+_AS_GRANTED = "as in [the grant](#grant)."
 
 
 def events() -> str:
@@ -347,10 +390,15 @@ accountant, at delta 1e-5; the smaller figure is reported.""",
         _table(["event", "example", "epsilon by PLD", "epsilon by RDP"], [*map(_example, EVENTS)]),
     ]
     assert {type(event) for event in EVENTS} == set(MECHANISMS.values())
+    first_told = _attributes(type(EVENTS[0]))
     for event in EVENTS:
-        rows = [(f"`{name}`", words) for name, words in _attributes(type(event)).items()]
+        told = _attributes(type(event))
+        alike = [] if event is EVENTS[0] else [name for name, words in told.items() if words == first_told.get(name)]
+        rows = [(f"`{name}`", words) for name, words in told.items() if name not in alike]
         what, _, _ = (inspect.getdoc(event) or "").partition("\n\nAttributes:")
         parts += [f"## `{type(event).__name__}`", _paragraphs(what), _table(["parameter", "what"], rows)]
+        if alike:
+            parts.append(f"As in `{type(EVENTS[0]).__name__}`: {_listed(alike)}.")
     return "\n\n".join(parts)
 
 
@@ -398,8 +446,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(_cell(cell) for cell in line)} |" for line in lines)
 
 
+def _unescaped(text: str) -> str:
+    """Help without the backslashes that keep rich from reading brackets as styles."""
+    return text.replace("\\[", "[")
+
+
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("\\[", "[").replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(_unescaped(text).split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 if __name__ == "__main__":
