@@ -16,7 +16,6 @@ CONTENTS = {
         "tutorial/4-post-processing",
         "tutorial/5-sampling",
         "tutorial/6-training",
-        "tutorial/7-patients",
     ],
     "Notebooks": [
         "notebooks/README",

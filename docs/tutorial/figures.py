@@ -251,28 +251,6 @@ def account(names: Names) -> alt.LayerChart:
     return plot.drawn()
 
 
-def patients(names: Names) -> alt.LayerChart:
-    """Page 7: a patient's epsilon by the patient's rows."""
-    rows, exact = names["rows"], names["exact"]
-    plot = Plot(
-        "By row, a patient's epsilon grows faster than the rows",
-        ["ε of a patient", "1,000 steps", "sampling rate 0.01", "noise multiplier 1", "δ = 1e-5", "PLD accountant"],
-        "rows of the patient",
-        Axis(1, rows[-1], ticks=rows),
-        Axis(0, 30),
-    )
-    plot.line(rows, [number * exact[0] for number in rows], **DASHED)
-    plot.line(rows, exact, dots=True, color=EXHAUSTED)
-    plot.line(rows, [exact[0]] * len(rows), color=SPENDING)
-    for number, epsilon in zip(rows, exact, strict=True):
-        if 1 < number < rows[-1]:
-            plot.note(f"{epsilon:.2f}", (number, epsilon), EXHAUSTED, align="right", dx=-6, dy=-10)
-    plot.beside(f"{exact[-1]:.2f}\N{EN SPACE}the unit is a row", exact[-1], EXHAUSTED)
-    plot.beside(f"rows times {exact[0]:.2f}: no bound", rows[-1] * exact[0], INK)
-    plot.beside(f"{exact[0]:.2f}\N{EN SPACE}a patient", exact[0], SPENDING)
-    return plot.drawn()
-
-
 FIGURES: Mapping[str, tuple[str, Callable[[Names], alt.LayerChart]]] = {
     "tutorial-neighbours": ("1-counting.md", neighbours),
     "tutorial-bounds": ("2-sensitivity.md", bounds),
@@ -281,6 +259,5 @@ FIGURES: Mapping[str, tuple[str, Callable[[Names], alt.LayerChart]]] = {
     "tutorial-suppression": ("4-post-processing.md", suppression),
     "tutorial-sampling": ("5-sampling.md", sampling),
     "tutorial-account": ("6-training.md", account),
-    "tutorial-patients": ("7-patients.md", patients),
 }
 """By a picture's name: the page whose code computes it, and what draws it."""
