@@ -25,7 +25,7 @@ from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import new_run_folder, plan_of, read_history
 from fedprivacy.runs.records.run import Run
-from fedprivacy.runs.settings.configuration import CONFIG, Value, of_simulation
+from fedprivacy.runs.settings.configuration import CONFIG, Value, simulation_settings
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
@@ -114,7 +114,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Tra
         ConfigError: lists everything that is wrong with the settings.
         RunFolderError: the folder to go on in holds no run.
     """
-    plan = plan_of(of_simulation(given, task), task)
+    plan = plan_of(simulation_settings(given, task), task)
     plan.client_terms.check_names(plan.simulated_clients)
     out = plan.config.out or new_run_folder(plan.config.name or plan.task.name)
     return replace(plan, config=replace(plan.config, out=out))

@@ -30,7 +30,7 @@ from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.records.folder import check_usable
 from fedprivacy.runs.records.grid import FINISHED, SweepGrid, SweepResults, SweptRun
 from fedprivacy.runs.records.removal import charged_in
-from fedprivacy.runs.settings.configuration import FIELDS, OF_SWEEPS, ConfigError, Value
+from fedprivacy.runs.settings.configuration import FIELDS, SWEEP_KEYS, ConfigError, Value
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.strategies import build_strategy
@@ -44,7 +44,7 @@ Told = Callable[[SweptRun, str], None]
 """Is told of every run that ended, and why it failed; an empty text: it did not."""
 
 
-@partial(takes_settings, keys=OF_SWEEPS)
+@partial(takes_settings, keys=SWEEP_KEYS)
 def sweep(
     task: GivenTask = None,
     *,
@@ -242,7 +242,7 @@ def _check(grid: SweepGrid, jobs: int | None) -> None:
     problems = [
         f"{key} is no setting of a sweep, whose runs have seeds, folders and ledgers of their own; leave it out."
         for key in grid.lists
-        if key in FIELDS and key not in OF_SWEEPS
+        if key in FIELDS and key not in SWEEP_KEYS
     ]
     if grid.task and isinstance(jobs, int) and jobs > 1:
         problems.append(

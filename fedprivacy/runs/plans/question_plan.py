@@ -8,7 +8,7 @@ from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plans.plan import QuestionPlan
-from fedprivacy.runs.settings.configuration import OF_ASKING, USUAL_SPEND, ConfigError, Value
+from fedprivacy.runs.settings.configuration import ASKING_KEYS, USUAL_SPEND, ConfigError, Value
 from fedprivacy.tasks import Task
 
 _ONE_STEP: Mapping[str, Value] = {"rounds": 1, "local-steps": 1, "sampling-rate": 1.0}
@@ -18,7 +18,7 @@ def question_plan(given: Mapping[str, Value | None], task: Task | None = None) -
     """The plan of a run that asks.
 
     Args:
-        given: some of `OF_ASKING`, by hyphenated key; None and "" mean "left open". Where neither spend nor noise
+        given: some of `ASKING_KEYS`, by hyphenated key; None and "" mean "left open". Where neither spend nor noise
             multiplier is given, the spend is `USUAL_SPEND`.
         task: whose records; None: the one that the settings name.
 
@@ -27,8 +27,8 @@ def question_plan(given: Mapping[str, Value | None], task: Task | None = None) -
             plan's `noise`: what was answered before may be read all the same.
     """
     named = {key: value for key, value in given.items() if value not in (None, "")}
-    if others := sorted(named.keys() - set(OF_ASKING) - {"questions"}):
-        raise ConfigError([f"{', '.join(others)} is of training; a run that asks has {', '.join(OF_ASKING)}."])
+    if others := sorted(named.keys() - set(ASKING_KEYS) - {"questions"}):
+        raise ConfigError([f"{', '.join(others)} is of training; a run that asks has {', '.join(ASKING_KEYS)}."])
     if not {"spend", "noise-multiplier"} & named.keys():
         named["spend"] = USUAL_SPEND
     return QuestionPlan.of({**named, **_ONE_STEP}, task)

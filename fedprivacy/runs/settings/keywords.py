@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, ConfigError, Value, words_of
+from fedprivacy.runs.settings.configuration import FIELDS, TRAINING_KEYS, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
 from fedprivacy.values.number import number_of
 
@@ -27,7 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _KEY = re.compile(rf"(?<![\w/.'-])({'|'.join(key for key in FIELDS if '-' in key)})(?![\w/'-]|\.\w)")
 
 
-def takes_settings(function: Function, keys: Iterable[str] = OF_TRAINING) -> Function:
+def takes_settings(function: Function, keys: Iterable[str] = TRAINING_KEYS) -> Function:
     """Give a function with `**settings` the settings of a run as keywords, and tell of each in its docstring."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
