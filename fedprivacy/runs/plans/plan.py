@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Self
@@ -168,12 +168,12 @@ class RunPlan:
         Raises:
             LedgerError: the ledger holds runs on the same records with another unit of privacy.
         """
-        ledger = Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else None
-        if ledger is not None:
-            ledger.check_unit(self.task.dataset, self.run_id, self.unit)
-        come = self._expected(ledger) if client_ids is None else client_ids
-        datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
-        return standings_on(ledger, self.run_id, datasets, self.allowance)
+        with Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else nullcontext() as ledger:
+            if ledger is not None:
+                ledger.check_unit(self.task.dataset, self.run_id, self.unit)
+            come = self._expected(ledger) if client_ids is None else client_ids
+            datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
+            return standings_on(ledger, self.run_id, datasets, self.allowance)
 
     def _expected(self, ledger: Ledger | None) -> list[str]:
         """The clients that the run may have, before they come.
@@ -405,8 +405,8 @@ class TrainingPlan(RunPlan):
         if self.preliminary is None or self.standardise is None:
             return standings
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in standings}
-        known = Ledger.exists(self.config.ledger)
-        answers = Ledger(self.config.ledger).answers(self.standardise.as_text(), datasets.values()) if known else {}
+        with Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else nullcontext() as ledger:
+            answers = ledger.answers(self.standardise.as_text(), datasets.values()) if ledger else {}
         lacking = {client_id: each for client_id, each in standings.items() if datasets[client_id] not in answers}
         event = self.preliminary.of_clients(lacking).event()
         return standings | {
