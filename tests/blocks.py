@@ -357,7 +357,7 @@ SETTLED = {"simulate", "plan", "sweep", "ask", "recommend", "audit"}
 def _unsettable(name, taken):
     """Say what is wrong with the values of options that are settings."""
     from fedprivacy._support.settings import ConfigError, kind_of, not_allowed
-    from fedprivacy.runs.plans.question_plan import questions_in
+    from fedprivacy.runs.plans.plan import questions_in
     from fedprivacy.runs.settings.configuration import FIELDS, parse_settings
 
     problems = {}

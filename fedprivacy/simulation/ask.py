@@ -17,7 +17,6 @@ from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plans.plan import QuestionPlan
-from fedprivacy.runs.plans.question_plan import question_plan
 from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Value, simulation_settings
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.server.question_run import record
@@ -108,7 +107,7 @@ def simulation_plan(given: Mapping[str, Value | None], task: Task | None = None)
     if not settings.get("ledger"):
         out.mkdir(parents=True, exist_ok=True)
         settings["ledger"] = str(out / LEDGER)
-    return question_plan(settings, task)
+    return QuestionPlan.of(settings, task)
 
 
 def ask_simulation(plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False) -> AskResult:

@@ -22,6 +22,7 @@ from fedprivacy.flower.simulated.null_books import NullBooks
 from fedprivacy.flower.simulated.without_privacy import plain_client
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.plans.advice import training_advice
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import new_run_folder, plan_of, read_history
 from fedprivacy.runs.records.run import Run
@@ -155,7 +156,7 @@ def _run(
     machine = check_run(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
-    for words in plan.warnings(watched=bool(callbacks)):
+    for words in training_advice(plan, watched=bool(callbacks)):
         console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:

@@ -27,6 +27,7 @@ from fedprivacy._support.logs import EventFormatter, LogFormat, also_about
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.flower.simulated.engine import quiet_flower
 from fedprivacy.runs.placement import HERE
+from fedprivacy.runs.plans.advice import training_advice
 from fedprivacy.runs.records.folder import check_usable
 from fedprivacy.runs.records.grid import FINISHED, SweepGrid, SweepResults, SweptRun
 from fedprivacy.runs.records.removal import charged_in
@@ -123,7 +124,7 @@ def run_grid(grid: SweepGrid, jobs: int, console: Console, metric: str | None = 
         choose_device(plan.config.device)
         with quiet_flower():
             build_strategy(plan.config)
-    for words in dict.fromkeys(words for plan in plans for words in plan.warnings()):
+    for words in dict.fromkeys(words for plan in plans for words in training_advice(plan)):
         console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     check_usable(grid.out)
     grid.out.mkdir(parents=True, exist_ok=True)

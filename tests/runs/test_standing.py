@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedprivacy.ledger import Allowance, Ledger
-from fedprivacy.runs.plans.least_noise import RunNoise
+from fedprivacy.runs.plans.noise import RunNoise, Standing, standings_on
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.plans.standing import Standing, standings_on
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.wards import Wards

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +16,23 @@ from numpy.typing import NDArray
 from fedprivacy.accounting import RunLimit, pld
 from fedprivacy.accounting.histories import extended
 from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.questions.arguments import QuestionError
+from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.moments import Spread
+from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardise_question
-from fedprivacy.runs.plans.equivalents import equivalents
-from fedprivacy.runs.plans.initial_model import initial_parameters
-from fedprivacy.runs.plans.least_noise import Demand, RunNoise
-from fedprivacy.runs.plans.standing import Standing, standings_on
-from fedprivacy.runs.plans.user_level_plan import UserLevelPlan, user_level_plan
+from fedprivacy.runs.plans.noise import Demand, RunNoise, Standing, UserLevelNoise, standings_on
 from fedprivacy.runs.settings.client_terms import ClientTerms, client_terms_of
-from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
+from fedprivacy.runs.settings.configuration import ASKING_KEYS, USUAL_SPEND, ConfigError, RunConfig, Value, resolve
 from fedprivacy.tasks import Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import agreed, augmentation_of, model_of, offers
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit, unit_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _step = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
 """The event of a local step. Most clients of a run share one."""
@@ -89,7 +92,9 @@ class RunPlan:
             alone = {c: s for c, s in standings.items() if terms.of(c).asks_for_noise}
             sharing = {c: s for c, s in standings.items() if c not in own and c not in alone}
             own |= self.least_noise(alone, {})
-            shared = self.demand.shared(sharing or {"": Standing({}, self.config.allowance())}, self.sampling_rate())
+            shared = self.demand.shared_noise(
+                sharing or {"": Standing({}, self.config.allowance())}, self.sampling_rate()
+            )
         except ConfigError:
             raise
         except ValueError as error:
@@ -107,7 +112,7 @@ class RunPlan:
             ConfigError: no noise meets the budget of some of them.
         """
         rates = {client_id: self.sampling_rate(disclosed.get(client_id, 0), client_id) for client_id in standings}
-        return self.demand.each(standings, rates, self._place)
+        return self.demand.own_noise(standings, rates, self._place)
 
     def _place(self, client_id: str) -> str:
         """The name of a client in an error: where its terms are from, if it has any."""
@@ -126,14 +131,6 @@ class RunPlan:
         if not self.noise_by_rate:
             return self
         return replace(self, config=replace(self.config, ledger=ledger), run_id=run_id)
-
-    def warnings(self, *, watched: bool = False) -> list[str]:
-        """Return warnings of settings that are allowed and probably not meant, each with its remedy.
-
-        Args:
-            watched: whether callbacks may measure the model.
-        """
-        return []
 
     @property
     def rates_differ(self) -> bool:
@@ -349,27 +346,19 @@ class TrainingPlan(RunPlan):
         return plan
 
     @cached_property
-    def user_level(self) -> UserLevelPlan | None:
-        """The plan of the server's own noise; None: it adds none.
+    def user_level(self) -> UserLevelNoise | None:
+        """The server's own noise; None: it adds none.
 
         Raises:
             ConfigError: says why no noise meets the user-level budget, or that it does not allow one round.
         """
-        return user_level_plan(self.config) if self.config.user_level else None
+        return UserLevelNoise.of(self.config) if self.config.user_level else None
 
     @property
     def measures(self) -> bool:
         """Tell whether the run measures its model without callbacks."""
         held_out = offers(self.task, "held_out") and bool(self.simulated_clients)
         return offers(self.task, "evaluate") or held_out or self.config.local_evaluation > 0
-
-    def warnings(self, *, watched: bool = False) -> list[str]:
-        """The same: a run that measures nothing, or that trains by another algorithm than it names."""
-        unmeasured = (
-            f"Nothing will be measured: task {self.task.name} has no evaluate() and no held_out(). Give it one of the "
-            "two, or set local-evaluation."
-        )
-        return [unmeasured] * (not (self.measures or watched)) + equivalents(self.config)
 
     @cached_property
     def standardise(self) -> Spread | None:
@@ -428,13 +417,23 @@ class QuestionPlan(RunPlan):
 
     @classmethod
     def of(cls, given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
-        """The plan of a configuration by hyphenated key.
+        """The plan of a run that asks.
+
+        Args:
+            given: some of `ASKING_KEYS`, by hyphenated key; None and "" mean "left open". Where neither spend nor noise
+                multiplier is given, the spend is `USUAL_SPEND`.
+            task: whose records; None: the one that the settings name.
 
         Raises:
-            ConfigError: lists everything that is wrong with the configuration. That no noise meets the budget is said
-                by `noise`: what was answered before can be read when nothing is left to spend.
+            ConfigError: lists everything that is wrong with the settings. That no noise meets the budget is said by
+                `noise`: what was answered before can be read when nothing is left to spend.
         """
-        plan = cls._of(given, task)
+        named = {key: value for key, value in given.items() if value not in (None, "")}
+        if others := sorted(named.keys() - set(ASKING_KEYS) - {"questions"}):
+            raise ConfigError([f"{', '.join(others)} is of training; a run that asks has {', '.join(ASKING_KEYS)}."])
+        if not {"spend", "noise-multiplier"} & named.keys():
+            named["spend"] = USUAL_SPEND
+        plan = cls._of({**named, "rounds": 1, "local-steps": 1, "sampling-rate": 1.0}, task)
         with suppress(ConfigError):
             _ = plan.noise  # of the pasts as they are now, before anybody is asked
         return plan
@@ -462,7 +461,52 @@ class QuestionPlan(RunPlan):
         """
         if self.config.noise_multiplier is not None or not client_ids:
             return self
-        return replace(self, found=self.demand.shared(self.standings(client_ids), self.sampling_rate()))
+        return replace(self, found=self.demand.shared_noise(self.standings(client_ids), self.sampling_rate()))
+
+
+def questions_in(text: str) -> Questionnaire:
+    """The questions of the setting `questions`, as people type them.
+
+    Raises:
+        ConfigError: they cannot be read, or cannot be asked.
+    """
+    try:
+        return Questionnaire(parse(text))
+    except QuestionError as error:
+        raise ConfigError([f"questions: {error}"]) from error
+
+
+def initial_parameters(file: str, task: Task) -> dict[str, Tensor]:
+    """The trained parameters that a file holds for a task's model, by name; what else is in it is left aside.
+
+    Args:
+        file: safetensors, for example a run's `model.safetensors`.
+        task: whose model begins with them.
+
+    Raises:
+        ConfigError: the file cannot be read, or lacks a trained parameter of the model, or has it in another shape.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from fedprivacy.gradients import trainable_parameters
+
+    own = trainable_parameters(model_of(task))
+    try:
+        found = load_file(Path(file))
+    except (SafetensorError, OSError) as error:
+        unreadable = f"initial-model is '{file}', which cannot be read ({error}); name a safetensors file."
+        raise ConfigError([unreadable]) from error
+    for name, parameter in own.items():
+        shape = list(found[name].shape) if name in found else "none"
+        if shape != (wanted := list(parameter.shape)):
+            raise ConfigError(
+                [
+                    f"initial-model is '{file}', and for '{name}' the task's model wants shape {wanted}, where it has "
+                    f"{shape}; name a file of this model, or leave it open."
+                ]
+            )
+    return {name: found[name].to(parameter.dtype) for name, parameter in own.items()}
 
 
 def _check_layers(plan: TrainingPlan) -> None:
