@@ -271,10 +271,10 @@ def recommend(
     settings |= {"algorithm": algorithm, "pull": pull}
     with spelt_as_keywords():
         given, own = by_key(task, settings)
-        return recommended(given, own, shard_size)
+        return recommendation(given, own, shard_size)
 
 
-def recommended(
+def recommendation(
     given: Mapping[str, Value | None], task: Task | None = None, shard_size: float | None = None
 ) -> Recommendation:
     """The recommendation for settings by hyphenated key; see `recommend`, whose settings count."""

@@ -175,7 +175,7 @@ class Accounts(ABC, Generic[Granted]):
         signs = self._deployed or config.signing_key
         self._signing_key = signing.server_key(config.signing_key_file) if signs else None
         self.ledger_url = config.ledger_url(deployed=self._deployed)
-        self._plan = plan.charged_to(self.ledger_url, run_id)
+        self._plan = plan.for_ledger(self.ledger_url, run_id)
         self._ledger, out = Ledger(self.ledger_url), folder or Path(config.out or RUNS)
         check_witnesses(self._ledger, self.ledger_url, out, out.parent)
         if resume:

@@ -170,7 +170,7 @@ def _ask_now(
 ) -> AskResult:
     """Charge these clients, ask them, and keep their answers."""
     try:
-        plan = plan.of_clients([client.client_id for client in clients.values()])
+        plan = plan.for_clients([client.client_id for client in clients.values()])
     except ValueError as error:
         raise BudgetSpentError(str(error)) from error
     attempt = Attempt(run_id, 1)

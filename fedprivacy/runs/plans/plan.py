@@ -123,7 +123,7 @@ class RunPlan:
         """All steps of the run, for which noise is sought."""
         return Demand(self.total_steps, self.most_spent, self.relation)
 
-    def charged_to(self, ledger: str, run_id: str) -> Self:
+    def for_ledger(self, ledger: str, run_id: str) -> Self:
         """The same for a run that is charged by this name to the ledger at a URL, where each client's noise is found.
 
         What the run has charged a client there before it was stopped says which noise that was.
@@ -157,9 +157,9 @@ class RunPlan:
 
     def standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
         """Clients' standings before the run's first step, by client_id; None: of those that may come."""
-        return self.on_ledger(client_ids)
+        return self.ledger_standings(client_ids)
 
-    def on_ledger(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
+    def ledger_standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
         """The same, by what is on the run's ledger now.
 
         Raises:
@@ -168,11 +168,11 @@ class RunPlan:
         with Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else nullcontext() as ledger:
             if ledger is not None:
                 ledger.check_unit(self.task.dataset, self.run_id, self.unit)
-            come = self._expected(ledger) if client_ids is None else client_ids
+            come = self._expected_clients(ledger) if client_ids is None else client_ids
             datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
             return standings_on(ledger, self.run_id, datasets, self.allowance)
 
-    def _expected(self, ledger: Ledger | None) -> list[str]:
+    def _expected_clients(self, ledger: Ledger | None) -> list[str]:
         """The clients that the run may have, before they come.
 
         The clients of a deployment have names of their own; those that its ledger or its table of terms knows stand
@@ -245,7 +245,7 @@ class RunPlan:
             ConfigError: no noise meets the budget of some of them, with what would do.
             ValueError: the run is without privacy, so that no epsilon bounds what a step costs.
         """
-        return self.events_of(self.on_ledger(disclosed) if self.noise_by_rate else {}, disclosed)
+        return self.events_of(self.ledger_standings(disclosed) if self.noise_by_rate else {}, disclosed)
 
     def events_of(
         self, standings: Mapping[str, Standing], disclosed: Mapping[str, int]
@@ -374,7 +374,7 @@ class TrainingPlan(RunPlan):
         """The plan of that question, which is asked once, before the first round; None: nothing is asked."""
         if not self.config.privacy or self.standardise is None:
             return None
-        known = next(iter(self.on_ledger().values())).allowance  # in force on the ledger, or asked for
+        known = next(iter(self.ledger_standings().values())).allowance  # in force on the ledger, or asked for
         config = replace(
             self.config,
             rounds=1,
@@ -390,14 +390,14 @@ class TrainingPlan(RunPlan):
 
     def standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
         """The same; the task's own question counts as answered."""
-        standings = self.on_ledger(client_ids)
+        standings = self.ledger_standings(client_ids)
         if self.preliminary is None or self.standardise is None:
             return standings
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in standings}
         with Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else nullcontext() as ledger:
             answers = ledger.answers(self.standardise.as_text(), datasets.values()) if ledger else {}
         lacking = {client_id: each for client_id, each in standings.items() if datasets[client_id] not in answers}
-        event = self.preliminary.of_clients(lacking).event()
+        event = self.preliminary.for_clients(lacking).event()
         return standings | {
             client_id: replace(each, past=extended(each.past, event, 1), question=event)
             for client_id, each in lacking.items()
@@ -409,11 +409,11 @@ class QuestionPlan(RunPlan):
     """The plan of a run that asks: one step, which reads every record.
 
     Attributes:
-        found: the noise multiplier that keeps the spend of the clients that are asked; None: it is found for those that
-            may come.
+        found_noise: the noise multiplier that keeps the spend of the clients that are asked; None: it is found for
+            those that may come.
     """
 
-    found: float | None = None
+    found_noise: float | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
@@ -446,14 +446,14 @@ class QuestionPlan(RunPlan):
     @cached_property
     def noise(self) -> RunNoise:
         """The noise that was found for these clients; else as for every run."""
-        return super().noise if self.found is None else RunNoise(self.found, {})
+        return super().noise if self.found_noise is None else RunNoise(self.found_noise, {})
 
     @property
     def most_spent(self) -> float:
         """The same; the noise that was found keeps the spend already."""
-        return super().most_spent if self.found is None else math.inf
+        return super().most_spent if self.found_noise is None else math.inf
 
-    def of_clients(self, client_ids: Collection[str]) -> QuestionPlan:
+    def for_clients(self, client_ids: Collection[str]) -> QuestionPlan:
         """The plan for these clients alone: noise that is left open is what they need, and keeps the spend.
 
         Raises:
@@ -461,7 +461,7 @@ class QuestionPlan(RunPlan):
         """
         if self.config.noise_multiplier is not None or not client_ids:
             return self
-        return replace(self, found=self.demand.shared_noise(self.standings(client_ids), self.sampling_rate()))
+        return replace(self, found_noise=self.demand.shared_noise(self.standings(client_ids), self.sampling_rate()))
 
 
 def questions_in(text: str) -> Questionnaire:

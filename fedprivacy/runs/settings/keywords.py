@@ -51,7 +51,7 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
         ConfigError: the task is a class that cannot be made without arguments.
     """
     keys = {name: name.replace("_", "-") for name in settings}
-    given = {key if key in FIELDS else name: _plain(settings[name]) for name, key in keys.items()}
+    given = {key if key in FIELDS else name: _plain_value(settings[name]) for name, key in keys.items()}
     if task is None or isinstance(task, str):
         return given | {"task": task}, None
     if not isinstance(task, type):
@@ -82,7 +82,7 @@ def as_keywords(text: str) -> str:
     return _KEY.sub(lambda found: found[0].replace("-", "_"), text)
 
 
-def _plain(value: Given) -> Value | None:
+def _plain_value(value: Given) -> Value | None:
     """The value as the configuration knows it: numpy's numbers and paths become Python's, a mapping JSON."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
