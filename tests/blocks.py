@@ -357,8 +357,8 @@ SETTLED = {"simulate", "plan", "sweep", "ask", "recommend", "audit"}
 def _unsettable(name, taken):
     """Say what is wrong with the values of options that are settings."""
     from fedprivacy._support.settings import ConfigError, kind_of, not_allowed
-    from fedprivacy.runs.plans.question_plan import questions_in
-    from fedprivacy.runs.settings.configuration import FIELDS, parsed
+    from fedprivacy.runs.plans.plan import questions_in
+    from fedprivacy.runs.settings.configuration import FIELDS, parse_settings
 
     problems = {}
     try:
@@ -371,7 +371,7 @@ def _unsettable(name, taken):
                 [kind.convert(one, None, None) for one in value.split(",")] if name == "sweep" and value else [value]
             )
             for each in values:
-                settings, wrong = parsed({key: each})
+                settings, wrong = parse_settings({key: each})
                 problems |= wrong | not_allowed(FIELDS, settings)
     except ConfigError as error:
         return str(error)

@@ -21,7 +21,7 @@ from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import RunFolderError, read_history
 from fedprivacy.runs.records.report import draw
-from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, resolve
+from fedprivacy.runs.settings.configuration import FIELDS, TRAINING_KEYS, resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.training.adaptive import CLIPPINGS
@@ -105,7 +105,7 @@ def test_the_reproductions_use_the_door_and_rooms_that_pages_explain():
 
 @pytest.mark.parametrize("function", [fp.simulate, fp.plan])
 def test_every_setting_is_a_keyword_and_explained(function):
-    names = {FIELDS[key].name for key in OF_TRAINING}
+    names = {FIELDS[key].name for key in TRAINING_KEYS}
     assert names <= inspect.signature(function).parameters.keys()
     assert all(f"    {name}: " in function.__doc__ for name in names)
 

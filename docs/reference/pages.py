@@ -40,8 +40,7 @@ from fedprivacy.runs.records import folder
 from fedprivacy.runs.records.store import RECORD
 from fedprivacy.runs.records.store.schema import metadata as run_tables
 from fedprivacy.runs.records.witnesses import WITNESS
-from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, resolve
-from fedprivacy.runs.settings.execution import LEDGER
+from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, LEDGER, resolve
 from fedprivacy.runs.settings.run_file import RUN_FILE
 from fedprivacy.runs.user_level_book import BOOK
 from fedprivacy.server.question_run import ANSWERS

@@ -6,13 +6,11 @@ People write `noise-multiplier` where the field is `noise_multiplier`. None, or 
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from fedprivacy._support.sources import is_source
 
@@ -157,99 +155,6 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
             except ValueError as error:
                 problems[field.name] = str(error)
     return problems
-
-
-Rule = Callable[..., Iterable[str]]
-"""A function that yields a line for each problem with settings beside one another; its parameters name the settings.
-
-It is called if all settings of parameters without a default are known.
-"""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LeftOpen:
-    """Settings that must be left open if another one is given, or unless it is.
-
-    Attributes:
-        names: field names of the settings.
-        reason: why, and what to do. In the problem it follows the setting's value.
-        conflict: the setting, or the switch, that excludes them.
-        requirement: instead, the one that they need.
-    """
-
-    names: tuple[str, ...]
-    reason: str
-    conflict: str = ""
-    requirement: str = ""
-
-
-class KnownSettings:
-    """The settings of a configuration whose values are known, and what rules find in them.
-
-    A wrong value is not known, nor one that the recipe of a missing task would give. A rule about a setting that is not
-    known is not asked: what it says might not be true.
-
-    Args:
-        fields: the fields of the configuration.
-        settings: the values that are given, by field name.
-        wrong: field names of those that are wrong by themselves.
-        switches: for each name of a switch, the settings that turn it on; rules may name a switch like a setting.
-    """
-
-    def __init__(
-        self,
-        fields: Fields,
-        settings: Mapping[str, Value],
-        wrong: Collection[str],
-        switches: Mapping[str, Collection[str]] = MappingProxyType({}),
-    ) -> None:
-        self._open = {f.name: f.default for f in fields.values() if f.default is not dataclasses.MISSING}
-        self._values = {name: value for name, value in {**self._open, **settings}.items() if name not in wrong}
-        known = {name: by for name, by in switches.items() if self._values.keys() >= {*by}}
-        self._values |= {name: any(map(self._is_given, by)) for name, by in known.items()}
-
-    def problems(self, *rules: Rule | LeftOpen) -> list[str]:
-        """The problems that rules find, in the order of the rules."""
-        return [problem for rule in rules for problem in self._found(rule)]
-
-    def _found(self, rule: Rule | LeftOpen) -> Iterable[str]:
-        if isinstance(rule, LeftOpen):
-            return self._not_left_open(rule)
-        parameters = inspect.signature(rule).parameters
-        if any(each.default is each.empty and name not in self._values for name, each in parameters.items()):
-            return ()
-        return rule(**{name: self._values[name] for name in parameters if name in self._values})
-
-    def _not_left_open(self, rule: LeftOpen) -> Iterable[str]:
-        other = rule.conflict or rule.requirement
-        if other in self._values and self._is_given(other) is bool(rule.conflict):
-            for name in rule.names:
-                if name in self._values and self._is_given(name):
-                    yield f"{key_of(name)} is {self._values[name]}, and {rule.reason}"
-
-    def _is_given(self, name: str) -> bool:
-        return bool(self._values[name] != self._open.get(name, False))
-
-
-class SettingsGroup:
-    """A frozen dataclass of settings that belong together; each field is made by `setting`.
-
-    Attributes:
-        question: what the settings answer: the title of the group in a command's help.
-        basic: hyphenated keys of those that a beginner needs; a help shows them first.
-    """
-
-    question: ClassVar[str]
-    basic: ClassVar[tuple[str, ...]]
-
-    def __init_subclass__(cls, *, question: str = "", basic: tuple[str, ...] = ()) -> None:
-        super().__init_subclass__()
-        cls.question, cls.basic = question, basic
-
-    @classmethod
-    def problems(cls, known: KnownSettings) -> list[str]:
-        """List what is wrong with the group's settings beside one another, and beside those of other groups."""
-        return []
 
 
 def without_folder(setting: str, file: Path) -> str:

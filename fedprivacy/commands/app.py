@@ -45,12 +45,12 @@ from fedprivacy.commands.terminal import (
     print_what_the_terminal_lacks_as_ascii,
 )
 from fedprivacy.runs.settings.configuration import (
+    ASKING_KEYS,
     FIELDS,
     GROUPS,
-    OF_ASKING,
-    OF_SWEEPS,
-    OF_TRAINING,
     RUNS,
+    SWEEP_KEYS,
+    TRAINING_KEYS,
     ConfigError,
     RunConfig,
     words_of,
@@ -118,7 +118,7 @@ _TRACEBACK = inspect.Parameter(
 
 
 def with_settings(
-    command: Callable[..., None], keys: Sequence[str] = OF_TRAINING, *, lists: bool = False
+    command: Callable[..., None], keys: Sequence[str] = TRAINING_KEYS, *, lists: bool = False
 ) -> Callable[..., None]:
     """Give a command one option for every setting of a run, and pass those that were given as `settings`.
 
@@ -359,7 +359,7 @@ def doctor(
 
 
 @app.command()
-@partial(with_settings, keys=OF_ASKING)
+@partial(with_settings, keys=ASKING_KEYS)
 def ask(
     settings: dict[str, Any],
     *,
@@ -431,7 +431,7 @@ app.command()(risk)
 
 
 @app.command()
-@partial(with_settings, keys=OF_SWEEPS, lists=True)
+@partial(with_settings, keys=SWEEP_KEYS, lists=True)
 def sweep(
     settings: dict[str, str],
     *,

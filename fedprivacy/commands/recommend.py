@@ -13,9 +13,9 @@ from fedprivacy.commands.terminal import OUT, as_typed, print_json
 
 def recommend(settings: dict[str, Any], shard_size: float | None, *, as_json: bool) -> None:
     """Recommend settings and show them; see the command's help."""
-    from fedprivacy.runs.recommendation import recommended
+    from fedprivacy.runs.recommendation import recommendation
 
-    found = recommended(settings, shard_size=shard_size)
+    found = recommendation(settings, shard_size=shard_size)
     command = f"{as_typed()} simulate {found.options}"
     if as_json:
         told = {"settings": found.settings, "command": command, "call": found.call}

@@ -14,7 +14,7 @@ from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing,
 from fedprivacy.dashboard.lookup import NOTHING_YET, Runs, Words, one_of
 from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
 from fedprivacy.runs.records.listing import RunFilter, ordered, row_of
-from fedprivacy.runs.settings.execution import NAMING, PLACES, differing_settings
+from fedprivacy.runs.settings.configuration import NAMING, PLACES, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, metric_text

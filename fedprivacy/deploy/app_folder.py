@@ -17,10 +17,9 @@ from fedprivacy._support.sources import names_file
 from fedprivacy.deploy.party import SetupError
 from fedprivacy.deploy.releases import flower_window
 from fedprivacy.deploy.templates import rendered
-from fedprivacy.runs.plans.plan import RunPlan
-from fedprivacy.runs.plans.question_plan import question_plan, questions_in
+from fedprivacy.runs.plans.plan import QuestionPlan, RunPlan, questions_in
 from fedprivacy.runs.records.folder import plan_of
-from fedprivacy.runs.settings.configuration import FIELDS, OF_ASKING, ConfigError, Value, resolve
+from fedprivacy.runs.settings.configuration import ASKING_KEYS, FIELDS, ConfigError, Value, resolve
 from fedprivacy.tasks import Task, TaskError, load_task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.bundled import BundledClassification
@@ -112,7 +111,7 @@ def checked_plan(folder: Path, run_config: Mapping[str, Value]) -> RunPlan | Non
     with _importable(folder):
         if settings.get("questions"):
             _ = questions_in(str(settings["questions"]))
-            return question_plan({key: value for key, value in settings.items() if key in OF_ASKING})
+            return QuestionPlan.of({key: value for key, value in settings.items() if key in ASKING_KEYS})
         plan = plan_of(settings)
         check_public_records(plan.task)
         return plan

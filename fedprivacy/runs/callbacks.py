@@ -216,7 +216,7 @@ class Callbacks:
         """
         with ExitStack() as ends:
             for callback in self.each:
-                with _told(callback, "begin"):
+                with _note_in_errors(callback, "begin"):
                     callback.begin(plan)
                 ends.callback(_end, callback)
             remind()
@@ -237,7 +237,7 @@ class Callbacks:
         for callback in self.each:
             if type(callback).measure is Callback.measure:
                 continue
-            with _told(callback, f"measure after round {round}"), torch.no_grad():
+            with _note_in_errors(callback, f"measure after round {round}"), torch.no_grad():
                 found = callback.measure(round, model())
             if not isinstance(found, Mapping):
                 kind = type(found).__name__
@@ -263,12 +263,12 @@ class Callbacks:
         if result.user_level is not None:
             result = replace(result, spent={}, participants=(), failures={}, unreconciled=())
         for callback in self.each:
-            with _told(callback, f"after_round {result.round}"):
+            with _note_in_errors(callback, f"after_round {result.round}"):
                 callback.after_round(result)
 
 
 @contextmanager
-def _told(callback: Callback, method: str) -> Iterator[None]:
+def _note_in_errors(callback: Callback, method: str) -> Iterator[None]:
     """Add the names of the callback and its method to any exception raised inside."""
     try:
         yield
@@ -278,7 +278,7 @@ def _told(callback: Callback, method: str) -> Iterator[None]:
 
 
 def _end(callback: Callback) -> None:
-    with _told(callback, "end"):
+    with _note_in_errors(callback, "end"):
         callback.end()
 
 

@@ -35,7 +35,7 @@ class Placement:
         Raises:
             ConfigError: lists it.
         """
-        if problems := [*self._about_workers(), *self._about_address()] or self._about_ray():
+        if problems := [*self._worker_problems(), *self._address_problems()] or self._ray_problems():
             raise ConfigError(problems)
 
     @property
@@ -63,7 +63,7 @@ class Placement:
         """The options, as they are typed after others."""
         return "".join(f" {shlex.quote(word)}" for word in self.options)
 
-    def _about_workers(self) -> list[str]:
+    def _worker_problems(self) -> list[str]:
         if self.workers is None:
             return []
         if not isinstance(self.workers, int) or self.workers < 1:  # a keyword may be anything
@@ -71,7 +71,7 @@ class Placement:
             return [f"workers is {self.workers}; choose 1, for this process alone, or up to as many {most}."]
         return []
 
-    def _about_address(self) -> list[str]:
+    def _address_problems(self) -> list[str]:
         given = f"ray-address is '{self.ray_address}'"
         if self.ray_address in ("", None):
             return []
@@ -85,7 +85,7 @@ class Placement:
             return [f"{given}; give host:port, as 'ray start' has printed it, or auto, for the one on this machine."]
         return []
 
-    def _about_ray(self) -> list[str]:
+    def _ray_problems(self) -> list[str]:
         return [f"{self.words}, and {MissingExtraError('ray')}"] if self.elsewhere and lacks("ray") else []
 
 

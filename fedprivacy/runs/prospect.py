@@ -1,22 +1,25 @@
-"""The cost of a run for every simulated client, as plain rows. Nothing is run."""
+"""The cost of a run for its clients, those that will spend alike together, and as plain rows. Nothing is run."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fedprivacy.accounting import more_runs, runs_left
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import without
 from fedprivacy.accounting.spend import shortage
+from fedprivacy.ledger import Allowance
 from fedprivacy.ledger.database import check_folder
-from fedprivacy.runs.plans.advice import about_budget, about_delta, simulated_sizes
-from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
+from fedprivacy.runs.plans.advice import budget_advice, simulated_sizes, training_advice
 from fedprivacy.runs.plans.plan import RunPlan
 from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
-from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.tasks import ShardSource
+from fedprivacy.tasks.loader import shard_of
+from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import budget_text, count_text
@@ -25,6 +28,51 @@ log = logging.getLogger("fedprivacy.runs")
 
 _NO_STEP = 1e-9
 """Largest difference of two epsilons, in nats, that is rounding: every step costs more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGroup:
+    """Clients that will spend alike: each local step costs `event`, after the same `past`, within one `allowance`.
+
+    Where the task's own question is asked first, `question` is what it costs, and part of the past.
+    """
+
+    client_ids: list[str]
+    event: PoissonSampledGaussian
+    past: History
+    allowance: Allowance
+    question: PoissonSampledGaussian | None = None
+
+
+def client_groups(plan: RunPlan, disclosed: Mapping[str, int] | None = None) -> list[ClientGroup]:
+    """Group a run's clients before its first step.
+
+    Args:
+        plan: of the run.
+        disclosed: how many records each client that has come disclosed; None: none has, and these are the simulated
+            ones, or those of a deployment that the ledger knows.
+
+    Raises:
+        ConfigError: no noise meets the budget of some of them.
+    """
+    standings = plan.standings(disclosed)
+    events = plan.events_of(standings, _simulated_sizes(plan, standings) if disclosed is None else disclosed)
+    groups: dict[object, ClientGroup] = {}
+    for client_id, standing in standings.items():
+        event = events[client_id]
+        key = event, *standing.alike, plan.finds_noise(client_id)
+        alike = groups.setdefault(key, ClientGroup([], event, standing.past, standing.allowance, standing.question))
+        alike.client_ids.append(client_id)
+    return list(groups.values())
+
+
+def _simulated_sizes(plan: RunPlan, client_ids: Collection[str]) -> dict[str, int]:
+    """Number of records that simulated clients would disclose, by client_id; 0 where it does not matter."""
+    if not plan.rates_differ:  # then no shard is loaded
+        return dict.fromkeys(client_ids, 0)
+    parts = plan.config.clients
+    shards = (shard_of(plan.task, ShardSource(partition_id=n, num_partitions=parts)) for n in range(len(client_ids)))
+    return {client_id: len(shard) for client_id, shard in zip(client_ids, shards, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +168,7 @@ def spending(plan: RunPlan) -> list[Outlook]:
         plan.client_terms.check_names(plan.simulated_clients)
     if plan.config.ledger:
         check_folder(plan.config.ledger)
-    for advice in filter(None, (about_budget(plan), about_delta(plan, simulated_sizes(plan)), *plan.warnings())):
+    for advice in (*budget_advice(plan, simulated_sizes(plan)), *training_advice(plan)):
         log.warning("%s", advice)
     outlooks = [_outlook(plan, group) for group in client_groups(plan)]
     for outlook in outlooks:

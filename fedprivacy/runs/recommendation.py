@@ -38,8 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.accounting.calibration import noise_multiplier
-from fedprivacy.runs.plans.advice import about_delta, simulated_sizes
-from fedprivacy.runs.plans.equivalents import equivalents
+from fedprivacy.runs.plans.advice import delta_advice, equivalents, simulated_sizes
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ConfigError, Value
@@ -272,10 +271,10 @@ def recommend(
     settings |= {"algorithm": algorithm, "pull": pull}
     with spelt_as_keywords():
         given, own = by_key(task, settings)
-        return recommended(given, own, shard_size)
+        return recommendation(given, own, shard_size)
 
 
-def recommended(
+def recommendation(
     given: Mapping[str, Value | None], task: Task | None = None, shard_size: float | None = None
 ) -> Recommendation:
     """The recommendation for settings by hyphenated key; see `recommend`, whose settings count."""
@@ -438,5 +437,5 @@ def _advice(plan: TrainingPlan, facts: Facts, loudness: float, choices: tuple[Ch
         "smaller model, public features, more clients or a larger epsilon would help."
     )
     chosen: dict[str, Any] = {choice.key.replace("-", "_"): choice.value for choice in choices}
-    said = loud if loudness > LOUD else "", about_delta(plan, sizes), *equivalents(replace(plan.config, **chosen))
+    said = loud if loudness > LOUD else "", delta_advice(plan, sizes), *equivalents(replace(plan.config, **chosen))
     return tuple(filter(None, said))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedprivacy._support.durable import append_durably, write_durably
 from fedprivacy.accounting.views import UserLevelAccount
-from fedprivacy.runs.plans.user_level_plan import UserLevelPlan
+from fedprivacy.runs.plans.noise import UserLevelNoise
 from fedprivacy.runs.records.folder import writing
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.spent import UserLevelSpent
@@ -33,7 +33,7 @@ class UserLevelBook:
     Args:
         folder: the run's.
         run_id: the run's name; lines of others in the same folder are left alone.
-        plan: what is released.
+        noise: what is added to each release, and the budget.
         repeatable: whether the run's noise comes from a seed: a round that was released before it was stopped is
             released again with the same bits, and charged once. Else it is another release, and another charge.
 
@@ -41,10 +41,10 @@ class UserLevelBook:
         RunFolderError: the account cannot be written.
     """
 
-    def __init__(self, folder: Path, run_id: str, plan: UserLevelPlan, *, repeatable: bool) -> None:
-        self._file, self._run_id, self._plan, self._repeatable = folder / BOOK, run_id, plan, repeatable
+    def __init__(self, folder: Path, run_id: str, noise: UserLevelNoise, *, repeatable: bool) -> None:
+        self._file, self._run_id, self._noise, self._repeatable = folder / BOOK, run_id, noise, repeatable
         self._account, self._charged = UserLevelAccount(), set[tuple[int, int]]()
-        self._most = plan.rounds_left
+        self._most = noise.rounds_left
         self._released: set[Attempt] = set()
         for line in self._whole_lines():
             entry = json.loads(line)
@@ -69,7 +69,7 @@ class UserLevelBook:
         if not self.allows(attempt):
             raise ValueError(f"round {attempt.round} does not fit the user-level budget.")
         if not self._is_paid(attempt):
-            event = self._plan.mechanism.event
+            event = self._noise.mechanism.event
             entry = {
                 "run_id": self._run_id,
                 "round": attempt.round,
@@ -86,7 +86,7 @@ class UserLevelBook:
 
     def spent(self, clipping_norm: float) -> UserLevelSpent:
         """The state of the account; `clipping_norm` is the current one of adaptive clipping."""
-        event, budget = self._plan.mechanism.event, self._plan.budget
+        event, budget = self._noise.mechanism.event, self._noise.budget
         return UserLevelSpent(
             epsilon=self._account.epsilon(budget.delta).value,
             delta=budget.delta,

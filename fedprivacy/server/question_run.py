@@ -14,10 +14,9 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.plans.plan import QuestionPlan
-from fedprivacy.runs.plans.question_plan import question_plan, questions_in
+from fedprivacy.runs.plans.plan import QuestionPlan, questions_in
 from fedprivacy.runs.records.store import RunRecording
-from fedprivacy.runs.settings.configuration import OF_ASKING, RUNS, Value
+from fedprivacy.runs.settings.configuration import ASKING_KEYS, RUNS, Value
 from fedprivacy.tasks import Task
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.rounds import RoundResult
@@ -37,7 +36,7 @@ def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | 
         ConfigError: the settings, or the questions, are wrong.
         RoundFailedError: no client answered.
     """
-    plan = question_plan({key: value for key, value in run_config.items() if key in OF_ASKING}, task)
+    plan = QuestionPlan.of({key: value for key, value in run_config.items() if key in ASKING_KEYS}, task)
     asked = questions_in(str(run_config["questions"]))
     plan = replace(plan, config=replace(plan.config, out=plan.config.out or RUNS))
     done = ask_clients(grid, plan, asked)

@@ -17,8 +17,7 @@ from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plans.plan import QuestionPlan
-from fedprivacy.runs.plans.question_plan import question_plan
-from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Value, of_simulation
+from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Value, simulation_settings
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.server.question_run import record
 from fedprivacy.simulation.preconditions import check_asking
@@ -101,14 +100,14 @@ def simulation_plan(given: Mapping[str, Value | None], task: Task | None = None)
     Raises:
         ConfigError: lists everything that is wrong with the settings.
     """
-    settings = of_simulation(given, task)
+    settings = simulation_settings(given, task)
     file = Path(str(settings.get("task", DEFAULT_TASK))).name
     name = task.name if task else file.partition(":")[0].removesuffix(".py")
     out = Path(str(settings.setdefault("out", str(Path(RUNS) / f"{name}-questions"))))
     if not settings.get("ledger"):
         out.mkdir(parents=True, exist_ok=True)
         settings["ledger"] = str(out / LEDGER)
-    return question_plan(settings, task)
+    return QuestionPlan.of(settings, task)
 
 
 def ask_simulation(plan: QuestionPlan, asked: Questionnaire, *, anew: bool = False) -> AskResult:

@@ -22,10 +22,11 @@ from fedprivacy.flower.simulated.null_books import NullBooks
 from fedprivacy.flower.simulated.without_privacy import plain_client
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.plans.advice import training_advice
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import new_run_folder, plan_of, read_history
 from fedprivacy.runs.records.run import Run
-from fedprivacy.runs.settings.configuration import CONFIG, Value, of_simulation
+from fedprivacy.runs.settings.configuration import CONFIG, Value, simulation_settings
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
@@ -114,7 +115,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Tra
         ConfigError: lists everything that is wrong with the settings.
         RunFolderError: the folder to go on in holds no run.
     """
-    plan = plan_of(of_simulation(given, task), task)
+    plan = plan_of(simulation_settings(given, task), task)
     plan.client_terms.check_names(plan.simulated_clients)
     out = plan.config.out or new_run_folder(plan.config.name or plan.task.name)
     return replace(plan, config=replace(plan.config, out=out))
@@ -155,7 +156,7 @@ def _run(
     machine = check_run(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
-    for words in plan.warnings(watched=bool(callbacks)):
+    for words in training_advice(plan, watched=bool(callbacks)):
         console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:

@@ -27,10 +27,11 @@ from fedprivacy._support.logs import EventFormatter, LogFormat, also_about
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.flower.simulated.engine import quiet_flower
 from fedprivacy.runs.placement import HERE
+from fedprivacy.runs.plans.advice import training_advice
 from fedprivacy.runs.records.folder import check_usable
 from fedprivacy.runs.records.grid import FINISHED, SweepGrid, SweepResults, SweptRun
 from fedprivacy.runs.records.removal import charged_in
-from fedprivacy.runs.settings.configuration import FIELDS, OF_SWEEPS, ConfigError, Value
+from fedprivacy.runs.settings.configuration import FIELDS, SWEEP_KEYS, ConfigError, Value
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.strategies import build_strategy
@@ -44,7 +45,7 @@ Told = Callable[[SweptRun, str], None]
 """Is told of every run that ended, and why it failed; an empty text: it did not."""
 
 
-@partial(takes_settings, keys=OF_SWEEPS)
+@partial(takes_settings, keys=SWEEP_KEYS)
 def sweep(
     task: GivenTask = None,
     *,
@@ -123,7 +124,7 @@ def run_grid(grid: SweepGrid, jobs: int, console: Console, metric: str | None = 
         choose_device(plan.config.device)
         with quiet_flower():
             build_strategy(plan.config)
-    for words in dict.fromkeys(words for plan in plans for words in plan.warnings()):
+    for words in dict.fromkeys(words for plan in plans for words in training_advice(plan)):
         console.print(f"[yellow]{escape(words)}", soft_wrap=True)
     check_usable(grid.out)
     grid.out.mkdir(parents=True, exist_ok=True)
@@ -242,7 +243,7 @@ def _check(grid: SweepGrid, jobs: int | None) -> None:
     problems = [
         f"{key} is no setting of a sweep, whose runs have seeds, folders and ledgers of their own; leave it out."
         for key in grid.lists
-        if key in FIELDS and key not in OF_SWEEPS
+        if key in FIELDS and key not in SWEEP_KEYS
     ]
     if grid.task and isinstance(jobs, int) and jobs > 1:
         problems.append(

@@ -4,7 +4,7 @@ from tests.additions.addition import Addition, after
 
 SETTING = Addition(
     edits={
-        "fedprivacy/runs/settings/extent.py": [
+        "fedprivacy/runs/settings/fields.py": [
             after(
                 '    rounds: int = setting("Number of rounds.", bounds=WHOLE)\n',
                 '    evaluate_every: int = setting("Rounds from one evaluation to the next.", 1, bounds=WHOLE)\n',

@@ -11,8 +11,8 @@ from fedprivacy.flower.client.node import SMALLEST_COHORT
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.questions.questionnaire import KINDS
 from fedprivacy.questions.release import deviation
-from fedprivacy.runs.plans.question_plan import question_plan, questions_in
-from fedprivacy.runs.settings.configuration import OF_ASKING
+from fedprivacy.runs.plans.plan import QuestionPlan, questions_in
+from fedprivacy.runs.settings.configuration import ASKING_KEYS
 from tests.flower.blobs import Blobs
 from tests.written import ROOT, alike, pages, unproved
 
@@ -67,8 +67,8 @@ def test_it_lists_every_kind_and_says_how_noisy_most_are():
 
 def test_its_settings_are_settings():
     node, run = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
-    assert run.keys() <= {*OF_ASKING, "questions"}
-    plan = question_plan({key: value for key, value in run.items() if key != "task"}, Blobs())
+    assert run.keys() <= {*ASKING_KEYS, "questions"}
+    plan = QuestionPlan.of({key: value for key, value in run.items() if key != "task"}, Blobs())
     assert plan.config.spend == run["spend"]
     assert questions_in(run["questions"]).kinds <= set(node["questions"].split(","))
     rows = dict(re.findall(r"^\| `([a-z-]+)` \| .*? \| (.*?) \|$", PAGE.partition("## What a data owner")[2], re.M))

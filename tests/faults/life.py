@@ -30,8 +30,7 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
 )
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.plans.question_plan import question_plan
+from fedprivacy.runs.plans.plan import QuestionPlan, TrainingPlan
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.asked import ANSWERS_ALL, TABLED, a_question
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
@@ -106,7 +105,7 @@ def question_plan_of(folder: Path) -> TrainingPlan:
     """Questions to the clients of a deployment."""
     settings = {"clients": 2, "noise-multiplier": 4.0, "epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
     places = {"node-timeout": 1.0, "ledger": ledger_of(folder), "signing-key": str(folder / "server.key")}
-    return question_plan(settings | places, TABLED)
+    return QuestionPlan.of(settings | places, TABLED)
 
 
 def tell(folder: Path, steps: int) -> None:

@@ -199,7 +199,7 @@ def test_a_deployed_run_that_is_killed_goes_on_with_the_noise_that_each_client_h
     other = PoissonSampledGaussian(0.5, 9.0, plan.relation)
     Ledger(plan.config.ledger).open_run("other", "blobs", "own folders")
     Ledger(plan.config.ledger).reserve(Attempt("other", 1), other, {"blobs/hospital-1": 1}, lambda *_: 1)
-    anew = plan.charged_to(plan.config.ledger, "a new run").events({"hospital-1": SIZES[1]})["hospital-1"]
+    anew = plan.for_ledger(plan.config.ledger, "a new run").events({"hospital-1": SIZES[1]})["hospital-1"]
     go_on(resume=load_checkpoint(tmp_path))
     for number in range(3):
         charged = {e: n for e, n in history_of(plan.config.ledger, f"hospital-{number}").items() if e != other}

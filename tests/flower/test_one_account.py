@@ -13,8 +13,7 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import Standardise
-from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.plans.question_plan import question_plan
+from fedprivacy.runs.plans.plan import QuestionPlan, TrainingPlan
 from tests.flower.deployment import DeployedGrid, charged, start
 from tests.flower.runs import Noting, history_of, stop_once_in_round_two
 from tests.flower.wards import BOUNDS, CLIENTS, AsTheyAre, ByConstants, Wards, patients
@@ -32,7 +31,7 @@ def given(tmp_path, ledger_url):
 
 
 def test_both_books_and_the_calculator_agree_on_what_everything_cost(given, tmp_path):
-    asking = question_plan({**given, "spend": 0.4}, Wards())
+    asking = QuestionPlan.of({**given, "spend": 0.4}, Wards())
     grid = DeployedGrid(asking, tmp_path, **ALLOWED)
     asked = ask_clients(grid, asking, Questionnaire(TABLE_ONE))
     plan = TrainingPlan.of(given, Wards())

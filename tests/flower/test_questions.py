@@ -16,7 +16,7 @@ from fedprivacy.flower import BudgetSpentError
 from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.plans.question_plan import question_plan
+from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs
@@ -39,7 +39,7 @@ class Hospitals(Blobs):
 def plan_of(folder, **settings):
     given = {"clients": CLIENTS, "epsilon": 3.0, "delta": 1e-3, "ledger": str(folder / "ledger.db")}
     given |= {"signing-key": str(folder / "server.key")} | (settings or {"spend": 0.5})
-    return question_plan(given, Hospitals())
+    return QuestionPlan.of(given, Hospitals())
 
 
 @pytest.fixture

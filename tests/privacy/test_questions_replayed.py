@@ -13,7 +13,7 @@ from fedprivacy.flower.wire.messages import QUESTION_GRANT, RECEIPT, QuestionGra
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers
-from fedprivacy.runs.plans.question_plan import question_plan
+from fedprivacy.runs.plans.plan import QuestionPlan
 from tests.flower.asked import ANSWERS_ALL, TABLED, a_question, ask, code, spent, train
 from tests.flower.deployment import DeployedGrid
 
@@ -144,7 +144,7 @@ class Forgetful(DeployedGrid):
 def test_a_server_takes_no_answer_to_another_question(tmp_path):
     settings = {"clients": 2, "epsilon": 9.0, "noise-multiplier": 4.0, "delta": 1e-3}
     settings |= {"ledger": str(tmp_path / "ledger.db")}
-    plan = question_plan(settings | {"signing-key": str(tmp_path / "server.key")}, TABLED)
+    plan = QuestionPlan.of(settings | {"signing-key": str(tmp_path / "server.key")}, TABLED)
     grid = Forgetful(plan, tmp_path)
     for context in grid._contexts.values():
         context.node_config.update(ANSWERS_ALL)

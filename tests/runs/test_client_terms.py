@@ -9,8 +9,7 @@ import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.ledger import Allowance, Ledger
-from fedprivacy.runs.plans.client_groups import client_groups
-from fedprivacy.runs.prospect import spending
+from fedprivacy.runs.prospect import client_groups, spending
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.records.grid import SweepGrid
 from fedprivacy.runs.settings.client_terms import COLUMNS, Terms, check_form, client_terms_of

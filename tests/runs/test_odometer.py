@@ -39,7 +39,7 @@ def clock(monkeypatch):
     time = SimpleNamespace(now=datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC))
     fake = SimpleNamespace(datetime=SimpleNamespace(now=lambda _: time.now), UTC=datetime.UTC)
     monkeypatch.setattr("fedprivacy.values.budget.datetime", fake)
-    monkeypatch.setattr("fedprivacy.runs.odometer.datetime", fake)
+    monkeypatch.setattr("fedprivacy.runs.accountant.datetime", fake)
     return time
 
 

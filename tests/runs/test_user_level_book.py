@@ -3,7 +3,7 @@
 import pytest
 
 from fedprivacy.accounting.views import UserLevelAccount
-from fedprivacy.runs.plans.user_level_plan import UserLevelPlan
+from fedprivacy.runs.plans.noise import UserLevelNoise
 from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.user_level_book import BOOK, UserLevelBook
 from fedprivacy.training.user_level import ClippedClientSum
@@ -17,7 +17,7 @@ FIRST, SECOND = Attempt("run", 1), Attempt("run", 2)
 def book(folder, *, repeatable=False, epsilon=float("inf"), run_id="run"):
     mechanism = ClippedClientSum(PoissonSampledGaussian(0.1, 1.0), clients=100)
     return UserLevelBook(
-        folder, run_id, UserLevelPlan(mechanism, 1.0, PrivacyBudget(epsilon, 1e-5)), repeatable=repeatable
+        folder, run_id, UserLevelNoise(mechanism, 1.0, PrivacyBudget(epsilon, 1e-5)), repeatable=repeatable
     )
 
 

@@ -28,9 +28,9 @@ from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.runs.accountant import CentralAccountant
-from fedprivacy.runs.plans.advice import about_budget, about_delta
-from fedprivacy.runs.plans.client_groups import ClientGroup, client_groups
+from fedprivacy.runs.plans.advice import budget_advice
 from fedprivacy.runs.plans.plan import RunPlan
+from fedprivacy.runs.prospect import ClientGroup, client_groups
 from fedprivacy.runs.records.witnesses import WITNESS, check_witnesses
 from fedprivacy.runs.settings.configuration import RUNS, ConfigError, RunConfig
 from fedprivacy.tasks.identity import dataset_id
@@ -173,7 +173,7 @@ class Accounts(ABC, Generic[Granted]):
         signs = self._deployed or config.signing_key
         self._signing_key = signing.server_key(config.signing_key_file) if signs else None
         self.ledger_url = config.ledger_url(deployed=self._deployed)
-        self._plan = plan.charged_to(self.ledger_url, run_id)
+        self._plan = plan.for_ledger(self.ledger_url, run_id)
         self._ledger, out = Ledger(self.ledger_url), folder or Path(config.out or RUNS)
         check_witnesses(self._ledger, self.ledger_url, out, out.parent)
         if resume:
@@ -201,7 +201,7 @@ class Accounts(ABC, Generic[Granted]):
             raise problems[0]
         self._open_charges = self._accountant.unreconciled(run_id) if resume else {}
         sizes = {client.client_id: plan.shard_size(client.shard_size) for client in clients}
-        for advice in filter(None, (about_budget(plan), about_delta(plan, sizes))):
+        for advice in budget_advice(plan, sizes):
             log.warning("%s", advice)
 
     def check_left(self) -> None:

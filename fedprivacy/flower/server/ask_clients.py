@@ -116,7 +116,7 @@ def ask_clients(
 
     Args:
         grid: Flower's grid.
-        plan: a plan of one round with one step that reads every record, see `fedprivacy.runs.plans.question_plan`.
+        plan: a plan of one round with one step that reads every record, see `QuestionPlan.of`.
         asked: the questions.
         anew: whether clients that have answered before are asked, and charged, again.
         registry: the clients that are enrolled already; None: wait for the configured number of clients.
@@ -170,7 +170,7 @@ def _ask_now(
 ) -> AskResult:
     """Charge these clients, ask them, and keep their answers."""
     try:
-        plan = plan.of_clients([client.client_id for client in clients.values()])
+        plan = plan.for_clients([client.client_id for client in clients.values()])
     except ValueError as error:
         raise BudgetSpentError(str(error)) from error
     attempt = Attempt(run_id, 1)

@@ -47,8 +47,7 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import Standardise, standardiser
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.participation import check_participation, participation_of
-from fedprivacy.runs.plans.initial_model import initial_parameters
-from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import TrainingPlan, initial_parameters
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.values.attempt import Attempt
@@ -380,15 +379,15 @@ class FederatedRun:
 
     def _noise(self, accounts: Books) -> UserLevelReleases | None:
         """Return the user-level mechanism, which clips and noises the clients' updates; None: the run has none."""
-        plan, seed, folder = self._plan.user_level, self._plan.config.seed, self._parts.checkpoints
-        if plan is None or folder is None:
+        noise, seed, folder = self._plan.user_level, self._plan.config.seed, self._parts.checkpoints
+        if noise is None or folder is None:
             return None
-        book = UserLevelBook(folder, self.run_id, plan, repeatable=seed is not None)
+        book = UserLevelBook(folder, self.run_id, noise, repeatable=seed is not None)
         keystream = Keystream.secret()
         if seed is not None:
             keystream = Keystream.from_seed(seed, f"user-level/{self._plan.task.dataset}", accounts.earlier_runs)
         arrived = self._resume.user_level_clipping_norm if self._resume else None
-        return UserLevelReleases(plan, book, keystream, arrived)
+        return UserLevelReleases(noise, book, keystream, arrived)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
         """Ask the task's own question, or read its answer again; without privacy no client is asked.

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.mechanisms.keystream import Keystream, Position
-from fedprivacy.runs.plans.user_level_plan import UserLevelPlan
+from fedprivacy.runs.plans.noise import UserLevelNoise
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.training.user_level import Update
@@ -41,17 +41,17 @@ class UserLevelReleases:
     """The user-level releases of one run, each charged to an account of each client as a whole.
 
     Args:
-        plan: the mechanism and the budget.
+        noise: the mechanism and the budget.
         book: the account that a release is charged to before it is made.
         keystream: the server's randomness; secret unless the run has a seed.
-        clipping_norm: the current norm of adaptive clipping when the run was stopped; None: the plan's first.
+        clipping_norm: the current norm of adaptive clipping when the run was stopped; None: the noise's first.
     """
 
     def __init__(
-        self, plan: UserLevelPlan, book: UserLevelBook, keystream: Keystream, clipping_norm: float | None = None
+        self, noise: UserLevelNoise, book: UserLevelBook, keystream: Keystream, clipping_norm: float | None = None
     ) -> None:
-        self.clipping_norm = plan.clipping_norm if clipping_norm is None else clipping_norm
-        self._mechanism, self._book, self._keystream = plan.mechanism, book, keystream
+        self.clipping_norm = noise.clipping_norm if clipping_norm is None else clipping_norm
+        self._mechanism, self._book, self._keystream = noise.mechanism, book, keystream
 
     def why_over(self, attempt: Attempt) -> str:
         """The reason why the round cannot be opened; empty: it can. It depends on the number of rounds alone."""

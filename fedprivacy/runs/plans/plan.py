@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +16,23 @@ from numpy.typing import NDArray
 from fedprivacy.accounting import RunLimit, pld
 from fedprivacy.accounting.histories import extended
 from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.questions.arguments import QuestionError
+from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.moments import Spread
+from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardise_question
-from fedprivacy.runs.plans.equivalents import equivalents
-from fedprivacy.runs.plans.initial_model import initial_parameters
-from fedprivacy.runs.plans.least_noise import Demand, RunNoise
-from fedprivacy.runs.plans.standing import Standing, standings_on
-from fedprivacy.runs.plans.user_level_plan import UserLevelPlan, user_level_plan
+from fedprivacy.runs.plans.noise import Demand, RunNoise, Standing, UserLevelNoise, standings_on
 from fedprivacy.runs.settings.client_terms import ClientTerms, client_terms_of
-from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
+from fedprivacy.runs.settings.configuration import ASKING_KEYS, USUAL_SPEND, ConfigError, RunConfig, Value, resolve
 from fedprivacy.tasks import Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import agreed, augmentation_of, model_of, offers
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit, unit_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _step = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
 """The event of a local step. Most clients of a run share one."""
@@ -89,7 +92,9 @@ class RunPlan:
             alone = {c: s for c, s in standings.items() if terms.of(c).asks_for_noise}
             sharing = {c: s for c, s in standings.items() if c not in own and c not in alone}
             own |= self.least_noise(alone, {})
-            shared = self.demand.shared(sharing or {"": Standing({}, self.config.allowance())}, self.sampling_rate())
+            shared = self.demand.shared_noise(
+                sharing or {"": Standing({}, self.config.allowance())}, self.sampling_rate()
+            )
         except ConfigError:
             raise
         except ValueError as error:
@@ -107,7 +112,7 @@ class RunPlan:
             ConfigError: no noise meets the budget of some of them.
         """
         rates = {client_id: self.sampling_rate(disclosed.get(client_id, 0), client_id) for client_id in standings}
-        return self.demand.each(standings, rates, self._place)
+        return self.demand.own_noise(standings, rates, self._place)
 
     def _place(self, client_id: str) -> str:
         """The name of a client in an error: where its terms are from, if it has any."""
@@ -118,7 +123,7 @@ class RunPlan:
         """All steps of the run, for which noise is sought."""
         return Demand(self.total_steps, self.most_spent, self.relation)
 
-    def charged_to(self, ledger: str, run_id: str) -> Self:
+    def for_ledger(self, ledger: str, run_id: str) -> Self:
         """The same for a run that is charged by this name to the ledger at a URL, where each client's noise is found.
 
         What the run has charged a client there before it was stopped says which noise that was.
@@ -126,14 +131,6 @@ class RunPlan:
         if not self.noise_by_rate:
             return self
         return replace(self, config=replace(self.config, ledger=ledger), run_id=run_id)
-
-    def warnings(self, *, watched: bool = False) -> list[str]:
-        """Return warnings of settings that are allowed and probably not meant, each with its remedy.
-
-        Args:
-            watched: whether callbacks may measure the model.
-        """
-        return []
 
     @property
     def rates_differ(self) -> bool:
@@ -160,22 +157,22 @@ class RunPlan:
 
     def standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
         """Clients' standings before the run's first step, by client_id; None: of those that may come."""
-        return self.on_ledger(client_ids)
+        return self.ledger_standings(client_ids)
 
-    def on_ledger(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
+    def ledger_standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
         """The same, by what is on the run's ledger now.
 
         Raises:
             LedgerError: the ledger holds runs on the same records with another unit of privacy.
         """
-        ledger = Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else None
-        if ledger is not None:
-            ledger.check_unit(self.task.dataset, self.run_id, self.unit)
-        come = self._expected(ledger) if client_ids is None else client_ids
-        datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
-        return standings_on(ledger, self.run_id, datasets, self.allowance)
+        with Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else nullcontext() as ledger:
+            if ledger is not None:
+                ledger.check_unit(self.task.dataset, self.run_id, self.unit)
+            come = self._expected_clients(ledger) if client_ids is None else client_ids
+            datasets = {client_id: dataset_id(self.task, client_id) for client_id in come}
+            return standings_on(ledger, self.run_id, datasets, self.allowance)
 
-    def _expected(self, ledger: Ledger | None) -> list[str]:
+    def _expected_clients(self, ledger: Ledger | None) -> list[str]:
         """The clients that the run may have, before they come.
 
         The clients of a deployment have names of their own; those that its ledger or its table of terms knows stand
@@ -248,7 +245,7 @@ class RunPlan:
             ConfigError: no noise meets the budget of some of them, with what would do.
             ValueError: the run is without privacy, so that no epsilon bounds what a step costs.
         """
-        return self.events_of(self.on_ledger(disclosed) if self.noise_by_rate else {}, disclosed)
+        return self.events_of(self.ledger_standings(disclosed) if self.noise_by_rate else {}, disclosed)
 
     def events_of(
         self, standings: Mapping[str, Standing], disclosed: Mapping[str, int]
@@ -349,27 +346,19 @@ class TrainingPlan(RunPlan):
         return plan
 
     @cached_property
-    def user_level(self) -> UserLevelPlan | None:
-        """The plan of the server's own noise; None: it adds none.
+    def user_level(self) -> UserLevelNoise | None:
+        """The server's own noise; None: it adds none.
 
         Raises:
             ConfigError: says why no noise meets the user-level budget, or that it does not allow one round.
         """
-        return user_level_plan(self.config) if self.config.user_level else None
+        return UserLevelNoise.of(self.config) if self.config.user_level else None
 
     @property
     def measures(self) -> bool:
         """Tell whether the run measures its model without callbacks."""
         held_out = offers(self.task, "held_out") and bool(self.simulated_clients)
         return offers(self.task, "evaluate") or held_out or self.config.local_evaluation > 0
-
-    def warnings(self, *, watched: bool = False) -> list[str]:
-        """The same: a run that measures nothing, or that trains by another algorithm than it names."""
-        unmeasured = (
-            f"Nothing will be measured: task {self.task.name} has no evaluate() and no held_out(). Give it one of the "
-            "two, or set local-evaluation."
-        )
-        return [unmeasured] * (not (self.measures or watched)) + equivalents(self.config)
 
     @cached_property
     def standardise(self) -> Spread | None:
@@ -385,7 +374,7 @@ class TrainingPlan(RunPlan):
         """The plan of that question, which is asked once, before the first round; None: nothing is asked."""
         if not self.config.privacy or self.standardise is None:
             return None
-        known = next(iter(self.on_ledger().values())).allowance  # in force on the ledger, or asked for
+        known = next(iter(self.ledger_standings().values())).allowance  # in force on the ledger, or asked for
         config = replace(
             self.config,
             rounds=1,
@@ -401,14 +390,14 @@ class TrainingPlan(RunPlan):
 
     def standings(self, client_ids: Collection[str] | None = None) -> dict[str, Standing]:
         """The same; the task's own question counts as answered."""
-        standings = self.on_ledger(client_ids)
+        standings = self.ledger_standings(client_ids)
         if self.preliminary is None or self.standardise is None:
             return standings
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in standings}
-        known = Ledger.exists(self.config.ledger)
-        answers = Ledger(self.config.ledger).answers(self.standardise.as_text(), datasets.values()) if known else {}
+        with Ledger(self.config.ledger) if Ledger.exists(self.config.ledger) else nullcontext() as ledger:
+            answers = ledger.answers(self.standardise.as_text(), datasets.values()) if ledger else {}
         lacking = {client_id: each for client_id, each in standings.items() if datasets[client_id] not in answers}
-        event = self.preliminary.of_clients(lacking).event()
+        event = self.preliminary.for_clients(lacking).event()
         return standings | {
             client_id: replace(each, past=extended(each.past, event, 1), question=event)
             for client_id, each in lacking.items()
@@ -420,21 +409,31 @@ class QuestionPlan(RunPlan):
     """The plan of a run that asks: one step, which reads every record.
 
     Attributes:
-        found: the noise multiplier that keeps the spend of the clients that are asked; None: it is found for those that
-            may come.
+        found_noise: the noise multiplier that keeps the spend of the clients that are asked; None: it is found for
+            those that may come.
     """
 
-    found: float | None = None
+    found_noise: float | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Value | None], task: Task | None = None) -> QuestionPlan:
-        """The plan of a configuration by hyphenated key.
+        """The plan of a run that asks.
+
+        Args:
+            given: some of `ASKING_KEYS`, by hyphenated key; None and "" mean "left open". Where neither spend nor noise
+                multiplier is given, the spend is `USUAL_SPEND`.
+            task: whose records; None: the one that the settings name.
 
         Raises:
-            ConfigError: lists everything that is wrong with the configuration. That no noise meets the budget is said
-                by `noise`: what was answered before can be read when nothing is left to spend.
+            ConfigError: lists everything that is wrong with the settings. That no noise meets the budget is said by
+                `noise`: what was answered before can be read when nothing is left to spend.
         """
-        plan = cls._of(given, task)
+        named = {key: value for key, value in given.items() if value not in (None, "")}
+        if others := sorted(named.keys() - set(ASKING_KEYS) - {"questions"}):
+            raise ConfigError([f"{', '.join(others)} is of training; a run that asks has {', '.join(ASKING_KEYS)}."])
+        if not {"spend", "noise-multiplier"} & named.keys():
+            named["spend"] = USUAL_SPEND
+        plan = cls._of({**named, "rounds": 1, "local-steps": 1, "sampling-rate": 1.0}, task)
         with suppress(ConfigError):
             _ = plan.noise  # of the pasts as they are now, before anybody is asked
         return plan
@@ -447,14 +446,14 @@ class QuestionPlan(RunPlan):
     @cached_property
     def noise(self) -> RunNoise:
         """The noise that was found for these clients; else as for every run."""
-        return super().noise if self.found is None else RunNoise(self.found, {})
+        return super().noise if self.found_noise is None else RunNoise(self.found_noise, {})
 
     @property
     def most_spent(self) -> float:
         """The same; the noise that was found keeps the spend already."""
-        return super().most_spent if self.found is None else math.inf
+        return super().most_spent if self.found_noise is None else math.inf
 
-    def of_clients(self, client_ids: Collection[str]) -> QuestionPlan:
+    def for_clients(self, client_ids: Collection[str]) -> QuestionPlan:
         """The plan for these clients alone: noise that is left open is what they need, and keeps the spend.
 
         Raises:
@@ -462,7 +461,52 @@ class QuestionPlan(RunPlan):
         """
         if self.config.noise_multiplier is not None or not client_ids:
             return self
-        return replace(self, found=self.demand.shared(self.standings(client_ids), self.sampling_rate()))
+        return replace(self, found_noise=self.demand.shared_noise(self.standings(client_ids), self.sampling_rate()))
+
+
+def questions_in(text: str) -> Questionnaire:
+    """The questions of the setting `questions`, as people type them.
+
+    Raises:
+        ConfigError: they cannot be read, or cannot be asked.
+    """
+    try:
+        return Questionnaire(parse(text))
+    except QuestionError as error:
+        raise ConfigError([f"questions: {error}"]) from error
+
+
+def initial_parameters(file: str, task: Task) -> dict[str, Tensor]:
+    """The trained parameters that a file holds for a task's model, by name; what else is in it is left aside.
+
+    Args:
+        file: safetensors, for example a run's `model.safetensors`.
+        task: whose model begins with them.
+
+    Raises:
+        ConfigError: the file cannot be read, or lacks a trained parameter of the model, or has it in another shape.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from fedprivacy.gradients import trainable_parameters
+
+    own = trainable_parameters(model_of(task))
+    try:
+        found = load_file(Path(file))
+    except (SafetensorError, OSError) as error:
+        unreadable = f"initial-model is '{file}', which cannot be read ({error}); name a safetensors file."
+        raise ConfigError([unreadable]) from error
+    for name, parameter in own.items():
+        shape = list(found[name].shape) if name in found else "none"
+        if shape != (wanted := list(parameter.shape)):
+            raise ConfigError(
+                [
+                    f"initial-model is '{file}', and for '{name}' the task's model wants shape {wanted}, where it has "
+                    f"{shape}; name a file of this model, or leave it open."
+                ]
+            )
+    return {name: found[name].to(parameter.dtype) for name, parameter in own.items()}
 
 
 def _check_layers(plan: TrainingPlan) -> None:

@@ -22,8 +22,7 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.comparison import final_of
 from fedprivacy.runs.records.folder import has_terms_of, read_history
 from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, Value
-from fedprivacy.runs.settings.execution import NAMING, PLACES, differing_settings
+from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, NAMING, PLACES, Value, differing_settings
 from fedprivacy.runs.settings.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.tasks import Task
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, arguments_of

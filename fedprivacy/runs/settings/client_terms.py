@@ -158,13 +158,13 @@ def client_terms_of(text: str) -> ClientTerms:
     by_client: dict[str, Terms] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
-    for place, client_id, cells in _of_json(text) if _is_json(text) else _of_file(text):
+    for place, client_id, cells in _json_lines(text) if _is_json(text) else _file_lines(text):
         found = f"client-terms: {place}{f' ({client_id})' if client_id else ''}"
         if not client_id:
             problems.append(f"{found} names no client; write its client_id in the column client.")
         elif client_id in by_client:
             problems.append(f"{found} names a client that {places[client_id]} has named; leave one of them.")
-        own, wrong = _terms(cells)
+        own, wrong = _read_terms(cells)
         problems += [f"{found}: {problem}" for problem in wrong]
         by_client[client_id] = own
         places.setdefault(client_id, place)
@@ -192,14 +192,14 @@ def _is_json(text: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _terms(cells: _Cells) -> tuple[Terms, tuple[str, ...]]:
+def _read_terms(cells: _Cells) -> tuple[Terms, tuple[str, ...]]:
     """The terms of a line, and what is wrong with it. Most lines of a long table are alike, so each is read once."""
     given, wrong = parse(_FIELDS, dict(cells))
     wrong |= not_allowed(_FIELDS, given)
     return Terms(**{name: float(value) for name, value in given.items() if name not in wrong}), tuple(wrong.values())
 
 
-def _of_file(file: str) -> Iterator[_Line]:
+def _file_lines(file: str) -> Iterator[_Line]:
     try:
         text = Path(file).read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a mark
     except (OSError, UnicodeError) as error:
@@ -224,7 +224,7 @@ def _of_file(file: str) -> Iterator[_Line]:
         yield place, (line["client"] or "").strip(), tuple(own)
 
 
-def _of_json(text: str) -> Iterator[_Line]:
+def _json_lines(text: str) -> Iterator[_Line]:
     try:
         table = json.loads(text, object_pairs_hook=tuple)
     except (ValueError, RecursionError) as error:

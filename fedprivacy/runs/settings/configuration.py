@@ -1,26 +1,20 @@
-"""The configuration of a run: its groups of settings together, one table of defaults, every problem reported at once.
+"""The configuration of a run: the settings of `fields` together, their defaults, every problem reported at once.
 
 A key is spelt the same way in `flwr run --run-config`, in `[tool.flwr.app.config]`, in a run's file and as a
 command-line option: `noise_multiplier` here is `noise-multiplier` there. An empty string leaves a key open; then the
 task's recipe decides, or the strategy's entry, or the setting's default.
-
-A setting is declared in its group, with its words, type, bounds and default; the group says what it does not go with.
-What it may choose from is stated where it is implemented (`OPTIMIZERS`, `CLIPPINGS`, `FILTERS`, `TRACKERS`, `BUILT_IN`,
-`STRATEGIES`). None of those modules imports torch or Flower: every `--help` reads them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from fedprivacy._support.settings import (
     ConfigError,
-    KnownSettings,
-    SettingsGroup,
     Value,
     fields_of,
     key_of,
@@ -29,18 +23,30 @@ from fedprivacy._support.settings import (
 )
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
-from fedprivacy.participation.selection import ParticipationSettings
-from fedprivacy.runs.settings import task_problems
-from fedprivacy.runs.settings.averaging import StrategySettings
-from fedprivacy.runs.settings.execution import LEDGER, ExecutionSettings
-from fedprivacy.runs.settings.extent import ExtentSettings, TaskSettings
-from fedprivacy.runs.settings.privacy import PrivacySettings
+from fedprivacy.runs.settings.fields import (
+    LEDGER,
+    AlgorithmSettings,
+    ExecutionSettings,
+    ExtentSettings,
+    OptimizerSettings,
+    ParticipationSettings,
+    PrivacySettings,
+    SettingsGroup,
+    StrategySettings,
+    TaskSettings,
+    UserLevelSettings,
+)
+from fedprivacy.runs.settings.prohibitions import (
+    PROHIBITIONS,
+    SWITCHES,
+    KnownSettings,
+    question_problems,
+    recipe_problems,
+    task_problems,
+)
 from fedprivacy.runs.settings.strategies import DEFAULT_STRATEGY, STRATEGIES
-from fedprivacy.runs.settings.user_level_noise import USER_LEVEL, UserLevelSettings
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, Algorithm, LocalTraining, arguments_of
-from fedprivacy.training.algorithms.choice import AlgorithmSettings
-from fedprivacy.training.optimizer_settings import OptimizerSettings
 from fedprivacy.training.optimizers import LEARNING_RATE_SCHEDULES
 from fedprivacy.values.budget import Allowance
 
@@ -48,20 +54,20 @@ if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
 __all__ = [
+    "ASKING_KEYS",
     "BASIC",
     "CONFIG",
     "FIELDS",
     "GROUPS",
     "LEDGER",
-    "OF_ASKING",
-    "OF_SWEEPS",
-    "OF_TRAINING",
     "RUNS",
+    "SWEEP_KEYS",
+    "TRAINING_KEYS",
     "ConfigError",
     "RunConfig",
     "Value",
-    "of_simulation",
     "resolve",
+    "simulation_settings",
     "words_of",
 ]
 
@@ -77,11 +83,14 @@ CONFIG = "config.json"
 DEFAULT_SEED = 0
 """Default seed of simulations on bundled records."""
 
-_OF_PRIVACY = {"noise_multiplier", "question_spend", "spend", "autocast"}
+_PRIVATE_ONLY = {"noise_multiplier", "question_spend", "spend", "autocast"}
 """Settings that a run without privacy ignores."""
 
-_SWITCHES = {"user_level": USER_LEVEL}
-"""Settings any of which switches a mode on, by the name of the mode in the groups' rules."""
+NAMING = ("name", "tags", "note")
+"""Settings that name a run, and change nothing of it."""
+
+PLACES = ("out", "resume")
+"""Settings of the folder that a run writes to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +161,12 @@ class RunConfig(
         Raises:
             ConfigError: lists each that is no setting, of a wrong type, or another than this run's.
         """
-        settings, wrong = parsed(given)
+        settings, wrong = parse_settings(given)
         problems = [*wrong.values()] + [
-            f"{key_of(name)} is {value}, but the run goes on with its own, {_or_open(getattr(self, name))}; leave "
+            f"{key_of(name)} is {value}, but the run goes on with its own, {_value_words(getattr(self, name))}; leave "
             f"{key_of(name)} open, or start a new run."
             for name, value in settings.items()
-            if _named(name, value) != _named(name, getattr(self, name))
+            if _as_kept(name, value) != _as_kept(name, getattr(self, name))
         ]
         if problems:
             raise ConfigError(problems)
@@ -172,15 +181,15 @@ FIELDS = {key: field for group in GROUPS for key, field in fields_of(group).item
 BASIC = frozenset(key for group in GROUPS for key in group.basic)
 """Settings that a beginner needs."""
 
-OF_TRAINING = tuple(key for key in FIELDS if key != "questions")
+TRAINING_KEYS = tuple(key for key in FIELDS if key != "questions")
 """Settings of a run that trains."""
 
-OF_SWEEPS = tuple(
-    key for key in OF_TRAINING if key not in {"privacy", "seed", "out", "ledger", "resume", "signing-key"}
+SWEEP_KEYS = tuple(
+    key for key in TRAINING_KEYS if key not in {"privacy", "seed", "out", "ledger", "resume", "signing-key"}
 )
 """Settings that a sweep takes lists of. Every run has a ledger of its own: on one, they would share each budget."""
 
-OF_ASKING = (
+ASKING_KEYS = (
     *("task", "clients", "epsilon", "delta", "spend", "noise-multiplier", "client-terms", "filter", "seed", "out"),
     *("ledger", "signing-key", "node-timeout", "round-timeout"),
 )
@@ -194,7 +203,17 @@ _NO_PROFILE = (
 _DEFAULTS = {f.name: f.default for f in FIELDS.values() if f.default not in (dataclasses.MISSING, None, "")}
 
 
-def of_simulation(given: Mapping[str, Value | None], task: Task | None = None) -> dict[str, Value]:
+def differing_settings(runs: Sequence[Mapping[str, object]], *, ignored: Collection[str] = PLACES) -> list[str]:
+    """List the keys of the settings in which runs differ; a run without a key differs from one with a value.
+
+    >>> differing_settings([{"epsilon": 1.0, "out": "a"}, {"epsilon": 3.0, "out": "b"}])
+    ['epsilon']
+    """
+    keys = dict.fromkeys(key for settings in runs for key in settings if key not in ignored)
+    return [key for key in keys if any(settings.get(key) != runs[0].get(key) for settings in runs)]
+
+
+def simulation_settings(given: Mapping[str, Value | None], task: Task | None = None) -> dict[str, Value]:
     """Settings of a simulation, without those that are left open by None.
 
     Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat.
@@ -222,7 +241,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     """
     from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
-    settings, wrong = parsed(given)
+    settings, wrong = parse_settings(given)
     together = []
     if {"batch_size", "sampling_rate"} <= settings.keys():  # both given: a recipe always has a sampling rate
         together.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
@@ -232,32 +251,32 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
         together.append(str(error))
         task = None
     else:
-        together += task_problems.of_task(task) + task_problems.of_recipe(task.recipe, settings, wrong)
-        settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
+        together += task_problems(task) + recipe_problems(task.recipe, settings, wrong)
+        settings = _recipe_settings(task, settings) | {"task": word_of(task)} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
     if not settings["privacy"]:
-        settings = {name: value for name, value in settings.items() if name not in _OF_PRIVACY}
+        settings = {name: value for name, value in settings.items() if name not in _PRIVATE_ONLY}
         settings["epsilon"] = math.inf  # of the private run beside it: here nothing would keep them
     wrong |= not_allowed(FIELDS, settings)
-    together += task_problems.of_question(task, settings, wrong) if task else []
+    together += question_problems(task, settings, wrong) if task else []
     if getattr(task, "standardise", None) is not None and settings["privacy"] and "epsilon" not in wrong:
         settings.setdefault("question_spend", USUAL_SPEND * min(float(settings["epsilon"]), 10.0))
-    known = KnownSettings(FIELDS, settings, wrong, _SWITCHES)
+    known = KnownSettings(FIELDS, settings, wrong, SWITCHES)
     alone = [line for words in wrong.values() for line in words.splitlines()]
-    if problems := [*alone, *together, *(problem for group in GROUPS for problem in group.problems(known))]:
+    if problems := [*alone, *together, *known.problems(PROHIBITIONS)]:
         raise ConfigError(problems)
-    return RunConfig(**{name: _named(name, value) for name, value in settings.items()})  # type: ignore[arg-type]
+    return RunConfig(**{name: _as_kept(name, value) for name, value in settings.items()})  # type: ignore[arg-type]
 
 
-def parsed(given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
-    """The settings of a run as `parse` gives them; to who asks for a profile it says why that is no setting."""
+def parse_settings(given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
+    """Parse the settings of a run as `parse` does; a key `profile` gets a problem that says why that is no setting."""
     settings, wrong = parse(FIELDS, given)
     return settings, wrong | ({"profile": _NO_PROFILE} if "profile" in wrong else {})
 
 
-def _named(name: str, value: Value) -> Value:
-    """A setting's value; a ledger's, which may be named by its file, as its URL."""
+def _as_kept(name: str, value: Value) -> Value:
+    """Return a setting's value as a configuration keeps it: a ledger that is named by its file becomes its URL."""
     if name != "ledger" or not value:
         return value
     from fedprivacy.ledger import ledger_url
@@ -265,11 +284,11 @@ def _named(name: str, value: Value) -> Value:
     return ledger_url(str(value))
 
 
-def _or_open(value: Value | None) -> str:
+def _value_words(value: Value | None) -> str:
     return "which was left open" if value in (None, "") else str(value)
 
 
-def _of_recipe(task: Task, given: Mapping[str, Value]) -> dict[str, Value]:
+def _recipe_settings(task: Task, given: Mapping[str, Value]) -> dict[str, Value]:
     """The task's recipe. A noise multiplier that comes without a budget asks to measure, not to enforce.
 
     Momentum and weight decay are the recipe's for its own optimiser; another one has none until they are given.

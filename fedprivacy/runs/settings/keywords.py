@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.settings.configuration import FIELDS, OF_TRAINING, ConfigError, Value, words_of
+from fedprivacy.runs.settings.configuration import FIELDS, TRAINING_KEYS, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
 from fedprivacy.values.number import number_of
 
@@ -27,7 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _KEY = re.compile(rf"(?<![\w/.'-])({'|'.join(key for key in FIELDS if '-' in key)})(?![\w/'-]|\.\w)")
 
 
-def takes_settings(function: Function, keys: Iterable[str] = OF_TRAINING) -> Function:
+def takes_settings(function: Function, keys: Iterable[str] = TRAINING_KEYS) -> Function:
     """Give a function with `**settings` the settings of a run as keywords, and tell of each in its docstring."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -51,7 +51,7 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
         ConfigError: the task is a class that cannot be made without arguments.
     """
     keys = {name: name.replace("_", "-") for name in settings}
-    given = {key if key in FIELDS else name: _plain(settings[name]) for name, key in keys.items()}
+    given = {key if key in FIELDS else name: _plain_value(settings[name]) for name, key in keys.items()}
     if task is None or isinstance(task, str):
         return given | {"task": task}, None
     if not isinstance(task, type):
@@ -82,7 +82,7 @@ def as_keywords(text: str) -> str:
     return _KEY.sub(lambda found: found[0].replace("-", "_"), text)
 
 
-def _plain(value: Given) -> Value | None:
+def _plain_value(value: Given) -> Value | None:
     """The value as the configuration knows it: numpy's numbers and paths become Python's, a mapping JSON."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)

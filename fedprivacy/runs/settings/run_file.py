@@ -16,7 +16,7 @@ from typing import Any
 import tomli_w
 
 from fedprivacy._support.settings import ConfigError, Value, fields_of, is_printable, not_allowed
-from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, RunConfig, parsed
+from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, RunConfig, parse_settings
 
 RUN_FILE = "run.toml"
 """Name of the file in a run's folder."""
@@ -60,7 +60,7 @@ def settings_in(file: Path, keys: Collection[str] = tuple(FIELDS)) -> dict[str, 
     if not problems:  # else what is told below could not be printed
         others = [key for key, value in given.items() if value != "" and key in FIELDS and key not in keys]
         problems = [f"this command does not take {', '.join(others)}; leave that out."] if others else []
-        settings, wrong = parsed(given)
+        settings, wrong = parse_settings(given)
         problems += [*(wrong | not_allowed(FIELDS, settings)).values()]
     if problems:
         raise ConfigError([f"{file}: {line}" for problem in problems for line in problem.splitlines()])
