@@ -122,7 +122,7 @@ class LoopbackFederation:
             ProcessError: it ended, or does not answer in time.
         """
         trust = ssl.create_default_context(cafile=str(self.keys.ca_certificate))
-        self._supervisor.wait_until_ready(self._superlink, lambda: healthy(self.address, trust), PATIENCE)
+        self._supervisor.wait_until_ready(self._superlink, lambda: is_healthy(self.address, trust), PATIENCE)
         deployment = {"address": self.address, "root-certificates": str(self.keys.ca_certificate)}
         write_toml(
             self._home("operator") / "config.toml",
@@ -235,7 +235,7 @@ def json_in(printed: str) -> Any:
     return reply
 
 
-def healthy(address: str, trust: ssl.SSLContext) -> bool:
+def is_healthy(address: str, trust: ssl.SSLContext) -> bool:
     """True if a SuperLink answers at HOST:PORT, over TLS with a certificate that is trusted."""
     try:
         with urllib.request.urlopen(f"https://{address}/health", timeout=2.0, context=trust) as response:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from fedprivacy._support.logs import EventFormatter, LogFormat
 from fedprivacy.deploy.app_folder import checked_plan
 from fedprivacy.deploy.federation import DeploymentError, json_in, program, quiet_environment, write_toml
-from fedprivacy.deploy.relay import UNBUFFERED, Relay
+from fedprivacy.deploy.processes import UNBUFFERED, Relay
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.flower.unpublished import COMPLETED, FINISHED, PENDING
 from fedprivacy.runs.records.folder import check_unused, new_run_folder
