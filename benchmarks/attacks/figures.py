@@ -13,9 +13,9 @@ import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedprivacy.figures.attacks import SIDE, guessing, rates_line
 from fedprivacy.figures.axes import BESIDE_LABEL
 from fedprivacy.figures.comparison import DASHES
-from fedprivacy.figures.limit import SIDE, guessing, rates_line
 from fedprivacy.figures.style import INK, MUTED, RUNS, chart_of, layered, styled, titled
 
 MOST_CURVES = len(RUNS)

@@ -96,8 +96,8 @@ def check(
     code 1: a check failed, maybe that one.
     """
     from fedprivacy.deploy.client_inspection import inspect_client
+    from fedprivacy.deploy.description import Party
     from fedprivacy.deploy.inspection import CheckResult, metrics_text
-    from fedprivacy.deploy.party import Party
     from fedprivacy.deploy.server_inspection import inspect_server
 
     with _checked():
@@ -208,7 +208,7 @@ def logged(
 
     It ends with the program, and as it did; SIGTERM, SIGINT and SIGHUP are forwarded.
     """
-    from fedprivacy.deploy.relay import run_logged
+    from fedprivacy.deploy.processes import run_logged
 
     settings = LogSettings(log_format, log_level)
     with plain_errors(OSError, code=2):
@@ -251,11 +251,11 @@ def renew(
 
     With an authority's steps, clients may follow on different days: docs/how-to/certificates.md.
     """
-    from fedprivacy.deploy.certificates import SWITCH, fingerprint
-    from fedprivacy.deploy.certificates import renew as renewed
+    from fedprivacy.deploy.keys import SWITCH, fingerprint
+    from fedprivacy.deploy.keys import renew as renew_certificates
 
     with _checked():
-        now = renewed(folder, authority, days=days)
+        now = renew_certificates(folder, authority, days=days)
     trusted = ", ".join(fingerprint(each)[:11] for each in now.authorities)
     PLAIN.print(f"ca.crt trusts {trusted}; server.crt is from {fingerprint(now.issuer)[:11]}.")
     if authority in (None, SWITCH):
@@ -379,9 +379,9 @@ def _finding_line(finding: Finding) -> Table:
 def _checked() -> Iterator[None]:
     """Show a user's mistake as plain text with exit code 2, and a failure of the deployment itself with 1."""
     from fedprivacy._support.signing import SigningKeyError
+    from fedprivacy.deploy.description import SetupError
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
-    from fedprivacy.deploy.party import SetupError
     from fedprivacy.deploy.processes import ProcessError
     from fedprivacy.runs.records.folder import RunFolderError
     from fedprivacy.runs.settings.configuration import ConfigError

@@ -6,8 +6,10 @@ import asyncio
 import gzip
 import hashlib
 import json
+import logging
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -19,8 +21,8 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedprivacy.dashboard.access_log import AccessLogMiddleware
 from fedprivacy.dashboard.api import ROOT, api
 from fedprivacy.dashboard.drawings import drawings
 from fedprivacy.dashboard.experiments import experiments
@@ -160,3 +162,52 @@ def _add_page(app: FastAPI, door: Door) -> None:
         return answer
 
     app.mount("/static", StaticFiles(directory=PAGE))
+
+
+log = logging.getLogger("fedprivacy.dashboard.access")
+
+
+class AccessLogMiddleware:
+    """Middleware that logs every request when its answer has ended; never a query, a header or a body.
+
+    A refusal (401, 421) is a warning, an answer from 500 on an error; a probe is logged at debug if nothing is wrong.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the app answer, then log."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500  # what a browser gets if the app raises
+
+        async def send_and_see(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_see)
+        finally:
+            address = scope["client"][0] if scope.get("client") else "-"
+            milliseconds = round(1e3 * (time.perf_counter() - began), 1)
+            fields = {"address": address, "method": scope["method"], "path": scope["path"], "status": status}
+            log.log(
+                _level(scope["path"], status),
+                "%s %s %d",
+                scope["method"],
+                scope["path"],
+                status,
+                extra={"fields": fields | {"ms": milliseconds}},
+            )
+
+
+def _level(path: str, status: int) -> int:
+    if status >= 500:
+        return logging.ERROR
+    if status in {401, 421}:
+        return logging.WARNING
+    return logging.DEBUG if path == HEALTH else logging.INFO

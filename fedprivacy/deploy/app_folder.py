@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import re
 import sys
@@ -12,11 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
+import jinja2
+
 from fedprivacy._support.extras import MissingExtraError, lacks
 from fedprivacy._support.sources import names_file
-from fedprivacy.deploy.party import SetupError
-from fedprivacy.deploy.releases import flower_window
-from fedprivacy.deploy.templates import rendered
+from fedprivacy.deploy.description import SetupError, flower_window
 from fedprivacy.runs.plans.plan import QuestionPlan, RunPlan, questions_in
 from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ASKING_KEYS, FIELDS, ConfigError, Value, resolve
@@ -80,7 +81,7 @@ def write_app(folder: Path, task: str, *, clients: int = 3, bring: bool = True) 
     except OSError as error:
         raise SetupError(f"'{folder}' cannot be made ({error.strerror}); name another folder.") from error
     for template in _TEMPLATES:
-        text = rendered("template", Path(template).name, facts)
+        text = render("template", Path(template).name, facts)
         (folder / template.replace("PACKAGE", package)).write_text(text)
     if brought:
         (folder / package / Path(source).name).write_bytes(Path(source).read_bytes())
@@ -161,6 +162,18 @@ def task_from_here(folder: Path) -> str:
     module, _, name = task.rpartition(":")
     file = folder.joinpath(*module.split(".")).with_suffix(".py") if module else folder
     return f"{file}:{name}" if file.is_file() else task
+
+
+def render(folder: str, template: str, facts: Mapping[str, object]) -> str:
+    """Return the text that a template becomes. A fact that it asks for and that is not given is an error."""
+    beside = importlib.resources.files("fedprivacy.deploy").joinpath(folder)
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: beside.joinpath(name).read_text("utf-8")),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+    )
+    return environment.get_template(f"{template}.jinja").render(facts)
 
 
 def _package(folder: Path) -> str:

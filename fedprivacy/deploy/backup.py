@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedprivacy._support.durable import PRIVATE, name_durably
-from fedprivacy.deploy.party import Party, SetupError
+from fedprivacy.deploy.description import Party, SetupError
 from fedprivacy.deploy.server_inspection import RUN_CONFIG
 from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings
 from fedprivacy.flower.unpublished import UNPACKED_APPS

@@ -12,22 +12,22 @@ from flwr.app import UserConfig
 from torch import nn
 
 from fedprivacy._support.discretion import hushed, kind_and_place
+from fedprivacy.deploy.description import Party
 from fedprivacy.deploy.inspection import (
     Check,
     CheckResult,
     Finding,
     Objection,
     authorities,
+    check_owner_only,
+    check_port_free,
     common_checks,
     door_findings,
     findings,
-    free_port,
     memory_for,
-    readable_by_owner_alone,
     room_on,
     warning,
 )
-from fedprivacy.deploy.party import Party
 from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import GUARD, NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.flower.client.release import most_sealed
@@ -63,7 +63,7 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
         yield from _cells(sheets, *usable)
     yield from findings(
         [
-            ("port", lambda: free_port(party.runtime_port, "the SuperNode")),
+            ("port", lambda: check_port_free(party.runtime_port, "the SuperNode")),
             ("authority", lambda: authorities(ca)),
         ]
     )
@@ -141,7 +141,7 @@ def _budget(settings: NodeSettings) -> str:
 
 
 def _key(file: Path) -> str:
-    readable_by_owner_alone(file)
+    check_owner_only(file)
     return f"{file} is this account's alone"
 
 
@@ -205,7 +205,7 @@ def _guard(settings: NodeSettings, party: Party) -> str:
     try:
         sealed_beside(file)
         if file.exists():
-            readable_by_owner_alone(file)
+            check_owner_only(file)
             task = _task(settings, party)
             guard = Guard(file, settings.budget, settings.filter, unit=unit_of(task))
             guard.check(relation_of(task))

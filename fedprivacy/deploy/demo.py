@@ -14,8 +14,8 @@ from rich.console import Console
 
 from fedprivacy._support.logs import LogFormat
 from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy.deploy.description import SetupError
 from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, Scalar
-from fedprivacy.deploy.party import SetupError
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
 from fedprivacy.flower.unpublished import COMPLETED
 from fedprivacy.runs.records.folder import read_lines

@@ -1,18 +1,124 @@
-"""The description of a deployment: a short TOML file, from which everything that each party needs is written."""
+"""The descriptions of a deployment: the operator's of all of it, and in the folder of each party its own.
+
+Releases that a deployment may have are here, too: of fedprivacy, less those that SECURITY.md names, and of Flower.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import platform
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any, Self
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
+
 from fedprivacy._support.settings import ConfigError, fields_of, not_allowed, parse, setting
 from fedprivacy.deploy.keys import MAX_DAYS, KeyFileError, check_client_names, subject_name
-from fedprivacy.deploy.party import SERVER
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+
+SOUND_SINCE = (0, 2)
+"""First series of releases that may be deployed: what is earlier can be broken, see SECURITY.md."""
+
+
+def is_sound(version: str) -> bool:
+    """Return whether a release may be deployed, by its first two numbers; what is no version may not."""
+    series = re.match(r"(\d+)\.(\d+)", version)
+    return series is not None and (int(series[1]), int(series[2])) >= SOUND_SINCE
+
+
+def flower_window() -> str:
+    """Return the releases of Flower that this fedprivacy works with, as its package requires them: ">=1.41,<1.43"."""
+    return ",".join(sorted(map(str, _flower()), reverse=True))
+
+
+def works_with_flower(version: str) -> bool:
+    """Return whether this fedprivacy works with a release of Flower; what is no version it does not."""
+    try:
+        return _flower().contains(version)
+    except InvalidVersion:
+        return False
+
+
+def _flower() -> SpecifierSet:
+    required = map(Requirement, requires("fedprivacy") or ())
+    return next(one.specifier for one in required if one.name == "flwr" and one.marker is None)
+
+
+PARTY_FILE = "party.toml"
+"""Name of the file in a folder that describes its party."""
+
+SERVER = "server"
+"""The party that is no client."""
+
+
+class SetupError(ValueError):
+    """A folder or file of a deployment that is not what it must be, or cannot be made there, with the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Party:
+    """Facts against which the check of a host compares it.
+
+    Attributes:
+        party: `SERVER`, or the client's name.
+        host: the server's DNS name or IP address.
+        port: of the proxy.
+        superlink_port: of the SuperLink, on the server's host.
+        superexec_port: on which the SuperExec, which starts runs on the server's host, says that it is well.
+        runtime_port: on which this host's own Flower process answers its own host: the SuperLink's, or the SuperNode's.
+        task: what a run calls the task.
+        server_key: the public half of the key that signs grants, in hexadecimal.
+        fedprivacy, flwr, python: the versions that the deployment was made for.
+    """
+
+    party: str
+    host: str
+    port: int
+    superlink_port: int
+    superexec_port: int
+    runtime_port: int
+    task: str
+    server_key: str
+    fedprivacy: str = dataclasses.field(default_factory=lambda: version("fedprivacy"))
+    flwr: str = dataclasses.field(default_factory=lambda: version("flwr"))
+    python: str = dataclasses.field(default_factory=platform.python_version)
+
+    @property
+    def is_server(self) -> bool:
+        """True if this party is the server."""
+        return self.party == SERVER
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the party from its folder.
+
+        Raises:
+            SetupError: it was made for no party.
+        """
+        try:
+            given = tomllib.loads((folder / PARTY_FILE).read_text())
+            party = cls(**{key.replace("-", "_"): value for key, value in given.items()})
+            fields = dataclasses.fields(party)
+            if not all(type(getattr(party, field.name)).__name__ == field.type for field in fields):
+                raise TypeError("a value of another type than it was written with")
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
+            raise SetupError(
+                f"'{folder}' holds no part of a deployment ({PARTY_FILE}: {error}); name the folder that 'fedprivacy "
+                "deploy init' made for this host."
+            ) from error
+        return party
+
+    def facts(self) -> dict[str, str | int]:
+        """The party's fields, as its file has them."""
+        return {key.replace("_", "-"): value for key, value in dataclasses.asdict(self).items()}
+
 
 CLIENT = "{client}"
 """Stands for a client's name in a path on the clients' hosts."""

@@ -122,7 +122,7 @@ class LoopbackFederation:
             ProcessError: it ended, or does not answer in time.
         """
         trust = ssl.create_default_context(cafile=str(self.keys.ca_certificate))
-        self._supervisor.wait_until_ready(self._superlink, lambda: healthy(self.address, trust), PATIENCE)
+        self._supervisor.wait_until_ready(self._superlink, lambda: is_healthy(self.address, trust), PATIENCE)
         deployment = {"address": self.address, "root-certificates": str(self.keys.ca_certificate)}
         write_toml(
             self._home("operator") / "config.toml",
@@ -207,14 +207,10 @@ class LoopbackFederation:
     def _reply(self, command: SupervisedProcess) -> Any:
         """The JSON object that a `flwr` command printed."""
         code = self._supervisor.wait(command, PATIENCE)
-        printed = command.output()
         try:
-            reply = json_in(printed)
+            return reply_in(command.output(), command.name)
         except ValueError as error:
             raise command.failure(f"ended with exit code {code} and printed no JSON") from error
-        if not reply.get("success"):
-            raise DeploymentError(f"{command.name}: {reply.get('error-message', printed)}")
-        return reply
 
     def _start(
         self, name: str, command: Sequence[str | Path], *, home: str, events: LogSettings | None = None
@@ -229,13 +225,20 @@ class LoopbackFederation:
         return folder
 
 
-def json_in(printed: str) -> Any:
-    """The JSON object in what a `flwr` command printed, warnings around it; a ValueError if there is none."""
+def reply_in(printed: str, name: str) -> Any:
+    """Return the JSON object in what a `flwr` command printed, warnings around it.
+
+    Raises:
+        ValueError: there is none.
+        DeploymentError: it says, under the command's name, that the command failed.
+    """
     reply, _ = json.JSONDecoder().raw_decode(printed, max(printed.find("{"), 0))
+    if not reply.get("success"):
+        raise DeploymentError(f"{name}: {reply.get('error-message', printed)}")
     return reply
 
 
-def healthy(address: str, trust: ssl.SSLContext) -> bool:
+def is_healthy(address: str, trust: ssl.SSLContext) -> bool:
     """True if a SuperLink answers at HOST:PORT, over TLS with a certificate that is trusted."""
     try:
         with urllib.request.urlopen(f"https://{address}/health", timeout=2.0, context=trust) as response:

@@ -11,30 +11,42 @@ A folder is what travels::
 
 from __future__ import annotations
 
+import importlib.resources
+import os
+import secrets
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
 
-from fedprivacy._support.durable import UNNAMED, name_durably
+from fedprivacy._support.durable import PRIVATE, UNNAMED, name_durably
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy._support.sources import names_file
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
-from fedprivacy.deploy import party
-from fedprivacy.deploy.app_folder import task_from_here, write_app
-from fedprivacy.deploy.certificates import fingerprint
-from fedprivacy.deploy.description import OPERATOR, Description
+from fedprivacy.deploy.app_folder import render, task_from_here, write_app
+from fedprivacy.deploy.description import OPERATOR, PARTY_FILE, SERVER, Description, Party, SetupError
 from fedprivacy.deploy.federation import write_toml
-from fedprivacy.deploy.keys import write_client_key, write_keys
-from fedprivacy.deploy.party import Party, SetupError
-from fedprivacy.deploy.platforms import write_services, write_trial
-from fedprivacy.deploy.services import CLIENT_KEYS, LEDGER_IN_POSTGRESQL, Platform
-from fedprivacy.deploy.templates import write_texts
+from fedprivacy.deploy.keys import fingerprint, write_client_key, write_keys
+from fedprivacy.deploy.services import (
+    CLIENT_KEYS,
+    LEDGER_IN_POSTGRESQL,
+    PAGE_TOKEN,
+    Platform,
+    Service,
+    backup_service,
+    client_services,
+    container_services,
+    server_services,
+    written_folders,
+)
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.tasks.loader import public_name
@@ -118,7 +130,7 @@ def _write_new(wanted: Description, base: Path, folder: Path, platform: Platform
     server, facts = _write_server(wanted, task, own_app, folder, platform)
     of_clients = [_write_client(wanted, server, task, folder, name, platform=platform) for name in wanted.clients]
     if platform is Platform.COMPOSE:
-        write_trial(folder, [facts, *of_clients])
+        _write_trial(folder, [facts, *of_clients])
     _write_record(wanted, folder)
     return Handouts(folder, wanted.clients, new=True)
 
@@ -127,7 +139,7 @@ def _write_server(
     wanted: Description, task: _HostTask, own_app: Path | None, folder: Path, platform: Platform
 ) -> tuple[Party, dict[str, Any]]:
     """Write the folders of server and authority, and the operator's page; return the server and its facts."""
-    own = folder / party.SERVER
+    own = folder / SERVER
     keys = write_keys(folder, [wanted.host], days=wanted.days)
     (own / CLIENT_KEYS).mkdir(mode=0o700)
     app = own_app.resolve().name if own_app else f"{(task.file or Path(task.source)).stem}-app"
@@ -138,7 +150,7 @@ def _write_server(
     if task.file:
         shutil.copyfile(task.file, own / task.file.name)
     server = Party(
-        party=party.SERVER,
+        party=SERVER,
         host=wanted.host,
         port=wanted.port,
         superlink_port=wanted.superlink_port,
@@ -147,7 +159,7 @@ def _write_server(
         task=task.name,
         server_key=server_public_key(server_key(own / SIGNING_KEY)),
     )
-    write_toml(own / party.FILE, {"": server.facts()})
+    write_toml(own / PARTY_FILE, {"": server.facts()})
     facts = _facts(wanted, server, task, wanted.server_folder) | {
         "app": app,
         "expires": f"{keys.expires:%Y-%m-%d}",
@@ -156,9 +168,9 @@ def _write_server(
     }
     if platform is not Platform.SYSTEMD:
         facts["ledger"] = LEDGER_IN_POSTGRESQL
-    write_services(own, facts, platform)
-    write_texts(own, {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")}, facts)
-    write_texts(folder, {"README.md": "operator.md"}, facts)
+    _write_services(own, facts, platform)
+    _write_texts(own, {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")}, facts)
+    _write_texts(folder, {"README.md": "operator.md"}, facts)
     return server, facts
 
 
@@ -166,7 +178,7 @@ def _add_clients(wanted: Description, folder: Path, platform: Platform) -> Hando
     recorded = Description.read(folder / RECORD)
     if changes := recorded.changes(wanted):
         raise ConfigError([f"{change}: '{folder}' is not changed; name a new folder." for change in changes])
-    server = folder / party.SERVER
+    server = folder / SERVER
     known = Party.read(server)
     task = _HostTask(str(server / known.task) if names_file(known.task) else known.task)
     lacking = [path for path in (server / "ca.crt", task.file) if path and not path.exists()]
@@ -184,7 +196,7 @@ def _write_client(
     wanted: Description, server: Party, task: _HostTask, folder: Path, name: str, *, platform: Platform
 ) -> dict[str, Any]:
     """Write a client's folder; return its facts."""
-    own, public_key = folder / "clients" / name, folder / party.SERVER / CLIENT_KEYS / f"{name}.pub"
+    own, public_key = folder / "clients" / name, folder / SERVER / CLIENT_KEYS / f"{name}.pub"
     if public_key.exists():
         raise SetupError(
             f"'{public_key}' is there already, and a name belongs to one key for ever; choose another name."
@@ -198,10 +210,10 @@ def _write_client(
         "usual_filter": DEFAULT_FILTER,
         "filter_of_mixtures": FILTER_OF_MIXTURES,
     }
-    write_services(own, facts, platform)
-    write_texts(own, {"node-config.toml": "node-config.toml"}, facts)
-    write_toml(own / party.FILE, {"": replace(server, party=name, runtime_port=wanted.supernode_port).facts()})
-    shutil.copyfile(folder / party.SERVER / "ca.crt", own / "ca.crt")
+    _write_services(own, facts, platform)
+    _write_texts(own, {"node-config.toml": "node-config.toml"}, facts)
+    write_toml(own / PARTY_FILE, {"": replace(server, party=name, runtime_port=wanted.supernode_port).facts()})
+    shutil.copyfile(folder / SERVER / "ca.crt", own / "ca.crt")
     if task.file:
         shutil.copyfile(task.file, own / task.file.name)
     if wanted.client_keys == OPERATOR:
@@ -233,3 +245,154 @@ def _write_record(description: Description, folder: Path) -> None:
     unnamed = folder / f".{RECORD}{UNNAMED}"
     write_toml(unnamed, {"": description.settings()})
     name_durably(unnamed, folder / RECORD)
+
+
+USER = 10001
+"""Number of the account, and of its group, under which containers run."""
+
+_LOCK = "requirements.txt"
+_LOOPBACK, _ALL = "127.0.0.1", "0.0.0.0"
+_NODE = "$(NODE)"
+"""Stands for the SuperNode's address in a pod: looked up in no DNS, through which records could leave."""
+
+
+class Pod(NamedTuple):
+    """A pod of the chart: services that share a network, as on one host.
+
+    Attributes:
+        name: of the pod.
+        services: its containers.
+        lasting: true if it writes to the volume that lasts; what another one writes is gone with it.
+        besides: true if another pod writes to that volume too, and it must run on the same node.
+        job: true if it ends by itself.
+        replicas: 1, or 0 if it is started by hand.
+        port: that others connect to, if any.
+        reaches: `server`, or the pod that it connects to, if any.
+        reached_by: `clients`, or the pod that connects to it, if any.
+    """
+
+    name: str
+    services: Sequence[Service]
+    lasting: bool = False
+    besides: bool = False
+    job: bool = False
+    replicas: int = 1
+    port: int | None = None
+    reaches: str = ""
+    reached_by: str = ""
+
+
+def _write_services(own: Path, facts: Mapping[str, Any], platform: Platform) -> None:
+    """Write what a platform needs to run a party's services, and the page that says what to type.
+
+    Args:
+        own: the party's folder.
+        facts: those that the templates of its files get.
+        platform: that of its host.
+    """
+    services = _services(facts, platform)
+    if platform is not Platform.HELM:  # which has volumes
+        for name in written_folders(services):  # a service's sandbox cannot make what it writes to
+            (own / name).mkdir(mode=0o700, parents=True)
+    if platform is Platform.SYSTEMD:
+        for service in services:
+            _write_texts(own, {f"systemd/{service.unit}": service.unit}, {**facts, "service": service})
+        _write_texts(own, {"README.md": "server.md" if _is_server(facts) else "client.md"}, facts)
+        _copy_lock(facts, own)
+        return
+    composed = platform is Platform.COMPOSE
+    more = {**facts, **_common(facts), "compose": composed}
+    _write_texts(own, {"image/Dockerfile": "Dockerfile", "README.md": "containers.md"}, more)
+    _copy_lock(facts, own / "image")
+    if composed:
+        _write_compose(own, {**more, "parties": [_party(facts)]})
+    else:
+        backup = Pod("backup", (backup_service(facts, services[0]),), lasting=True, besides=True, job=True)
+        pods = {"pods": _pods(facts, services), "backup_pod": backup}
+        _write_texts(own, {"Chart.yaml": "Chart.yaml", "values.yaml": "values.yaml"}, {**more, **pods})
+        _copy_chart(own)
+
+
+def _copy_lock(facts: Mapping[str, Any], folder: Path) -> None:
+    """Copy the versions and hashes of what a party installs, as `make lock` resolved them."""
+    locks = importlib.resources.files("fedprivacy.deploy").joinpath("requirements")
+    _write_file(folder / _LOCK, locks.joinpath("server.txt" if _is_server(facts) else "node.txt").read_text("utf-8"))
+
+
+def _write_trial(folder: Path, parties: Sequence[Mapping[str, Any]]) -> None:
+    """Write one Compose file for a deployment on one machine, from the facts of each party, the server's first."""
+    described = [_party(facts, of_many=True) for facts in parties]
+    more = {**parties[0], **_common(parties[0]), "parties": described}
+    _write_compose(folder, more)
+
+
+def _write_compose(folder: Path, facts: Mapping[str, Any]) -> None:
+    more = {**facts, "page_token": PAGE_TOKEN, "token": secrets.token_urlsafe()}
+    _write_texts(folder, {"compose.yaml": "compose.yaml"}, more)
+    _write_file(folder / ".env", render("handout", "env", more), PRIVATE)
+
+
+def _common(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts that the templates of Compose's files and of the chart may ask for besides."""
+    return {"user": USER, "version": version("fedprivacy"), "is_server": _is_server(facts)}
+
+
+def _services(facts: Mapping[str, Any], platform: Platform, prefix: str = "") -> tuple[Service, ...]:
+    on_host, composed = platform is Platform.SYSTEMD, platform is Platform.COMPOSE
+    if _is_server(facts):
+        services = server_services(facts, page=_ALL if composed else "")
+    else:
+        node = _LOOPBACK if on_host else f"{prefix}client" if composed else _NODE
+        services = client_services(facts, listens=_LOOPBACK if on_host else _ALL, node=node)
+    return services if on_host else (*container_services(facts, services), *services)
+
+
+def _pods(facts: Mapping[str, Any], services: Sequence[Service]) -> list[Pod]:
+    """The server's services in one pod, as on one host; a client's each in its own, with its own network policy."""
+    if _is_server(facts):
+        return [Pod("server", services, lasting=True, port=facts["port"], reached_by="clients")]
+    host, client, superexec = services
+    return [
+        Pod("host", [host], lasting=True, besides=True, replicas=0, reaches=SERVER),
+        Pod("client", [client], port=client.listens, reaches=SERVER, reached_by=superexec.name),
+        Pod(superexec.name, [superexec], lasting=True, reaches=client.name),
+    ]
+
+
+def _party(facts: Mapping[str, Any], *, of_many: bool = False) -> dict[str, Any]:
+    """A party, as the template of a Compose file wants it."""
+    name = SERVER if _is_server(facts) else f"clients/{facts['client']}"
+    prefix = f"{facts['client']}-" if of_many and not _is_server(facts) else ""
+    return {
+        "is_server": _is_server(facts),
+        "prefix": prefix,
+        "base": f"./{name}" if of_many else ".",
+        "folder": facts["folder"],
+        "services": _services(facts, Platform.COMPOSE, prefix),
+    }
+
+
+def _is_server(facts: Mapping[str, Any]) -> bool:
+    return "client" not in facts
+
+
+def _copy_chart(own: Path) -> None:
+    """Copy the chart's templates, which are the same for every party: its values say what a party runs."""
+    chart = importlib.resources.files("fedprivacy.deploy").joinpath("chart")
+    (own / "templates").mkdir()
+    for file in chart.joinpath("templates").iterdir():
+        _write_file(own / "templates" / file.name, file.read_text("utf-8"))
+    _write_file(own / ".helmignore", chart.joinpath("helmignore").read_text("utf-8"))
+
+
+def _write_texts(folder: Path, texts: Mapping[str, str], facts: Mapping[str, object]) -> None:
+    """Write files into a party's folder, each by its name from the template of that name."""
+    for name, template in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        _write_file(folder / name, render("handout", template, facts))
+
+
+def _write_file(file: Path, text: str, mode: int = 0o666) -> None:
+    """Write a file of a new folder; one that is there is an error."""
+    with open(file, "x", opener=partial(os.open, mode=mode)) as new:
+        new.write(text)

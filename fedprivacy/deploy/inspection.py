@@ -26,11 +26,9 @@ from cryptography import x509
 
 from fedprivacy._support.memory import attainable_bytes
 from fedprivacy._support.room import free_bytes, size_text
-from fedprivacy.deploy.certificates import fingerprint, issued
+from fedprivacy.deploy.description import PARTY_FILE, SOUND_SINCE, Party, flower_window, is_sound, works_with_flower
 from fedprivacy.deploy.federation import program
-from fedprivacy.deploy.keys import CLOCK_SKEW
-from fedprivacy.deploy.party import FILE, Party
-from fedprivacy.deploy.releases import SOUND_SINCE, flower_window, is_sound, works_with_flower
+from fedprivacy.deploy.keys import CLOCK_SKEW, fingerprint, has_signed
 
 RENEWAL = 30
 """Days before its end from which on a certificate is warned of."""
@@ -148,7 +146,7 @@ def door_findings(party: Party, host: str, ca: Path) -> Iterator[Finding]:
             yield from findings([("clock", lambda: _clock(answer))])
 
 
-def readable_by_owner_alone(file: Path) -> None:
+def check_owner_only(file: Path) -> None:
     """Object to a secret that is not there, or that others on the host can read."""
     if not file.is_file():
         raise Objection(f"{file} is not there")
@@ -157,7 +155,7 @@ def readable_by_owner_alone(file: Path) -> None:
         raise Objection(f"{file} has mode {mode:o}: others on this host can read it", f"chmod 600 {file}")
 
 
-def lasts(certificate: x509.Certificate, name: str) -> str:
+def check_validity(certificate: x509.Certificate, name: str) -> str:
     """The end of a certificate's validity; an objection where it is not valid, or not for long."""
     now, end = datetime.now(UTC), certificate.not_valid_after_utc
     if now < certificate.not_valid_before_utc:
@@ -189,17 +187,17 @@ def authorities(file: Path) -> str:
     """The authorities that a host trusts, each until when; an objection where none lasts."""
     trusted = certificates_in(file)
     last = max(trusted, key=lambda authority: authority.not_valid_after_utc)
-    lasts(last, f"{file.name}, authority {named(last)}")
-    each = [f"{named(authority)} until {authority.not_valid_after_utc:%Y-%m-%d}" for authority in trusted]
+    check_validity(last, f"{file.name}, authority {fingerprint_start(last)}")
+    each = [f"{fingerprint_start(authority)} until {authority.not_valid_after_utc:%Y-%m-%d}" for authority in trusted]
     return f"{file.name} trusts {' and '.join(each)}"
 
 
-def named(authority: x509.Certificate) -> str:
+def fingerprint_start(authority: x509.Certificate) -> str:
     """The beginning of an authority's fingerprint: what people compare."""
     return fingerprint(authority)[:11]
 
 
-def free_port(port: int, owner: str) -> str:
+def check_port_free(port: int, owner: str) -> str:
     """Object where something else than its owner may have a port of this host."""
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -249,17 +247,17 @@ def _versions(party: Party) -> str:
         since = ".".join(map(str, SOUND_SINCE))
         raise Objection(
             f"fedprivacy {unsound}, whose guarantee can be broken: see SECURITY.md",
-            f"install {since} or later on every host, and write it in {FILE}",
+            f"install {since} or later on every host, and write it in {PARTY_FILE}",
         )
     for foreign in (release for release in (own["flwr"], party.flwr) if not works_with_flower(release)):
         raise Objection(
             f"flwr {foreign}; fedprivacy {own['fedprivacy']} works with {flower_window()}",
-            f"install one of these on every host, and write it in {FILE}",
+            f"install one of these on every host, and write it in {PARTY_FILE}",
         )
     different = [name for name in own if own[name] != wanted[name]]
     words = ", ".join(f"{name} {own[name]}" for name in own)
     said = ", ".join(f"{name} {wanted[name]}" for name in different)
-    told = f"install the same on every host; once all have another, write it in {FILE}"
+    told = f"install the same on every host; once all have another, write it in {PARTY_FILE}"
     if "fedprivacy" in different:
         raise Objection(f"{words}; the deployment has {said}", told)
     if any(_series(own[name], wanted[name]) or name == "flwr" for name in different):
@@ -336,8 +334,8 @@ def _time_in(date: str | None) -> datetime | None:
 
 def _reachable(door: _Door) -> str:
     answer = door.ask("POST", _FORWARDED)
-    issuers = [named(authority) for authority in certificates_in(door.ca) if issued(authority, answer.certificate)]
-    valid = lasts(answer.certificate, f"its certificate of {' or '.join(issuers)}")
+    signers = [each for each in certificates_in(door.ca) if has_signed(each, answer.certificate)]
+    valid = check_validity(answer.certificate, f"its certificate of {' or '.join(map(fingerprint_start, signers))}")
     if answer.status in (404, 502, 503, 504):
         raise Objection(
             f"{door.host}:{door.port} answers {answer.status} where the SuperLink should",

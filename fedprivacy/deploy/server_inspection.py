@@ -18,8 +18,8 @@ from fedprivacy._support.discretion import hushed
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
 from fedprivacy.deploy.app_folder import check_public_records
-from fedprivacy.deploy.certificates import issued
-from fedprivacy.deploy.federation import CONNECTION, HOST, DeploymentError, healthy
+from fedprivacy.deploy.description import Party
+from fedprivacy.deploy.federation import CONNECTION, HOST, DeploymentError, is_healthy
 from fedprivacy.deploy.inspection import (
     Check,
     Finding,
@@ -27,17 +27,16 @@ from fedprivacy.deploy.inspection import (
     authorities,
     certificate_in,
     certificates_in,
+    check_owner_only,
+    check_validity,
     common_checks,
     door_findings,
     findings,
-    lasts,
     memory_for,
-    readable_by_owner_alone,
     room_on,
     warning,
 )
-from fedprivacy.deploy.keys import subject_name
-from fedprivacy.deploy.party import Party
+from fedprivacy.deploy.keys import has_signed, subject_name
 from fedprivacy.deploy.services import CLIENT_KEYS
 from fedprivacy.deploy.submission import Operator
 from fedprivacy.ledger import Ledger, LedgerError
@@ -90,18 +89,18 @@ def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
 
 def _certificate(party: Party, ca: Path, file: Path) -> str:
     certificate = certificate_in(file)
-    if not any(issued(authority, certificate) for authority in certificates_in(ca)):
+    if not any(has_signed(authority, certificate) for authority in certificates_in(ca)):
         raise Objection(f"{file.name} is not signed by {ca.name}", "take both from one 'deploy init' or 'deploy renew'")
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     if subject_name(party.host) not in names:
         raise Objection(
             f"{file.name} does not hold the name {party.host}", "make one that does: 'fedprivacy deploy keys'"
         )
-    return f"{party.host}, {lasts(certificate, 'valid')}"
+    return f"{party.host}, {check_validity(certificate, 'valid')}"
 
 
 def _server_key(file: Path, certificate: Path) -> str:
-    readable_by_owner_alone(file)
+    check_owner_only(file)
     try:
         public = load_pem_private_key(file.read_bytes(), None).public_key()
     except (ValueError, TypeError) as error:
@@ -141,7 +140,7 @@ def _run(folder: Path, party: Party) -> str:
 
 def _signing_key(plan: TrainingPlan, party: Party) -> str:
     file = plan.config.signing_key_file
-    readable_by_owner_alone(file)
+    check_owner_only(file)
     try:
         public = server_public_key(server_key(file))
     except SigningKeyError as error:
@@ -254,7 +253,7 @@ def _superlink(party: Party, ca: Path) -> str:
 
 
 def _superlink_answers(party: Party, ca: Path) -> bool:
-    return healthy(f"{HOST}:{party.superlink_port}", ssl.create_default_context(cafile=str(ca)))
+    return is_healthy(f"{HOST}:{party.superlink_port}", ssl.create_default_context(cafile=str(ca)))
 
 
 def _superexec(party: Party, ca: Path) -> str:

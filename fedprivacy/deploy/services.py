@@ -293,7 +293,7 @@ def container_services(facts: Mapping[str, Any], services: tuple[Service, ...]) 
         reads=(*_together(service.reads for service in services), "party.toml", *(server_reads if is_server else ())),
         secrets=_together(service.secrets for service in services),
         records="" if is_server else facts["records"],
-        writes=written(services),
+        writes=written_folders(services),
         network=Network.NONE if is_server else Network.SERVER,
         memory="25%",
         tasks=512,
@@ -322,7 +322,7 @@ def backup_service(facts: Mapping[str, Any], host: Service) -> Service:
     return replace(host, name="backup", command=(command,), records="", network=Network.NONE)
 
 
-def written(services: Iterable[Service]) -> tuple[str, ...]:
+def written_folders(services: Iterable[Service]) -> tuple[str, ...]:
     """The folders that services write to."""
     return _together(service.writes for service in services)
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from fedprivacy._support.logs import EventFormatter, LogFormat
 from fedprivacy.deploy.app_folder import checked_plan
-from fedprivacy.deploy.federation import DeploymentError, json_in, program, quiet_environment, write_toml
-from fedprivacy.deploy.relay import UNBUFFERED, Relay
+from fedprivacy.deploy.federation import DeploymentError, program, quiet_environment, reply_in, write_toml
+from fedprivacy.deploy.processes import UNBUFFERED, Relay
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.flower.unpublished import COMPLETED, FINISHED, PENDING
 from fedprivacy.runs.records.folder import check_unused, new_run_folder
@@ -198,12 +198,9 @@ class Operator:
         command = [program("flwr"), *arguments, "--format", "json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
         try:
-            reply = json_in(done.stdout)
+            return reply_in(done.stdout, f"flwr {arguments[0]}")
         except ValueError:
             raise DeploymentError(f"flwr {arguments[0]} failed:\n{done.stdout}{done.stderr}") from None
-        if not reply.get("success"):
-            raise DeploymentError(f"flwr {arguments[0]}: {reply.get('error-message', done.stdout)}")
-        return reply
 
 
 def _environment() -> dict[str, str]:

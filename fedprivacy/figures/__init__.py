@@ -7,10 +7,9 @@ Figures are drawn from a `RunSeries`, whose size is bounded, and load neither to
 The rows behind them are in `fedprivacy.figures.observations`.
 """
 
-from fedprivacy.figures.audit import audit_figure
+from fedprivacy.figures.attacks import audit_figure, limit_figure
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.cost import cost_figure
-from fedprivacy.figures.limit import limit_figure
 from fedprivacy.figures.named import NAMED_FIGURES
 from fedprivacy.figures.notebook import RunFigures
 from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedprivacy._support.settings import ConfigError, names_in
-from fedprivacy.trackers.feed import Feed
-from fedprivacy.trackers.mlflow import MlflowTracker
-from fedprivacy.trackers.tensorboard import TensorBoardTracker
-from fedprivacy.trackers.tracker import Tracker
-from fedprivacy.trackers.wandb import WandbTracker
+from fedprivacy.trackers.libraries import MlflowTracker, TensorBoardTracker, WandbTracker
+from fedprivacy.trackers.tracker import Feed, Tracker
 
 TRACKERS: dict[str, Callable[[], Tracker]] = {
     "tensorboard": TensorBoardTracker,

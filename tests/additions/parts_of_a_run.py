@@ -63,7 +63,7 @@ TRACKER = Addition(
     edits={
         "fedprivacy/trackers/__init__.py": [
             after(
-                "from fedprivacy.trackers.tracker import Tracker\n",
+                "from fedprivacy.trackers.tracker import Feed, Tracker\n",
                 "from fedprivacy.trackers.table import TableTracker\n",
             ),
             after('    "wandb": WandbTracker,\n', '    "table": TableTracker,\n'),

@@ -17,8 +17,8 @@ from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import task_of, write_app
 from fedprivacy.deploy.demo import HOSPITALS
+from fedprivacy.deploy.description import SetupError
 from fedprivacy.deploy.federation import DeploymentError, flower_environment, program
-from fedprivacy.deploy.party import SetupError
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.tasks import TaskError
 from tests.house import ROOT

@@ -24,7 +24,7 @@ import pytest
 from fedprivacy._support.signing import server_key
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import client_inspection, inspection, server_inspection
-from fedprivacy.deploy.inspection import CheckResult, Finding, authorities, findings, lasts
+from fedprivacy.deploy.inspection import CheckResult, Finding, authorities, check_validity, findings
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
 from fedprivacy.guard import Guard
@@ -408,7 +408,7 @@ def test_memory_that_a_model_does_not_fit_into_is_named_before_a_run_is_charged(
 def test_a_certificate_lasts_from_its_beginning_to_its_end(begins, ends, verdict):
     now = datetime.now(UTC)
     given = {"not_valid_before_utc": now + timedelta(days=begins), "not_valid_after_utc": now + timedelta(days=ends)}
-    (found,) = findings([("certificate", lambda: lasts(SimpleNamespace(**given), "it"))])
+    (found,) = findings([("certificate", lambda: check_validity(SimpleNamespace(**given), "it"))])
     assert found.verdict == verdict
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import version as installed
 
 import pytest
 
-from fedprivacy.deploy.releases import SOUND_SINCE, flower_window, is_sound, works_with_flower
+from fedprivacy.deploy.description import SOUND_SINCE, flower_window, is_sound, works_with_flower
 from tests.house import ROOT
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

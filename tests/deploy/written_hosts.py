@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.federation import flower_environment, free_ports, healthy, program, write_toml
+from fedprivacy.deploy.federation import flower_environment, free_ports, is_healthy, program, write_toml
 from tests.terminal import CliRunner
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
@@ -135,7 +135,7 @@ class WrittenHosts:
             self.start(self.server, "proxy")
         port = tomllib.loads((self.server / "party.toml").read_text())["superlink-port"]
         trust = ssl.create_default_context(cafile=str(self.server / "ca.crt"))
-        self._supervisor.wait_until_ready(superlink, lambda: healthy(f"127.0.0.1:{port}", trust), timeout=600)
+        self._supervisor.wait_until_ready(superlink, lambda: is_healthy(f"127.0.0.1:{port}", trust), timeout=600)
 
     def set_up(self):
         """Start the server, register the clients, start them."""

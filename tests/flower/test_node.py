@@ -95,6 +95,16 @@ def test_a_configuration_that_lacks_or_misspells_something_is_refused_in_both_co
     assert code(train(node)) is RefusalCode[refusal]
 
 
+def test_all_that_is_wrong_is_named_at_once_and_of_a_value_of_another_type_no_more_than_its_type(node, caplog):
+    wrong = {"most-steps": 0, "epsilom": 1.0, "server-key": "89ab...", "delta": "BEGIN PRIVATE KEY"}
+    assert code(train(node | wrong)) is RefusalCode.NODE_CONFIG_INVALID
+    assert "names epsilom; the keys are folder, epsilon" in caplog.text and "(did you mean epsilon?)" in caplog.text
+    assert "gives most-steps as 0; give a whole number, at least 1" in caplog.text
+    assert "gives server-key as '89ab...'; give 64 hexadecimal digits" in caplog.text
+    assert "gives delta as a str; give a number, such as 1e-5" in caplog.text
+    assert "BEGIN" not in caplog.text
+
+
 @pytest.mark.parametrize("changed", RIGHT, ids=str)
 def test_a_value_at_the_edge_of_what_is_right_is_taken(node, changed):
     assert ENROLMENT in enrol(node | changed).content

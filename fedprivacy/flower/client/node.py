@@ -3,37 +3,20 @@
 In a deployment all decisions of trust are made here: the task, and with it the public facts; the budget; the trusted
 server; the minimum noise; the device. A server's requests are checked against them, and change none of them.
 
-| key | what it says | if it is missing |
-|---|---|---|
-| `folder` | where the task finds this client's records | refused |
-| `epsilon`, `delta` | the client's own budget, over all runs | refused |
-| `key` | file of the SuperNode's private key, which signs receipts | refused |
-| `server-key` | public key of the only server that the client answers | refused |
-| `task`, `tasks` | one or more, with commas, of one dataset and relation | refused, unless the app brings one |
-| `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
-| `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
-| `most-steps` | local steps that one grant may ask for, times the views of a record | `MOST_STEPS` |
-| `questions` | kinds of questions that may be asked, with commas; see `fedprivacy.questions` | none may be |
-| `question-columns` | columns that questions may look at, with commas; `*`: all | none |
-| `question-epsilon` | a budget of their own for all answers together, at `delta` | all of `epsilon` |
-| `smallest-cohort` | a group with fewer records, as far as the noise shows, is not told | `SMALLEST_COHORT` |
-| `device` | auto, cpu, cuda or cuda:N | auto |
-| `autocast` | type of activations in training: float32 or bfloat16 | float32 |
-| `client-id` | the client's name | that of the folder |
-| `guard` | the file of the client's own book | `guard.log` in the folder |
-| `filter` | how the budget is enforced | as in the guard's last charge; of a new one, see `usual_filter` |
-
-A key that is not in this table is refused: a misspelt limit must not be no limit.
+docs/how-to/deploy.md says what each key is for. A key that is not in the table below is refused: a misspelt limit must
+not be no limit.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import UserConfig
@@ -112,7 +95,7 @@ class Answerable:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """A node configuration, checked. The table above says what its keys mean."""
+    """A node configuration, checked."""
 
     folder: Path
     client_id: str
@@ -129,41 +112,18 @@ class NodeSettings:
     device: str
     autocast: str
 
-    def __post_init__(self) -> None:
-        cohort, least, kinds = self.answerable.smallest_cohort, self.least_noise_multiplier, self.answerable.kinds
-        rules: dict[str, tuple[object, object, str]] = {  # a value, whether it is right, and the remedy
-            "epsilon": (self.budget.epsilon, self.budget.enforced, "a finite number, such as 3.0"),
-            "server-key": (self.server_key, re.fullmatch(r"[0-9a-f]{64}", self.server_key), "64 hexadecimal digits"),
-            "filter": (self.filter, not self.filter or self.filter in FILTERS, " or ".join(FILTERS)),
-            "least-noise-multiplier": (least, 0.0 < least < math.inf, "a positive number, such as 0.3"),
-            "most-steps": (self.most_steps, self.most_steps >= 1, "a whole number, at least 1"),
-            "questions": (", ".join(sorted(kinds)), kinds <= KINDS.keys(), f"some of {', '.join(KINDS)}"),
-            "smallest-cohort": (cohort, 0.0 <= cohort < math.inf, "a number, 0 or more"),
-            "device": (self.device, is_device(self.device), "auto, cpu, cuda or cuda:N"),
-            "autocast": (self.autocast, self.autocast in AUTOCASTS, " or ".join(AUTOCASTS)),
-        }
-        if wrong := [
-            f"gives {name} as {value!r}; give {give}" for name, (value, right, give) in rules.items() if not right
-        ]:
-            raise _invalid(", and ".join(wrong))
-
     @classmethod
     def of(cls, node: UserConfig) -> NodeSettings:
         """Check a node configuration.
 
         Raises:
-            Refused: says what is missing or wrong.
+            Refused: says what is missing, or everything that is wrong.
         """
         _require(node, ("folder", "epsilon", "delta"), RefusalCode.NO_GUARD, "the data folder and your own budget")
         _require(node, ("key",), RefusalCode.NO_KEY, "the file that --auth-supernode-private-key names")
         _require(node, ("server-key",), RefusalCode.NODE_CONFIG_INVALID, "the key of the server that you trust")
-        unknown = sorted(node.keys() - _KINDS.keys() - _FLOWER_S_OWN)
-        if unknown:
-            raise _invalid(f"names {', '.join(unknown)}; the keys are {', '.join(_KINDS)}")
-        for name, value in node.items():
-            kind = _KINDS.get(name)
-            if kind is not None and type(value) is not kind and not (kind is float and type(value) is int):
-                raise _invalid(f"gives {name} as a {type(value).__name__}; give a {kind.__name__}")
+        if problems := _problems(node):
+            raise _invalid(", and ".join(problems))
         try:
             budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
             key = signing.client_key(Path(str(node["key"])))
@@ -175,14 +135,13 @@ class NodeSettings:
             raise _invalid(f"names no task: {error}") from error
         except ValueError as error:
             raise _invalid(f"has no budget: {error}") from error
-        folder = _absolute("folder", node["folder"])
-        guard = _absolute("guard", node["guard"]) if "guard" in node else folder / GUARD
+        folder = Path(str(node["folder"]))
         return cls(
             folder=folder,
             client_id=str(node.get("client-id", folder.name)),
             budget=budget,
             filter=str(node.get("filter", "")),
-            guard=guard,
+            guard=Path(str(node.get("guard", folder / GUARD))),
             key=key,
             server_key=str(node["server-key"]).lower(),
             tasks=tasks,
@@ -278,21 +237,60 @@ class NodeSettings:
         return signing.signed_by_server(self.server_key, message.purpose, message.signed_bytes(), message.signature)
 
 
-_KINDS: dict[str, type] = {
-    **dict.fromkeys(
-        ("folder", "key", "server-key", "task", "tasks", "device", "autocast", "client-id", "guard", "filter"), str
-    ),
-    **dict.fromkeys(("questions", "question-columns"), str),
-    **dict.fromkeys(("epsilon", "delta", "least-noise-multiplier", "question-epsilon", "smallest-cohort"), float),
-    "disclose-shard-size": bool,
-    "most-steps": int,
+def _is_whole_path(text: str) -> bool:
+    """Tell whether a path names one place in every working directory: a guard elsewhere would be another account."""
+    return Path(text).is_absolute()
+
+
+def _anything(_value: object) -> bool:
+    return True
+
+
+_KEYS: dict[str, tuple[type, Callable[[Any], object], str]] = {
+    "folder": (str, _is_whole_path, "its whole path, from /"),
+    "epsilon": (float, math.isfinite, "a finite number, such as 3.0"),
+    "delta": (float, _anything, "a number, such as 1e-5"),
+    "key": (str, _anything, "the name of a file"),
+    "server-key": (str, re.compile(r"[0-9A-Fa-f]{64}").fullmatch, "64 hexadecimal digits"),
+    "task": (str, _anything, "the name of a task"),
+    "tasks": (str, _anything, "names of tasks, with commas"),
+    "disclose-shard-size": (bool, _anything, "true or false"),
+    "least-noise-multiplier": (float, lambda least: 0.0 < least < math.inf, "a positive number, such as 0.3"),
+    "most-steps": (int, lambda most: most >= 1, "a whole number, at least 1"),
+    "questions": (str, lambda text: KINDS.keys() >= {*names_in(text)}, f"some of {', '.join(KINDS)}"),
+    "question-columns": (str, _anything, "names of columns, with commas"),
+    "question-epsilon": (float, _anything, "a number"),
+    "smallest-cohort": (float, lambda least: 0.0 <= least < math.inf, "a number, 0 or more"),
+    "device": (str, is_device, "auto, cpu, cuda or cuda:N"),
+    "autocast": (str, AUTOCASTS.__contains__, " or ".join(AUTOCASTS)),
+    "client-id": (str, _anything, "a name"),
+    "guard": (str, _is_whole_path, "its whole path, from /"),
+    "filter": (str, ("", *FILTERS).__contains__, " or ".join(FILTERS)),
 }
+"""Every key of a node configuration: the type of its value, whether a value is right, and what to give instead."""
+
 _FLOWER_S_OWN = {"partition-id", "num-partitions"}
 
 
 def is_deployed(node: UserConfig) -> bool:
     """True if a data owner has written any key of a deployment: nothing else makes the client a simulated one then."""
-    return not _KINDS.keys().isdisjoint(node)
+    return not _KEYS.keys().isdisjoint(node)
+
+
+def _problems(node: UserConfig) -> list[str]:
+    """Everything that is wrong with each key by itself; of a value of another type the type alone."""
+    problems = []
+    if unknown := sorted(node.keys() - _KEYS.keys() - _FLOWER_S_OWN):
+        near = dict.fromkeys(key for name in unknown for key in get_close_matches(name, _KEYS, 1))
+        meant = f" (did you mean {' and '.join(near)}?)" if near else ""
+        problems.append(f"names {', '.join(unknown)}; the keys are {', '.join(_KEYS)}{meant}")
+    for name, value in node.items():
+        kind, right, remedy = _KEYS.get(name, (type(value), _anything, ""))
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            problems.append(f"gives {name} as a {type(value).__name__}; give {remedy}")
+        elif not right(value):
+            problems.append(f"gives {name} as {value!r}; give {remedy}")
+    return problems
 
 
 def _answerable(node: UserConfig, budget: PrivacyBudget) -> Answerable:
@@ -322,14 +320,6 @@ def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, remedy
     missing = [name for name in names if name not in node]
     if missing:
         raise Refused(code, f"--node-config lacks {', '.join(missing)}; name {remedy}.")
-
-
-def _absolute(name: str, value: object) -> Path:
-    """Refuse a path that names another place in each working directory: a guard there would be another account."""
-    path = Path(str(value))
-    if not path.is_absolute():
-        raise _invalid(f"gives {name} as '{value}'; give its whole path, from /")
-    return path
 
 
 def _invalid(problem: str) -> Refused:

@@ -1,6 +1,11 @@
-"""Tracker for MLflow: the server that MLFLOW_TRACKING_URI names, or a database in the run's folder.
+"""Trackers for TensorBoard, MLflow and Weights & Biases; each imports its library when it is built.
 
+TensorBoard: event files in the run's folder; `tensorboard --logdir runs` shows all runs, also live.
+
+MLflow: the server that MLFLOW_TRACKING_URI names, or a database in the run's folder;
 `mlflow ui --backend-store-uri sqlite:///runs/digits-1/mlflow.db` shows the latter.
+
+Weights & Biases, offline. To upload a run: `wandb sync runs/digits-1/wandb/offline-run-*`.
 """
 
 from __future__ import annotations
@@ -20,6 +25,48 @@ from fedprivacy.values.series import RoundPoint, RunFacts
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from torch.utils.tensorboard import SummaryWriter
+
+FOLDER = "tensorboard"
+"""Name of the folder of event files, inside the run's folder."""
+
+_FLUSH_SECONDS = 1
+"""Seconds after which a round is on disk. TensorBoard itself looks every five seconds."""
+
+
+class TensorBoardTracker:
+    """Tracker that writes a scalar for every number, and the settings and the status as text.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+    """
+
+    def __init__(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._open = SummaryWriter
+        self._writer: SummaryWriter | None = None
+
+    def begin(self, facts: RunFacts, folder: Path) -> None:
+        """Remember the run; its first round opens the file."""
+        self._folder, self._private = folder / FOLDER, facts.private
+        rows = [f"| {key} | {value} |" for key, value in (settings(facts) | guarantee(facts)).items()]
+        self._settings = "\n".join(["| setting | value |", "|---|---|", *rows])  # Markdown, which TensorBoard shows
+
+    def record(self, point: RoundPoint) -> None:
+        """Write a round. The first round of a resumed run replaces this and later rounds of the earlier file."""
+        if self._writer is None:
+            self._writer = self._open(str(self._folder), purge_step=point.round, flush_secs=_FLUSH_SECONDS)
+            self._writer.add_text("settings", self._settings, point.round)
+        for name, value in scalars(point, private=self._private).items():
+            self._writer.add_scalar(name, value, point.round)
+
+    def end(self, status: str) -> None:
+        """Write the status and close the file."""
+        if self._writer is not None:
+            self._writer.add_text("status", status)
+            self._writer.close()
+
 
 DATABASE = "mlflow.db"
 """Name of the database in the run's folder. MLflow no longer develops its store of plain files."""
@@ -127,3 +174,55 @@ def _experiment(client: MlflowClient, artifacts: str | None) -> str:
         if (found := client.get_experiment_by_name(PROJECT)) is None:
             raise
         return str(found.experiment_id)
+
+
+class WandbTracker:
+    """Tracker that writes a run of the project "fedprivacy" into the run's folder.
+
+    Nothing leaves the machine, whatever WANDB_MODE says. Even for offline runs, W&B reports errors and usage: therefore
+    WANDB_ERROR_REPORTING is set to false in this process. The file holds the data recorded here and the versions of
+    Python and W&B, but neither host, user, command, code nor console. A resumed run writes a second file with the same
+    id.
+
+    Raises:
+        ImportError: W&B is not installed.
+    """
+
+    def __init__(self) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"
+        from wandb import Settings, init
+
+        self._init = init
+        self._settings = Settings(
+            mode="offline",
+            silent=True,
+            host="",
+            console="off",
+            symlink=False,
+            save_code=False,
+            x_save_requirements=False,
+            x_disable_machine_info=True,
+        )
+
+    def begin(self, facts: RunFacts, folder: Path) -> None:
+        """Start W&B's process, which writes the file."""
+        self._private = facts.private
+        self._run = self._init(
+            project=PROJECT,
+            id=facts.run_id,
+            name=facts.name,
+            dir=folder.absolute(),
+            mode="offline",
+            reinit="create_new",
+            config=settings(facts) | guarantee(facts),
+            settings=self._settings,
+        )
+
+    def record(self, point: RoundPoint) -> None:
+        """Write a round."""
+        self._run.log(scalars(point, private=self._private), step=point.round)
+
+    def end(self, status: str) -> None:
+        """Write the status and close the file."""
+        self._run.summary["status"] = status
+        self._run.finish(exit_code=1 if status == "failed" else 0)
