@@ -33,7 +33,7 @@ BY_TESTS = {
     "how-to/images.md": "tests/tasks/test_images_page.py",
     "how-to/in-python.md": "tests/test_readme.py",
     "how-to/ledger.md": "tests/ledger/test_commands.py",
-    "how-to/metrics.md": "tests/flower/test_measured.py",
+    "how-to/metrics.md:1": "tests/flower/test_measured.py",
     "how-to/own-layer.md": "tests/gradients/test_own_layer.py",
     "how-to/own-loop.md": "tests/single/test_own_loop_page.py",
     "how-to/own-task.md": "tests/tasks/test_own_task.py",
@@ -46,7 +46,7 @@ BY_TESTS = {
 """Pages, or single Python blocks of them, that tests of their own run; each names its page. All others run here."""
 
 NOT_RUN = {
-    "how-to/resume.md:1": "is a part of a Flower app, whose server calls it with a grid",
+    "how-to/runs.md:2": "is a part of a Flower app, whose server calls it with a grid",
     "how-to/sweep.md:3": "reads public records of the reader's own",
 }
 
@@ -56,11 +56,11 @@ SMALLER = {"how-to/user-level.md": ("clients=1000, rounds=60", "clients=50, roun
 MARKS = {
     "explanation/is-your-model-private.md": "exhaustive",
     "how-to/audit.md": "soak",  # a whole audit
-    "how-to/callbacks.md": "exhaustive",
     "how-to/dashboard.md": "exhaustive",
-    "how-to/profile.md": "exhaustive",
+    "how-to/metrics.md": "exhaustive",
+    "how-to/populations.md": "exhaustive",
     "how-to/recommend.md": "soak",  # a recommendation and a long run; recommend's own example is exhaustive
-    "how-to/run-file.md": "exhaustive",
+    "how-to/runs.md": "exhaustive",
     "how-to/sweep.md": "exhaustive",
     "how-to/user-level.md": "exhaustive",
 }

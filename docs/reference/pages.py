@@ -104,7 +104,7 @@ def settings() -> str:
         f"""# Settings of a run
 
 The {len(FIELDS)} settings of a run. Each is written the same way everywhere: as an option (`--local-steps 5`), in a
-[run file](../how-to/run-file.md) and in Flower's run config (`local-steps = 5`), and with underscores in Python
+[run file](../how-to/runs.md) and in Flower's run config (`local-steps = 5`), and with underscores in Python
 (`fp.simulate("digits", local_steps=5)`). A setting that you leave open is decided by the task's recipe, then by
 its default.
 

@@ -51,21 +51,16 @@ CONTENTS = {
         "how-to/utility",
         "how-to/strategies",
         "how-to/algorithms",
-        "how-to/callbacks",
-        "how-to/resume",
     ],
     "Compare": [
         "how-to/metrics",
         "how-to/sweep",
         "how-to/runs",
-        "how-to/run-file",
         "how-to/reproduce",
     ],
     "Many clients": [
         "how-to/populations",
         "how-to/participation",
-        "how-to/cluster",
-        "how-to/profile",
     ],
     "Protect": [
         "how-to/client-terms",
@@ -75,7 +70,6 @@ CONTENTS = {
     ],
     "Watch": [
         "how-to/dashboard",
-        "how-to/grafana",
         "how-to/logs",
     ],
     "Prove": [
@@ -85,7 +79,6 @@ CONTENTS = {
     "Deploy": [
         "how-to/deploy",
         "how-to/containers",
-        "how-to/certificates",
         "how-to/keys",
         "how-to/operate",
         "how-to/incidents",

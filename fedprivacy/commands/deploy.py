@@ -249,7 +249,7 @@ def renew(
 ) -> None:
     """Renew the server's certificate under the same authority, which no client notices; or change the authority.
 
-    With an authority's steps, clients may follow on different days: docs/how-to/certificates.md.
+    With an authority's steps, clients may follow on different days: docs/how-to/keys.md.
     """
     from fedprivacy.deploy.keys import SWITCH, fingerprint
     from fedprivacy.deploy.keys import renew as renew_certificates

@@ -162,9 +162,9 @@ def check_validity(certificate: x509.Certificate, name: str) -> str:
         begin = certificate.not_valid_before_utc
         raise Objection(f"{name} is valid from {begin:%Y-%m-%d %H:%M} UTC on", "set this host's clock")
     if now > end:
-        raise Objection(f"{name} ended on {end:%Y-%m-%d}", "renew it: docs/how-to/certificates.md")
+        raise Objection(f"{name} ended on {end:%Y-%m-%d}", "renew it: docs/how-to/keys.md")
     if (end - now).days < RENEWAL:
-        raise warning(f"{name} ends on {end:%Y-%m-%d}", "renew it: docs/how-to/certificates.md")
+        raise warning(f"{name} ends on {end:%Y-%m-%d}", "renew it: docs/how-to/keys.md")
     return f"{name} until {end:%Y-%m-%d}"
 
 

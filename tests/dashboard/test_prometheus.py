@@ -31,7 +31,7 @@ url = conftest.url
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 BOARD = json.loads((HOW_TO / "grafana-dashboard.json").read_text())
-GUIDE = (HOW_TO / "grafana.md").read_text()
+GUIDE = (HOW_TO / "dashboard.md").read_text()
 QUERIES = [(panel, target) for panel in BOARD["panels"] for target in panel["targets"]]
 HOSTILE = [
     'say "no"',

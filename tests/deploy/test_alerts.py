@@ -1,4 +1,4 @@
-"""The alerts of docs/how-to/grafana.md: each fires once its condition is made true, on a host or in a run."""
+"""The alerts of docs/how-to/dashboard.md: each fires once its condition is made true, on a host or in a run."""
 
 import os
 import re
@@ -26,7 +26,7 @@ from tests.deploy.written_hosts import deployment
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.terminal import CliRunner
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "grafana.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "dashboard.md").read_text()
 SCRAPE, GROUPS = (yaml.safe_load(part) for part in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL))
 RULES = {rule["alert"]: rule for group in GROUPS["groups"] for rule in group["rules"]}
 UP = Sample("up", {"job": "fedprivacy", "instance": "fl.example.org:8050"}, 1.0)

@@ -18,7 +18,7 @@ from fedprivacy.deploy.federation import write_toml
 from tests.terminal import CliRunner
 
 HOST = "fl.example.org"
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "certificates.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keys.md"
 
 
 def typed(*words):

@@ -1,4 +1,4 @@
-"""The batch script of docs/how-to/cluster.md: which programs it starts on which machines, and how it ends."""
+"""The batch script of docs/how-to/populations.md: which programs it starts on which machines, and how it ends."""
 
 import os
 import signal
