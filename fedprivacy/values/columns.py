@@ -2,7 +2,7 @@
 
 A figure of `ClientSpent` or `ClientStanding` is a column by itself. A new one is declared there, with its words, and is
 computed where its value is known: rounds of the run in `fedprivacy.values.rounds.Roster`, privacy in
-`fedprivacy.runs.odometer`. Only what follows from several figures is written down here.
+`fedprivacy.runs.accountant`. Only what follows from several figures is written down here.
 """
 
 from __future__ import annotations
