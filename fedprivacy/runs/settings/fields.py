@@ -1,6 +1,6 @@
 """The settings of a run, in the groups in which people read them: each with its words, type, bounds and default.
 
-What settings do not go with is said in `prohibitions`. What a setting may choose from is stated where it is implemented
+`prohibitions` says which do not go together. What a setting may choose from is stated where it is implemented
 (`OPTIMIZERS`, `CLIPPINGS`, `FILTERS`, `TRACKERS`, `BUILT_IN`, `STRATEGIES`). None of those modules imports torch or
 Flower: every `--help` reads them.
 """

@@ -1,4 +1,4 @@
-"""What the settings of a run do not go with: one another, or the task.
+"""Prohibitions: settings of a run that do not go with one another, or with the task.
 
 A rule is a function whose parameters name the settings that it is about, of any group, or a `LeftOpen`; `PROHIBITIONS`
 lists them all. What a task forbids is found by `task_problems`, `question_problems` and `recipe_problems`.
@@ -342,7 +342,7 @@ PROHIBITIONS: tuple[Rule | LeftOpen, ...] = (
     ),
     _protects_nobody,
 )
-"""What settings do not go with, in the order in which it is told."""
+"""Rules about settings beside one another, in the order in which their problems are told."""
 
 
 def task_problems(task: Task) -> list[str]:
