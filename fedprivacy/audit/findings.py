@@ -104,7 +104,6 @@ class Findings:
 
     @property
     def failed(self) -> tuple[Gate, ...]:
-        """The gates that failed."""
         return tuple(gate for gate in self.gates if not gate.passed)
 
     @property

@@ -17,7 +17,6 @@ import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +260,6 @@ def dossier_html(fields: Mapping[str, Any]) -> str:
     """The page, drawn from what `dossier` returned; every name in it is escaped."""
     certificates = [_certificate(each) for each in fields["certificates"]]
     risk, unit = risk_page.of_certificate(certificates[0]), Unit.of(certificates[0].unit or str(RECORD))
-    drawn = partial(_risk_figure, risk, unit.name)
     whole = next((model["user_level"] for model in fields["models"] if model["user_level"]), None)
     return page(
         "dossier.html.jinja",
@@ -271,7 +269,8 @@ def dossier_html(fields: Mapping[str, Any]) -> str:
         rows=certificates[:_MOST_ROWS],
         sheets=[certificate_body(each) for each in certificates[:_MOST_SHEETS]],
         cards=[_card(model, fields["about"]) for model in fields["models"]],
-        drawing=for_every_screen(drawn, _FIGURE_WIDTH),
+        # Its labels stand in the plot, however narrow it is.
+        drawing=for_every_screen(lambda width, below: risk_figure(risk.risk, unit.name, width), _FIGURE_WIDTH),
         found=risk.risk.found(RATES[1]),
         unit=unit,
         many=plural(unit.name),
@@ -286,10 +285,6 @@ def dossier_html(fields: Mapping[str, Any]) -> str:
 def _certificate(fields: Mapping[str, Any]) -> Certificate:
     given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in fields.items()}
     return Certificate(**given)
-
-
-def _risk_figure(subject: risk_page.StatedRisk, unit: str, width: int, below: bool) -> Any:
-    return risk_figure(subject.risk, unit, width)  # its labels stand in the plot, however narrow it is
 
 
 def _card(model: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:

@@ -171,7 +171,6 @@ class _Page:
         }
 
     def families(self) -> list[Metric]:
-        """Return every metric."""
         return [found for found in vars(self).values() if isinstance(found, Metric)] + [*self.by_client.values()]
 
     def add(self, run: RunStanding, clients: _Clients | None) -> None:

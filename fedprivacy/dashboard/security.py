@@ -91,7 +91,6 @@ class Door:
         return self._token is not None
 
     def opens(self, token: str) -> bool:
-        """Return whether this is the token."""
         return self._token is not None and hmac.compare_digest(token.encode(), self._token.encode())
 
     def admits(self, headers: Headers) -> bool:

@@ -174,7 +174,6 @@ def certificate_in(file: Path) -> x509.Certificate:
 
 
 def certificates_in(file: Path) -> list[x509.Certificate]:
-    """The certificates that a file holds; an objection if it holds none."""
     try:
         return x509.load_pem_x509_certificates(file.read_bytes())
     except FileNotFoundError:

@@ -96,7 +96,6 @@ class Certified:
 
     @property
     def certificate_pem(self) -> bytes:
-        """The certificate."""
         return self.certificate.public_bytes(Encoding.PEM)
 
 

@@ -323,7 +323,6 @@ def backup_service(facts: Mapping[str, Any], host: Service) -> Service:
 
 
 def written_folders(services: Iterable[Service]) -> tuple[str, ...]:
-    """The folders that services write to."""
     return _together(service.writes for service in services)
 
 

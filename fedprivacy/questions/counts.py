@@ -41,7 +41,6 @@ class Count(Question):
         return np.array([STEPS * len(rows)], dtype=np.int64)
 
     def records(self, noisy: Noisy) -> float:
-        """Return the noisy count."""
         return float(noisy.totals[0]) / STEPS
 
     def figures(self, noisy: Noisy) -> list[Estimate]:
@@ -100,7 +99,6 @@ class Bins(Question):
         raise NotImplementedError
 
     def records(self, noisy: Noisy) -> float:
-        """Return the sum of all bins."""
         return float(noisy.totals.sum()) / STEPS
 
     def figures(self, noisy: Noisy) -> list[Estimate]:

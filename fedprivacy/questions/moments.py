@@ -118,7 +118,6 @@ class _Moments(Question):
         """Yield the products to sum besides z: each in [-1, 1], shape [records]."""
 
     def records(self, noisy: Noisy) -> float:
-        """Return the noisy count."""
         return float(noisy.totals[0]) * self.per_count
 
     def _enough(self, noisy: Noisy, errors: float = ENOUGH) -> bool:

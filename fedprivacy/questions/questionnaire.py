@@ -73,7 +73,6 @@ class Questionnaire:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds of all questions."""
         return frozenset(question.kind for question in self.questions)
 
     def noise_multipliers(self, sigma: float) -> list[float]:

@@ -105,10 +105,6 @@ def _rounds_left(facts: RunFacts, client: ClientStanding) -> int | None:
     return rounds_left(client.spent.steps_left, facts) if client.spent.limited else None
 
 
-def _reason_words(_: RunFacts, client: ClientStanding) -> str | None:
-    return reason_of(client.reason).words if client.reason else None
-
-
 _SHARE, _SHARE_LEFT = _as_json(attrgetter("spent.share")), _as_json(attrgetter("spent.share_left"))
 _BUDGET, _STATE = _as_json(attrgetter("spent.budget_epsilon")), _as_json(attrgetter("state.value"))
 _ROUNDS = "rounds that the budget still allows, if it joins every one"

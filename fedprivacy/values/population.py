@@ -6,9 +6,7 @@ knows which they are: neither a round nor an observer that keeps every round pay
 
 from __future__ import annotations
 
-import math
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
-from operator import eq
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Set, ValuesView
 from typing import Any
 
 import numpy as np
@@ -59,7 +57,6 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         return self._whole.items()
 
     def values(self) -> ValuesView[ClientSpent]:
-        """Every client."""
         return self._whole.values()
 
     def __repr__(self) -> str:
@@ -74,14 +71,6 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         if self._epsilons is None:
             self._epsilons = np.fromiter((client.epsilon for client in self.values()), np.float64, len(self))
         return self._epsilons
-
-    def epsilons_of(self, client_ids: Sequence[str]) -> NDArray[np.float64]:
-        """Return the privacy losses of some clients in nats, in this order; NaN for clients that are not in the
-        reading.
-        """
-        if len(client_ids) == len(self) and all(map(eq, client_ids, self.places)):
-            return self.epsilons
-        return np.array([self[one].epsilon if one in self.places else math.nan for one in client_ids], np.float64)
 
     @property
     def exhausted(self) -> tuple[str, ...]:

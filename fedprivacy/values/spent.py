@@ -288,7 +288,6 @@ class ClientStanding:
 
     @property
     def client_id(self) -> str:
-        """The client."""
         return self.spent.client_id
 
     @property

@@ -42,7 +42,6 @@ class Field:
 
     @property
     def number(self) -> float | None:
-        """The value as a number; None: it is none."""
         return float(self.value) if isinstance(self.value, int | float | np.number) else None
 
 

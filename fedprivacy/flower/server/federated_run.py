@@ -37,8 +37,14 @@ from fedprivacy.flower.server.measures import ClientModels, Measures
 from fedprivacy.flower.server.noisy_average import UserLevelReleases, check_averages
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
-from fedprivacy.flower.server.rounds import RoundFailedError, RoundSchedule, RunRounds, Transport
-from fedprivacy.flower.server.schedule import PoissonSampled, StrategyChooses
+from fedprivacy.flower.server.rounds import (
+    PoissonSampled,
+    RoundFailedError,
+    RoundSchedule,
+    RunRounds,
+    StrategyChooses,
+    Transport,
+)
 from fedprivacy.flower.server.together import Together, population_of
 from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
 from fedprivacy.gradients import trainable_parameters

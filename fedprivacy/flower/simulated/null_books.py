@@ -108,7 +108,6 @@ class NullBooks:
         return Eligible(self.spent().places, ())
 
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Assignment]:
-        """Return the clients' assignments, by node id."""
         return {
             node_id: Assignment(client.client_id, attempt.round, self._sampling_rates[client.client_id])
             for node_id, client in clients.items()

@@ -374,7 +374,6 @@ class QuestionGrant(SpendingMessage):
 
     @property
     def asked(self) -> Questionnaire:
-        """The questions."""
         return Questionnaire.from_text(self.questions)
 
 

@@ -42,7 +42,6 @@ PerRecordGradients = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
 
 
 def rule_for(layer: nn.Module) -> Rule | None:
-    """Return the rule of a layer, or None if its type has none."""
     return _RULES.get(type(layer))
 
 

@@ -121,7 +121,6 @@ class SweepGrid:
 
     @cached_property
     def runs(self) -> tuple[SweptRun, ...]:
-        """Every combination with every seed."""
         return tuple(
             SweptRun(
                 self.out / folder_of(combination, seed), combination, seed, self.given(combination) | {"seed": seed}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedprivacy import figures
-from fedprivacy._support.altair import alt, debug_mode
+from fedprivacy._support.altair import debug_mode
 from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.persons import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
@@ -65,15 +65,16 @@ def report_html(history: RunHistory) -> str:
     Raises:
         ValueError: the history has no finished round.
     """
-    series, spent = history.series(), history.last.spent
+    series, spent, unit = history.series(), history.last.spent, Unit.of(history.unit)
     drawings = [for_every_screen(lambda width, below: figures.metric_figure(series, width=width), FIGURE_WIDTH)]
     if series.facts.private:
         drawings.append(for_every_screen(partial(figures.epsilon_figure, series), FIGURE_WIDTH))
     worst, risk = history.worst, history.risk
     if risk:
-        drawings.append(for_every_screen(partial(_risk_figure, risk, Unit.of(history.unit).name), FIGURE_WIDTH))
+        # Its labels stand in the plot, however narrow it is.
+        drawings.append(for_every_screen(lambda width, below: risk_figure(risk, unit.name, width), FIGURE_WIDTH))
     budgets = {client.budget_epsilon for client in spent.values()}
-    budget, unit = max(budgets), Unit.of(history.unit)
+    budget = max(budgets)
     return page(
         TEMPLATE,
         history=history,
@@ -96,10 +97,6 @@ def report_html(history: RunHistory) -> str:
         odds=_factor_text,
         rates=RATES,
     )
-
-
-def _risk_figure(risk: Risk, unit: str, width: int, below: bool) -> alt.LayerChart:
-    return risk_figure(risk, unit, width)  # its labels stand in the plot, however narrow it is
 
 
 def _by_rows(history: RunHistory, delta: float) -> dict[int, Risk]:

@@ -32,7 +32,7 @@ from fedprivacy.runs.records.store.schema import (
     standing_of,
 )
 from fedprivacy.runs.records.store.writer import RunRecording
-from fedprivacy.runs.settings.configuration import LEDGER
+from fedprivacy.runs.settings.fields import LEDGER
 from fedprivacy.values.events import History
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding, RunTally
