@@ -38,7 +38,7 @@ def test_the_page_runs_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = pages.Page.run(HOW_TO)
     alike("\n".join(page.said), "\n".join(page.printed))
-    assert len(page.printed) == 6 and page.printed.count("") == 2  # two parts of tasks print nothing
+    assert len(page.printed) == 5 and page.printed.count("") == 2  # two parts of tasks print nothing
 
 
 def test_its_numbers_are_those_of_its_code():
