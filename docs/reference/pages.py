@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 import typer
-from sqlalchemy import MetaData, Table
+from sqlalchemy import Table
 
 import fedprivacy.values.events as event_values
 from fedprivacy._support.settings import KIND_WORDS, Value, key_of, kind_of, range_words
@@ -38,7 +38,6 @@ from fedprivacy.flower.wire.messages import (
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.runs.records import folder
 from fedprivacy.runs.records.store import RECORD
-from fedprivacy.runs.records.store.schema import metadata as run_tables
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, LEDGER, resolve
 from fedprivacy.runs.settings.run_file import RUN_FILE
@@ -278,9 +277,10 @@ line in [the changelog](../../CHANGELOG.md).""",
             _table(["key", "what"], _LINE),
             f"""## The tables of `{RECORD}`
 
-Any client of SQLite reads them. A ledger elsewhere has the same tables for pages, without `recorded_results`. Another
-version may have others; programs that must last should read the lines.""",
-            *_tables(run_tables, "###"),
+Its tables hold the run, its clients, its rounds, and epsilons and failures by client, for the dashboard's pages; a
+ledger elsewhere has the same tables, without `recorded_results`. Any client of SQLite reads them, and
+`fedprivacy/runs/records/store/schema.py` says what each column means. Another version may have other tables: programs
+that must last should read `fedprivacy runs export`.""",
         ]
     )
 
@@ -318,13 +318,9 @@ form for queries. `fedprivacy ledger verify` replays the journal and compares. R
 PostgreSQL; write with `fedprivacy` alone, because a changed row no longer agrees with the journal. Another version may
 have other tables, and refuses these; programs that must last should read `fedprivacy ledger export`."""
     ]
-    return "\n\n".join([*parts, *_tables(metadata, "##")])
-
-
-def _tables(known: MetaData, heading: str) -> Iterator[str]:
-    for table in known.sorted_tables:
-        yield f"{heading} `{table.name}`"
-        yield _table(["column", "type", "what"], [*_columns(table)])
+    for table in metadata.sorted_tables:
+        parts += [f"## `{table.name}`", _table(["column", "type", "what"], [*_columns(table)])]
+    return "\n\n".join(parts)
 
 
 def _columns(table: Table) -> Iterator[Sequence[str]]:

@@ -17,7 +17,7 @@ from fedprivacy._support.settings import key_of
 from fedprivacy.commands.terminal import PLAIN, plain_errors
 from fedprivacy.runs.settings.configuration import BASIC, FIELDS
 
-_RARE = (FIELDS.keys() - BASIC) | {"engine", "workers", "ray-address", "traceback"}
+_RARE = (FIELDS.keys() - BASIC) | {"workers", "ray-address", "traceback"}
 """Keys of options that only --help-all shows, if a command has more than a few of them."""
 
 _FEW = 3
