@@ -455,7 +455,7 @@ def sealed_beside(file: Path) -> set[str]:
     """
     file = file.resolve()
     for old in map(file.with_name, _OLD_NAMES):
-        if old != file and old.exists():
+        if old != file and (old.exists() or old.is_symlink()):
             raise old_guard_error(old)
     try:
         if file.exists():

@@ -138,7 +138,7 @@ def decoded(payload: bytes) -> Entry:
     try:
         return _entry(json.loads(payload))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"this is no entry of version 1 of a guard ({error!r})") from error
+        raise ValueError(f"this is no entry of a guard ({error!r})") from error
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:

@@ -80,9 +80,6 @@ class Database:
         LedgerError: the URL or place is invalid, the tables are of another revision, or there are none.
     """
 
-    noun = "Ledger"
-    """Word for people."""
-
     def __init__(
         self,
         url: str,
@@ -180,7 +177,7 @@ class Database:
             except DBAPIError as error:
                 if not passes(error) or time.monotonic() + pause > deadline:
                     raise self._unusable(error) from error
-                log.warning("%s %s cannot be used (%s); trying again.", self.noun, self.name, _reason(error))
+                log.warning("Database %s cannot be used (%s); trying again.", self.name, _reason(error))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -32,7 +32,7 @@ from sqlalchemy.types import BigInteger, Boolean, DateTime, Enum, Float, Integer
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.values.events import NeighbouringRelation
 
-REVISION = "0006"
+REVISION = "0007"
 """Revision of these tables, which every ledger holds. A change of the tables is another one; there is no other reader.
 """
 
@@ -196,6 +196,10 @@ _revision = Table(
 """Table of one row. Its names are those of Alembic, which made all tables before: such ledgers go on."""
 
 
+_ROUNDS = "recorded_results"
+"""Name of a table that the store of a run's rounds has: see `fedprivacy.runs.records.store`."""
+
+
 def _forbid_changes(table: Table, connection: Connection, **_: object) -> None:
     """Make a table append-only: the database refuses to change or delete a row; other changes show in the hashes."""
     if connection.dialect.name == "sqlite":
@@ -225,7 +229,13 @@ def is_made(connection: Connection, name: str) -> bool:
     Raises:
         LedgerError: they have another revision, or some of them exist without one.
     """
-    existing = metadata.tables.keys() & set(inspect(connection).get_table_names())
+    names = set(inspect(connection).get_table_names())
+    existing = metadata.tables.keys() & names
+    if not existing and _ROUNDS in names:
+        raise LedgerError(
+            f"ledger {name} is the store of a run's rounds and has no account; name the ledger, which a run of its own "
+            "has beside it as ledger.db."
+        )
     if not existing:
         return False
     revision = connection.scalar(select(_revision)) if _revision.name in existing else None

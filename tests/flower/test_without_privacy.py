@@ -54,9 +54,7 @@ def test_a_simulation_of_many_clients_sends_no_message_and_charges_nothing(monke
     assert run.metrics["accuracy"] > 0.8
     assert {client["rounds"] for client in run.clients} == {2}
     assert {client["epsilon"] for client in run.clients} == {float("inf")}
-    with create_engine(f"sqlite:///{tmp_path / 'run' / 'ledger.db'}").connect() as ledger:
-        for table in ("journal", "charges", "budgets", "runs"):
-            assert ledger.scalar(text(f"SELECT count(*) FROM {table}")) == 0
+    assert not (tmp_path / "run" / "ledger.db").exists()
 
 
 def test_a_private_run_cannot_be_given_its_training(tmp_path):

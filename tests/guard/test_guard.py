@@ -406,7 +406,7 @@ def test_a_whole_entry_that_makes_no_sense_is_damage_each_time_that_it_is_read(f
         append(payload)
     at = file.stat().st_size - len(payload) - 16
     for reader in (guard, guard, Guard(file, BUDGET)):
-        with pytest.raises(LogDamagedError, match=f"byte {at}: this is no entry of version 1"):
+        with pytest.raises(LogDamagedError, match=f"byte {at}: this is no entry of a guard"):
             reader.charge(key(2), EVENT, 1)
 
 

@@ -57,7 +57,7 @@ class Transport(Protocol):
         """Ask, and wait for the answers."""
 
     def received(self, opened: OpenRound, answers: Any) -> RoundOutcome:
-        """Return the round's outcome: the updates, and the settlements that the answers prove."""
+        """Return the round's outcome: the updates, and the charges that the answers prove."""
 
     def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
         """The updates as messages for a strategy that weighs them by the metric `weighted_by`."""

@@ -88,10 +88,14 @@ class RunWriter:
         self.folder = folder
         self._privacy, self._run_id = plan.config.privacy, run_id
         self._last: RoundResult | None = None
+        with writing(folder):
+            if resume_from is None:
+                check_unused(folder)
+                folder.mkdir(parents=True, exist_ok=True)
+            self._let_go = weakref.finalize(self, os.close, hold(folder, new=resume_from is None))
         if resume_from is None:
             self._begin(plan, run_id)
         with writing(folder):
-            self._let_go = weakref.finalize(self, os.close, hold(folder / CONFIG))
             self._store = RecordDatabase(url_in(folder), _PATIENCE, durable=True)
             if resume_from is not None:
                 self._last = self._forget_after(resume_from)
@@ -156,7 +160,6 @@ class RunWriter:
         }
         terms = plan.client_terms.with_noise(plan.noise.own)
         with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
             if terms:
                 write_durably(self.folder / CLIENT_TERMS, terms.as_csv().encode())
             write_durably(self.folder / RUN_FILE, as_toml(plan.config))
@@ -239,18 +242,20 @@ def _holds_rounds(folder: Path) -> bool:
     return len(read_lines(folder)) > 1  # the first is the state before the first round
 
 
-def hold(config: Path) -> int:
-    """Keep a run to one process, as long as the returned file is open: two would hand out the same grants."""
-    try:
-        held = os.open(config, os.O_RDONLY)
-    except FileNotFoundError:
-        raise RunFolderError(f"'{config.parent}' holds no run; name a folder that a run wrote to (out).") from None
+def hold(folder: Path, *, new: bool = False) -> int:
+    """Keep a run's folder to one process, as long as the returned file is open: two would hand out the same grants.
+
+    It is the folder that is locked, and no file in it: a new run replaces the files of one that only began there.
+    """
+    if not new and not (folder / CONFIG).is_file():
+        raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
+    held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(held)
         raise RunFolderError(
-            f"the run in '{config.parent}' is still going on, in another process; wait for its end, or end it first."
+            f"the run in '{folder}' is still going on, in another process; wait for its end, or end it first."
         ) from None
     return held
 

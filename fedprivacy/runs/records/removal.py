@@ -42,7 +42,7 @@ def remove_runs(folders: Sequence[Path]) -> None:
                 raise RunFolderError(f"'{folder}' is a link; name the folder itself, '{folder.resolve()}'.")
         each = {folder.resolve(): folder for folder in folders}
         for folder in each.values():
-            held.callback(os.close, hold(folder / CONFIG))  # raises if there is no run, or another process runs it
+            held.callback(os.close, hold(folder))  # raises if there is no run, or another process runs it
             _check_removable(folder)
         for place, folder in each.items():
             with writing(folder):

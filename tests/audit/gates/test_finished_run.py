@@ -121,8 +121,8 @@ def test_another_sampling_rate_than_the_settings_is_noticed(folder):
 
 
 @pytest.mark.exhaustive
-def test_an_accountant_that_rounds_down_is_noticed(tmp_path):
-    with planted("the population's sampling rates are rounded down"):
+def test_an_accountant_that_begins_anew_in_every_round_is_noticed(tmp_path):
+    with planted("epsilon is shown for the last round alone"):
         folder = run(tmp_path / "run")
     assert not claimed_epsilon.check_run(folder).passed
 

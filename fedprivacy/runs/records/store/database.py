@@ -40,8 +40,6 @@ class RecordDatabase(Database):
         LedgerError: the database cannot be used, or another version of fedprivacy wrote the tables.
     """
 
-    noun = "Run store"
-
     def __init__(self, url: str, patience: float = 5.0, *, writes: bool = True, durable: bool = False) -> None:
         engine, file = None, None if url == IN_MEMORY else database_file(url)
         self._alone_there = url == IN_MEMORY or (file is not None and file.name == RECORD)
@@ -74,11 +72,11 @@ class RecordDatabase(Database):
         """Close every connection. A file that was written durably is one file afterwards, unless somebody reads it."""
         super().close()
         if self._whole:
-            connection = self._engine.raw_connection()
-            with suppress(sqlite3.OperationalError):  # somebody reads it, or the disk is full: it stays as it is
+            # Somebody reads it, or the disk is full: then all that fits is moved into the file, and the log stays.
+            with suppress(sqlite3.OperationalError, DBAPIError), closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute("PRAGMA busy_timeout = 0")
+                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
                 connection.cursor().execute("PRAGMA journal_mode = DELETE")
-            connection.close()
             super().close()
 
     def _unusable(self, error: DBAPIError) -> LedgerError:
