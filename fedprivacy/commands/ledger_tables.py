@@ -173,7 +173,6 @@ def _dataset_list(datasets: Sequence[DatasetSpent]) -> Group:
 
 
 def left_words(d: DatasetSpent) -> str:
-    """The rest of a budget, in words."""
     return words_of_what_is_left(d.budget - d.epsilon, d.runs_left, d.last_steps, charged=d.charges > 0)
 
 

@@ -66,7 +66,6 @@ class Address:
 
     @property
     def scheme(self) -> str:
-        """Scheme of the URL."""
         return "https" if self.certificate else "http"
 
 

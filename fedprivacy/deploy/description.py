@@ -92,7 +92,6 @@ class Party:
 
     @property
     def is_server(self) -> bool:
-        """True if this party is the server."""
         return self.party == SERVER
 
     @classmethod

@@ -138,7 +138,6 @@ class SingleRows:
         return self._method.held_bytes
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """See `Method`."""
         with one_row_at_a_time():
             return self._method.pieces(inputs, targets, kept_bytes)
 

@@ -117,7 +117,6 @@ def in_utc(instant: datetime.datetime | None) -> datetime.datetime | None:
 
 
 def budget_row(dataset_id: str, allowance: Allowance) -> dict[str, Any]:
-    """Return a budget as a row of its table."""
     return {
         "dataset_id": dataset_id,
         "epsilon": allowance.budget.epsilon if allowance.budget.enforced else None,

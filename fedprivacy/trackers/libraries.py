@@ -219,7 +219,6 @@ class WandbTracker:
         )
 
     def record(self, point: RoundPoint) -> None:
-        """Write a round."""
         self._run.log(scalars(point, private=self._private), step=point.round)
 
     def end(self, status: str) -> None:

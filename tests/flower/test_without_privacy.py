@@ -5,7 +5,6 @@ Its runs are those of messages: tests/flower/test_every_way.py.
 
 import pytest
 import torch
-from sqlalchemy import create_engine, text
 
 import fedprivacy as fp
 from fedprivacy.flower import InProcessGrid

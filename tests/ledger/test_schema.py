@@ -8,7 +8,10 @@ from sqlalchemy import create_engine, inspect, text
 from fedprivacy.ledger import Ledger, LedgerError, database_file
 from fedprivacy.ledger.schema import REVISION, metadata
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.runs.records.folder import RunWriter
+from fedprivacy.runs.records.store import RECORD
 from fedprivacy.runs.records.store.reader import RunStore
+from tests.flower.blobs import Blobs, plan_of
 from tests.ledger.acts import dying_at, fill, journal_of, tamper
 from tests.processes import at_once
 
@@ -107,6 +110,15 @@ def test_another_program_s_tables_are_not_taken_for_a_ledger_s(url):
     with pytest.raises(LedgerError, match="has revision none"):
         Ledger(url)
     assert contents(url) == {"runs": []}
+
+
+def test_the_store_of_a_run_s_rounds_is_not_taken_for_an_account_without_charges(tmp_path):
+    """It lies beside the run's ledger, and has a name like that."""
+    RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0)).close()
+    url = f"sqlite:///{tmp_path / RECORD}"
+    with pytest.raises(LedgerError, match=r"is the store of a run's rounds .* beside it as ledger\.db"):
+        Ledger(url)
+    assert "journal" not in contents(url)
 
 
 def test_what_only_reads_makes_no_tables(url):

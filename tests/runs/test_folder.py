@@ -148,6 +148,32 @@ def test_a_run_has_one_process(tmp_path):
     RunWriter(tmp_path, plan, resume_from=4)
 
 
+def test_two_new_runs_that_begin_in_one_folder_are_not_both_begun(tmp_path):
+    """The second would delete the rounds of the first, which are charged."""
+    first = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
+    with pytest.raises(RunFolderError, match="is still going on, in another process"):
+        RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=2.0))
+    records = [record(0), record(1)]
+    for one in records:
+        first(one)
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=2.0))
+    history = read_history(tmp_path)
+    assert [history.start, *history.rounds] == records and history.settings["noise-multiplier"] == 1.0
+
+
+def test_a_copy_of_the_file_alone_has_all_rounds_though_a_page_reads_them_at_the_end(tmp_path):
+    plan = stopped(tmp_path)
+    last = RunWriter(tmp_path, plan, resume_from=3)
+    with closing(sqlite3.connect(tmp_path / RECORD, isolation_level=None)) as reader:
+        reader.execute("SELECT count(*) FROM recorded_results").fetchall()
+        last(record(4))
+        last.close()
+        (tmp_path / "copy").mkdir()
+        shutil.copy(tmp_path / RECORD, tmp_path / "copy")
+    assert read_lines(tmp_path / "copy") == read_lines(tmp_path) and len(read_lines(tmp_path)) == 5
+
+
 def test_a_run_that_was_killed_before_its_first_round_goes_on_from_nothing(tmp_path):
     plan = stopped(tmp_path, rounds=0)
     assert plan.config.noise_multiplier is None

@@ -89,7 +89,6 @@ class Checkpoint:
 
     @property
     def callback_names(self) -> list[str]:
-        """The class name of each callback."""
         return [name for name, _ in self.callbacks]
 
 

@@ -56,7 +56,6 @@ class ServerControl:
 
     @property
     def record(self) -> dict[str, ArrayRecord]:
-        """The control as a Flower record."""
         return {} if self.value is None else {CONTROL: ArrayRecord({CONTROL: Array(self.value.numpy())})}
 
     @property

@@ -38,7 +38,7 @@ class OpenRound:
         eligible: number of clients that had budget left.
         clients: clients that were chosen and charged, by node id.
         template: a message of the wrapped strategy to one of them; None: it chose no client.
-        messages, grants: in rounds by messages, the message to each client, and its grant (without privacy: its assignment) by
+        messages, grants: in rounds by messages, the message to each client, and its grant or assignment, by
             node id.
         orders: in rounds of a population, the order for each client that trains.
         asked_before: nodes that may have had their grants before: a refusal says nothing about their earlier training.

@@ -200,7 +200,6 @@ class StrategyChooses(RoundSchedule):
         return OpenRound(attempt, arrays, len(allowed), clients, template, began=turnout.began), written
 
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
-        """The updates."""
         return transport.given(outcome, self.wrapped.weighted_by) if outcome.participants else []
 
 

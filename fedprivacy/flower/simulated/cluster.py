@@ -173,7 +173,6 @@ class Hand:
         return Greeting(socket.gethostname(), versions(), torch.cuda.device_count())
 
     def answer(self, start: bytes, errand: bytes) -> bytes:
-        """See `answer_to`."""
         return answer_to(self._population, start, errand)
 
 

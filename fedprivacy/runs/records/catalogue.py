@@ -76,7 +76,6 @@ class Catalogue:
         self._probed_at = -_PROBED
 
     def listing(self) -> Listing:
-        """List every run."""
         with self._lock:
             if time.monotonic() - self._listed_at >= _FRESH:
                 self._listing, self._listed_at = self._list(), time.monotonic()
@@ -101,7 +100,6 @@ class Catalogue:
         return self._stores.get(run_id)
 
     def close(self) -> None:
-        """Close every connection."""
         for place in self._places.values():
             if place.store:
                 place.store.close()

@@ -90,7 +90,7 @@ class RunWriter:
         self._last: RoundResult | None = None
         with writing(folder):
             if resume_from is None:
-                check_unused(folder)
+                check_unused(folder)  # and again once it is held: until then another process may write rounds
                 folder.mkdir(parents=True, exist_ok=True)
             self._let_go = weakref.finalize(self, os.close, hold(folder, new=resume_from is None))
         if resume_from is None:

@@ -15,7 +15,7 @@ from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.folder import ERROR, RunFolderError, hold, read_run_id, writing
 from fedprivacy.runs.records.store import RECORD
-from fedprivacy.runs.settings.configuration import CONFIG, LEDGER, RUNS
+from fedprivacy.runs.settings.configuration import LEDGER, RUNS
 from fedprivacy.values.attempt import asking_for
 from fedprivacy.values.wording import count_text
 

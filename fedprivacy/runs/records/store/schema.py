@@ -214,12 +214,10 @@ def client_of(row: RowMapping, planned: int) -> ClientStanding:
 
 
 def audit_row(run_id: str, result: AuditResult) -> Row:
-    """An audit's result, as a row."""
     return {"run_id": run_id} | plain(result)
 
 
 def audit_of(row: RowMapping) -> AuditResult:
-    """An audit's result, from its row."""
     return AuditResult(**unbounded(_fields(AuditResult, row)))
 
 
