@@ -188,7 +188,6 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close every connection."""
         self._engine.dispose()
 
 

@@ -162,6 +162,19 @@ def test_two_new_runs_that_begin_in_one_folder_are_not_both_begun(tmp_path):
     assert [history.start, *history.rounds] == records and history.settings["noise-multiplier"] == 1.0
 
 
+def test_a_store_that_was_only_begun_holds_no_run_and_is_in_nobody_s_way(tmp_path):
+    """Another process may look at the folder just before the tables are there, or the run was killed then."""
+    RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0)).close()
+    (tmp_path / RECORD).write_bytes(b"")
+    assert read_lines(tmp_path) == []
+    with pytest.raises(RunFolderError, match="holds no run"):
+        read_history(tmp_path)
+    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=2.0))
+    write(record(0))
+    write(record(1))
+    assert read_history(tmp_path).rounds == (record(1),)
+
+
 def test_a_copy_of_the_file_alone_has_all_rounds_though_a_page_reads_them_at_the_end(tmp_path):
     plan = stopped(tmp_path)
     last = RunWriter(tmp_path, plan, resume_from=3)

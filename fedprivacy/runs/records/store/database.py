@@ -104,9 +104,10 @@ def read_lines(folder: Path) -> list[str]:
                 "run again."
             )
         return []
-    results = recorded_results.c
-    wanted = select(results.told).order_by(results.round)
+    wanted = select(recorded_results.c.told).order_by(recorded_results.c.round)
     with closing(RecordDatabase(url_in(folder), writes=False)) as database:
+        if not database.read(partial(has_runs, name=database.name)):
+            return []  # a run begins just now, or was killed while it began
         return database.read(lambda connection: list(connection.scalars(wanted)))
 
 
