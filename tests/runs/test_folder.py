@@ -18,7 +18,7 @@ from fedprivacy.runs.records.folder import (
     read_history,
     read_lines,
 )
-from fedprivacy.runs.records.store import RECORD
+from fedprivacy.runs.records.store import RECORD, RunStore, url_in
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
@@ -166,7 +166,7 @@ def test_a_store_that_was_only_begun_holds_no_run_and_is_in_nobody_s_way(tmp_pat
     """Another process may look at the folder just before the tables are there, or the run was killed then."""
     RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0)).close()
     (tmp_path / RECORD).write_bytes(b"")
-    assert read_lines(tmp_path) == []
+    assert read_lines(tmp_path) == [] and RunStore(url_in(tmp_path)).runs() == []
     with pytest.raises(RunFolderError, match="holds no run"):
         read_history(tmp_path)
     write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=2.0))

@@ -87,7 +87,8 @@ class RecordDatabase(Database):
     def _check_tables(self, *, create: bool) -> None:
         if create and not self._alone_there:
             super()._check_tables(create=True)
-        if not self.read(partial(has_runs, name=self.name)) and create:
+        self.has_tables = self.read(partial(has_runs, name=self.name))
+        if create and not self.has_tables:
             self.write(lambda connection, _: metadata.create_all(connection))
 
 
@@ -106,9 +107,8 @@ def read_lines(folder: Path) -> list[str]:
         return []
     wanted = select(recorded_results.c.told).order_by(recorded_results.c.round)
     with closing(RecordDatabase(url_in(folder), writes=False)) as database:
-        if not database.read(partial(has_runs, name=database.name)):
-            return []  # a run begins just now, or was killed while it began
-        return database.read(lambda connection: list(connection.scalars(wanted)))
+        # Without tables: a run begins just now, or was killed while it began.
+        return database.read(lambda connection: list(connection.scalars(wanted))) if database.has_tables else []
 
 
 def url_in(folder: Path) -> str:

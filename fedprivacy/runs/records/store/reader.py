@@ -97,7 +97,7 @@ class RunStore:
             self.database = RecordDatabase(place, patience, writes=False)
         else:
             self.database = self._ledger = Database(place, patience, create=False)
-        self._there = self._ledger is None
+        self._there = False
 
     def runs(self) -> list[RunStanding]:
         """Every run, the newest first."""
