@@ -1,4 +1,4 @@
-"""What a straggler costs, in time or in privacy: rounds that wait for everybody, or that ask more.
+"""The cost of stragglers, in time or in privacy: rounds that wait for everybody, or that ask more.
 
 Fifty hospitals, of which some compute ten times as slowly as others, and one in twenty goes away. Over-selection
 (Bonawitz et al. 2019) asks fifteen and averages the first ten answers. The clock is simulated, the privacy is not:

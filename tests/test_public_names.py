@@ -72,7 +72,7 @@ def described():
 
 
 def test_everything_public_has_a_docstring():
-    """That of a base class counts for a method, and no text that Python makes of a class's fields."""
+    """A base class's docstring counts for a method; the text that Python makes of a class's fields does not."""
     public = dict(described())
     assert {"fp.ask.count", "fp.simulate", "fp.Task", "fp.Task.shard", "fp.Run.clients"} < public.keys()
     texts = {name: inspect.getdoc(value) or "" for name, value in public.items()}

@@ -146,7 +146,7 @@ def test_a_server_cannot_ruin_the_book_with_an_event_that_no_filter_composes(nod
 
 
 def test_a_guard_of_an_older_form_is_not_forgotten(node):
-    """What `odometer.log` or `odometer.db` counted must not begin anew as `guard.log`."""
+    """Counts of `odometer.log` or `odometer.db` must not begin anew as `guard.log`."""
     folder = Path(node["folder"])
     assert RECEIPT in train(node).content
     (folder / "guard.log").rename(folder / "odometer.log")

@@ -28,7 +28,7 @@ ROUNDS = 16
 
 
 def complaints_about_noise(audited):
-    """What is wrong with the noise of evaluations without scores: its size, its shape, another release's."""
+    """List the faults in the noise of evaluations without scores: its size, its shape, another release's."""
     alarms, task, sigma = Alarms(), Scored.like(audited, [SCORES]), audited.grant.noise_multiplier
     rows, training = [], []
     for client, grant in asked(audited, task, sigma):
@@ -59,7 +59,7 @@ def asked(audited, task, sigma):
 
 
 def complaints_about_samples(audited, rate):
-    """What is wrong with who joins an evaluation: each record with the rate, independently of the steps that train."""
+    """List the faults in who joins an evaluation: each record with the rate, independently of the steps that train."""
     alarms, task = Alarms(), Scored.like(audited, [JOINING])
     scores = torch.full((JOINING, JOINING), WORTHLESS).fill_diagonal_(1.0)
     client = audited.client_of(task, shard_of(1e4 * audited.grant.clipping_norm * torch.eye(JOINING), scores))

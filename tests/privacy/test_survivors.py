@@ -1,4 +1,4 @@
-"""What survived when every small bug was planted (`docs/explanation/testing.md`), seen by what it would break.
+"""Small bugs that survived when every one was planted (`docs/explanation/testing.md`), seen by what they would break.
 
 How a clipped sum rounds, told by a method that notes every product that it is asked for: how many records it adds at
 once, in which type, and into a block of which places.

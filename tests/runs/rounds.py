@@ -9,7 +9,7 @@ from fedprivacy.runs.records.store import RECORD
 
 
 def rounds_of(folder):
-    """What each finished round of a run's folder says."""
+    """Read what each finished round of a run's folder says."""
     return [json.loads(line) for line in read_lines(folder)[1:]]
 
 
@@ -23,5 +23,5 @@ def falsify(folder, rounds):
 
 
 def same_results(folder, names=("model.safetensors",)):
-    """What two runs that are the same have in common: their rounds, and some files."""
+    """Read what two runs that are the same have in common: their rounds, and some files."""
     return read_lines(folder), *((folder / name).read_bytes() for name in names)
