@@ -18,6 +18,7 @@ from fedprivacy.deploy.description import SetupError
 from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, Scalar
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
 from fedprivacy.flower.unpublished import COMPLETED
+from fedprivacy.ledger.database import file_url
 from fedprivacy.runs.records.folder import read_lines
 from fedprivacy.runs.settings.configuration import LEDGER
 from fedprivacy.tasks import ShardSource, digits
@@ -118,7 +119,7 @@ def run_demo(
         federation.wait_until_online(nodes)
         say(f"{len(nodes)} SuperNodes online, each with its own data folder")
         out.mkdir(exist_ok=True)
-        files = {"out": str(out), "ledger": f"sqlite:///{out / LEDGER}", "signing-key": str(signing_key)}
+        files = {"out": str(out), "ledger": file_url(out / LEDGER), "signing-key": str(signing_key)}
         run = federation.start_run(app.resolve(), {**(run_config or {}), "clients": len(clients), **files})
         _follow(run, out, say)
         status = federation.run_status()

@@ -47,6 +47,7 @@ from fedprivacy.deploy.services import (
     server_services,
     written_folders,
 )
+from fedprivacy.ledger.database import file_url
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.tasks.loader import public_name
@@ -236,7 +237,7 @@ def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> 
         "extra": "simulation" if task.source in BUILT_IN else "figures",  # a built-in task's public records
         "task_file": task.file.name if task.file else "",
         "host_task": task.on_host(folder),
-        "ledger": f"sqlite:///{wanted.server_folder}/ledger/ledger.db",
+        "ledger": file_url(f"{wanted.server_folder}/ledger/ledger.db"),
         "operator_keys": wanted.client_keys == OPERATOR,
     }
 

@@ -191,9 +191,14 @@ class Database:
         self._engine.dispose()
 
 
+def file_url(file: str | Path) -> str:
+    """Return the URL of an SQLite file, whatever characters its name has."""
+    return URL.create("sqlite", database=str(file)).render_as_string()
+
+
 def default_url() -> str:
     """Return the ledger of deployments: one for all runs of this user."""
-    return f"sqlite:///{Path.home() / '.fedprivacy' / 'ledger.db'}"
+    return file_url(Path.home() / ".fedprivacy" / "ledger.db")
 
 
 def ledger_url(named: str) -> str:
@@ -202,12 +207,12 @@ def ledger_url(named: str) -> str:
     Raises:
         LedgerError: the name is invalid, see `database_file`.
     """
-    file = database_file(url := named if _SCHEME.match(named) else f"sqlite:///{named}")
+    file = database_file(url := named if _SCHEME.match(named) else file_url(named))
     if file is None:
         return url
     if file.is_dir():
         raise LedgerError(f"ledger is '{file}', which is a folder; name a file, such as {file / 'ledger.db'}.")
-    return f"sqlite:///{file}"
+    return file_url(file)
 
 
 def check_folder(url: str) -> None:

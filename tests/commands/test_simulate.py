@@ -100,6 +100,23 @@ def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
     fedprivacy("simulate", "--resume", "first", "--ledger", "shared.db", cwd=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["P%41", "a b"])
+def test_a_run_and_its_ledger_are_in_the_folder_that_was_named_whatever_characters_its_name_has(
+    name, tmp_path, monkeypatch
+):
+    settings = {"rounds": 1, "noise_multiplier": 2.0, "progress": False, "drawn": False}
+    monkeypatch.chdir(tmp_path)
+    fp.simulate("cancer", **settings, out=name)
+    again = fp.simulate("cancer", **settings, out="again", ledger=f"{name}/ledger.db")
+    assert again.clients[0]["rounds"] == 2
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted([name, "again"])
+    catalogue = Catalogue([name])
+    runs = [catalogue.store_of(each.facts.run_id).run(each.facts.run_id) for each in catalogue.listing().runs]
+    assert len(runs) == 2 and all(run.charges(limit=9, offset=0)[0] > 0 for run in runs)
+    shown = json.loads(fedprivacy("ledger", "show", "--ledger", f"{name}/ledger.db", "--json", cwd=tmp_path).stdout)
+    assert shown["datasets"][0]["charges"] == 2
+
+
 def test_noise_that_takes_the_task_s_budget_away_is_said_once(tmp_path, caplog):
     options = ("plan", "--task", "cancer", "--rounds", "1", "--noise-multiplier", "2")
     for beside, told in (((), 1), (("--epsilon", "8"), 0)):

@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 from fedprivacy.ledger import LedgerError, default_url
-from fedprivacy.ledger.database import database_file, ledger_url, shown
+from fedprivacy.ledger.database import database_file, file_url, ledger_url, shown
 from fedprivacy.runs.records.store import EARLIER, RECORD, RunStore
 from fedprivacy.runs.settings.configuration import LEDGER, RUNS
 from fedprivacy.values.runs import RunStanding
@@ -118,7 +117,7 @@ class Catalogue:
         ]
         for file in (*named, *files):
             if file.is_file():
-                url = f"sqlite:///{quote(str(file.absolute()))}"
+                url = file_url(file.absolute())
                 self._places.setdefault(url, _Place(url, file.parent if file.name == RECORD else None))
         listing, stores = Listing(), dict[str, RunStore]()
         for place in sorted(self._places.values(), key=lambda place: place.folder is None):

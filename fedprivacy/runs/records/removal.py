@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import quote
 
 from fedprivacy.guard.seals import is_of_a_guard
 from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger.database import file_url
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.folder import ERROR, RunFolderError, hold, read_run_id, writing
@@ -113,7 +113,7 @@ def _is_ledger(file: Path) -> bool:
 def _replayed(ledger: Path) -> Replay:
     """Verify a ledger, and return the state after all entries of its journal."""
     try:
-        with Ledger(f"sqlite:///{quote(str(ledger))}", patience=_PATIENCE, create=False) as opened:
+        with Ledger(file_url(ledger), patience=_PATIENCE, create=False) as opened:
             return verify_ledger(opened).replay
     except (LedgerError, BrokenJournalError) as error:
         raise RunFolderError(

@@ -423,11 +423,11 @@ class ExecutionSettings(
 
     def ledger_url(self, *, deployed: bool) -> str:
         """Address of the ledger for charges: a deployment's outlives every run, and a simulation keeps its own."""
-        if not self.ledger and deployed:
-            from fedprivacy.ledger import default_url
+        from fedprivacy.ledger.database import default_url, file_url
 
-            return default_url()
-        return self.ledger or f"sqlite:///{Path(self.out) / LEDGER}"
+        if self.ledger:
+            return self.ledger
+        return default_url() if deployed else file_url(Path(self.out) / LEDGER)
 
     @property
     def signing_key_file(self) -> Path:

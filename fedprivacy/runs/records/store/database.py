@@ -8,12 +8,11 @@ import sqlite3
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 from sqlalchemy import Connection, StaticPool, create_engine, delete, inspect, select
 from sqlalchemy.exc import DBAPIError
 
-from fedprivacy.ledger.database import Database, database_file, put_rows, reading_engine
+from fedprivacy.ledger.database import Database, database_file, file_url, put_rows, reading_engine
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.runs.records.store.schema import metadata, recorded_results, recorded_runs
 
@@ -113,7 +112,7 @@ def read_lines(folder: Path) -> list[str]:
 
 def url_in(folder: Path) -> str:
     """Return the URL of the store in a run's folder."""
-    return f"sqlite:///{quote(str(folder.absolute() / RECORD))}"
+    return file_url(folder.absolute() / RECORD)
 
 
 def has_runs(connection: Connection, name: str) -> bool:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, func, select
 
 from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
-from fedprivacy.ledger.database import Database, among, database_file
+from fedprivacy.ledger.database import Database, among, database_file, file_url
 from fedprivacy.ledger.schema import audits, charges
 from fedprivacy.ledger.schema import runs as ledger_runs
 from fedprivacy.runs.records.store.database import IN_MEMORY, RECORD, RecordDatabase, has_runs
@@ -120,7 +119,7 @@ class RunStore:
             named = str(facts.settings.get("ledger") or "")
             file = database_file(named) if named else self.folder / LEDGER
             if file and file.is_file():
-                self._ledger = Database(f"sqlite:///{quote(str(file))}", self._patience, create=False)
+                self._ledger = Database(file_url(file), self._patience, create=False)
         return self._ledger
 
     def close(self) -> None:
