@@ -107,6 +107,13 @@ def test_a_ledger_of_an_earlier_version_is_named_and_hides_no_other(tmp_path):
     assert "has revision 0002" in problem and "old" in problem
 
 
+def test_a_ledger_whose_run_store_has_other_columns_names_the_runs_folders_as_the_remedy(tmp_path):
+    record(at(tmp_path / "ledger.db"), facts("one"), [])
+    tamper(at(tmp_path / "ledger.db"), "ALTER TABLE recorded_clients DROP COLUMN averaged")
+    (problem,) = Catalogue([str(tmp_path / "ledger.db")]).listing().problems
+    assert problem.endswith("or name the runs' folders in place of this ledger.")
+
+
 def test_a_folder_whose_run_cannot_be_listed_is_named(tmp_path, caplog):
     record(at(tmp_path / "good" / "run.db"), facts("good"), [])
     torn, old = (made(tmp_path / name) for name in ("torn", "old"))

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fedprivacy.ledger.database import Database, database_file, file_url, put_rows, reading_engine
 from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.schema import charges
 from fedprivacy.runs.records.store.schema import metadata, recorded_results, recorded_runs
 
 RECORD = "run.db"
@@ -124,11 +125,13 @@ def has_runs(connection: Connection, name: str) -> bool:
     inspector = inspect(connection)
     if not inspector.has_table(recorded_runs.name):
         return False
+    beside_charges = inspector.has_table(charges.name)  # of runs elsewhere, whose folders hold all of them
+    remedy = "name the runs' folders in place of this ledger" if beside_charges else "make the runs again"
     for table in metadata.sorted_tables:
         found = inspector.get_columns(table.name) if inspector.has_table(table.name) else []
         if {column["name"] for column in found} != set(table.columns.keys()):
             raise LedgerError(
                 f"run store {name} was written by another version of fedprivacy, whose runs this one cannot read; read "
-                "them with that version, or make the runs again."
+                f"them with that version, or {remedy}."
             )
     return True
