@@ -26,7 +26,7 @@ SLOW = {
 }
 """Examples that take long by nature: a training, a recommendation."""
 
-SLOWEST = "fedprivacy.audit.training_audit.audit_training"
+SLOWEST = "fedprivacy.audit.auditor.audit_training"
 """The example that is a whole audit."""
 
 

@@ -85,7 +85,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/gradients/test_summing.py",
         "tests/gradients/test_invariance.py",
     ),
-    "fedprivacy/gradients/parts.py": (
+    "fedprivacy/gradients/layout.py": (
         "tests/privacy/test_survivors.py",
         "tests/gradients/test_attacks.py",
         "tests/gradients/test_clipped_sum.py",

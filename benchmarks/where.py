@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, problem
 from benchmarks.measure import Mark, interleaved, median
-from fedprivacy.gradients import GradientEngine, engine, methods, operations, pieces, summation, tape, traced
+from fedprivacy.gradients import GradientEngine, engine, methods, pieces, program, summation, tape
 from fedprivacy.mechanisms import gaussian_sum, keystream
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training import optimizers, sampled
@@ -168,10 +168,10 @@ def _spenders() -> Iterator[tuple[str, object, str]]:
     yield KEYS, keystream.Reader.__dict__["_encryptor"], "func"
     yield ROWS, sampled, "_rows"
     yield ROWS, engine, "filled"
-    for method in (traced.Program, methods.BookKeeping):
+    for method in (program.Program, methods.BookKeeping):
         yield FORWARD, method, "_forward"
         yield BACKWARD, method, "pieces"
-    for kind in _kinds(operations.Operation, "piece"):
+    for kind in _kinds(program.Operation, "piece"):
         yield GRADIENTS, kind, "piece"
     for kind in _kinds(pieces.Piece, "norms"):
         yield NORMS, kind, "norms"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedprivacy.accounting.calculator import epsilon as epsilon
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
     from fedprivacy.accounting.calculator import risk as risk
-    from fedprivacy.audit.training_audit import audit_training as audit_training
+    from fedprivacy.audit.auditor import audit_training as audit_training
     from fedprivacy.flower.client.client_app import private_client as private_client
     from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
     from fedprivacy.guard.errors import BudgetExhaustedError as BudgetExhaustedError
@@ -80,7 +80,7 @@ _HOMES = {
     "Run": "runs.records.run",
     "plan": "runs.prospect",
     "recommend": "runs.recommendation",
-    "audit_training": "audit.training_audit",
+    "audit_training": "audit.auditor",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",
     "risk": "accounting.calculator",

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.gates.gate import Alarms
+from fedprivacy.audit.gates import Alarms
 from fedprivacy.tasks import Shard
 
 Counts = NDArray[np.int_]

@@ -40,8 +40,8 @@ def audit(
     as_json: bool,
 ) -> None:
     """Audit and show what was found; see the command's help."""
+    from fedprivacy.audit.auditor import progress_on
     from fedprivacy.audit.subject import Effort
-    from fedprivacy.audit.training_audit import progress_on
     from fedprivacy.runs.records.folder import check_writable, new_run_folder
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
@@ -105,7 +105,7 @@ def _check_only(taken: set[str], settings: dict[str, Any], reason: str) -> None:
 
 def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
     """The audit of a run that the settings ask for, or of a finished one. Raises what `plan_to_audit` does."""
-    from fedprivacy.audit.training_audit import audit_plan, plan_to_audit, seed_of
+    from fedprivacy.audit.auditor import audit_plan, plan_to_audit, seed_of
 
     plan = plan_to_audit(settings, run)
     return lambda effort, tell: audit_plan(plan, run, effort=effort, seed=seed_of(settings), tell=tell)

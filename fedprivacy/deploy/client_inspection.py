@@ -32,7 +32,7 @@ from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import GUARD, NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.flower.client.release import most_sealed
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.gradients.parameters import training_bytes
+from fedprivacy.gradients.models import training_bytes
 from fedprivacy.guard import KEPT_UPDATES, Guard
 from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside

@@ -21,9 +21,8 @@ from torch.func import functional_call
 from torch.nn.parameter import is_lazy
 
 from fedprivacy.gradients.engine import GradientEngine
-from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods import Obstacle
-from fedprivacy.gradients.parameters import trainable_parameters
+from fedprivacy.gradients.models import InPlaceError, Loss, LossShapeError, UnsupportedModelError, trainable_parameters
 from fedprivacy.gradients.selfcheck import PROBES, in_double, made_up_records, nudge
 from fedprivacy.gradients.structure import (
     Call,
@@ -39,8 +38,7 @@ from fedprivacy.gradients.structure import (
     state_of,
     structural_problems,
 )
-from fedprivacy.gradients.surroundings import undisturbed
-from fedprivacy.gradients.threads import one_at_a_time
+from fedprivacy.gradients.surroundings import one_at_a_time, undisturbed
 
 _RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation, or have model() return it in eval()")
 _NEW = "write x = x + y instead of x += y, and inplace=False"

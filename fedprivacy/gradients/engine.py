@@ -12,21 +12,18 @@ from torch import Tensor, nn
 
 from fedprivacy._support.memory import out_of_memory
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
-from fedprivacy.gradients.indices import IndicesInRange, in_range, with_known_classes
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
-from fedprivacy.gradients.layout import ONE_ROW, Layout
-from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain
 from fedprivacy.gradients.methods import Admitted, Obstacle, admitted, still_apart
-from fedprivacy.gradients.parameters import restored, trainable_parameters
-from fedprivacy.gradients.parts import cut, filled, plain
+from fedprivacy.gradients.models import Loss, restored, trainable_parameters
 from fedprivacy.gradients.pieces import STRETCH
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.gradients.summation import Sums
-from fedprivacy.gradients.surroundings import Modes, Surroundings, undisturbed
+from fedprivacy.gradients.surroundings import Modes, Surroundings, by_speed, computing_with, one_at_a_time, undisturbed
 from fedprivacy.gradients.tape import Sized
-from fedprivacy.gradients.threads import by_speed, computing_with, one_at_a_time
+from fedprivacy.gradients.watch import IndicesInRange, in_range, with_known_classes
 
 _LONGEST_SQUARED = 2.0**200
 """Largest squared norm of a finite gradient: beyond it the scale would lose digits in float32."""

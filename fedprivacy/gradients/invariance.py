@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from fedprivacy.gradients.parameters import restored
-from fedprivacy.gradients.parts import WHOLE, plain, same_bits
+from fedprivacy.gradients.layout import WHOLE, plain, same_bits
+from fedprivacy.gradients.models import restored
 from fedprivacy.gradients.selfcheck import DisagreementError, Method, PlaceError
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.watch import NothingLeftOver, Watch

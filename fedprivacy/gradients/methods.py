@@ -34,10 +34,10 @@ from torch.nn import Parameter
 
 from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients.invariance import sizes_that_agree
-from fedprivacy.gradients.layout import Layout
-from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError, checked_losses
-from fedprivacy.gradients.parts import WHOLE, sizes_up_to, with_small
+from fedprivacy.gradients.layout import WHOLE, Layout, sizes_up_to, with_small
+from fedprivacy.gradients.models import InPlaceError, Loss, LossShapeError, UnsupportedModelError, checked_losses
 from fedprivacy.gradients.products import one_row_at_a_time
+from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.rules import Rule, opaque, rule_for
 from fedprivacy.gradients.selfcheck import (
     PROBES,
@@ -49,9 +49,8 @@ from fedprivacy.gradients.selfcheck import (
     check_half,
     checked,
 )
+from fedprivacy.gradients.surroundings import computing_with
 from fedprivacy.gradients.tape import Sized, Tape
-from fedprivacy.gradients.threads import computing_with
-from fedprivacy.gradients.traced import Program
 from fedprivacy.gradients.watch import OnePath, ValueDependentError
 
 log = logging.getLogger(__name__)

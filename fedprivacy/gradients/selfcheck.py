@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedprivacy.gradients.losses import Loss, LossShapeError, checked_losses
-from fedprivacy.gradients.parameters import restored, trainable_parameters
+from fedprivacy.gradients.models import Loss, LossShapeError, checked_losses, restored, trainable_parameters
 from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.products import AlikeProducts
 from fedprivacy.gradients.tape import Part, Sized

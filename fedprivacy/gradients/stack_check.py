@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.invariance import EXTREMES, EqualRowsStayEqual, hostile_rows, make_hostile
-from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.parameters import flat_parameters, restored
-from fedprivacy.gradients.parts import same_bits
+from fedprivacy.gradients.layout import same_bits
+from fedprivacy.gradients.models import Loss, flat_parameters, restored
 from fedprivacy.gradients.selfcheck import DisagreementError, Loop, made_up_records
 from fedprivacy.gradients.stacked import ROWS, Stack, alone
 

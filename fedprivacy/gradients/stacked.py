@@ -25,14 +25,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedprivacy.gradients.clipping import Clipping
-from fedprivacy.gradients.losses import Loss, gradient_of
-from fedprivacy.gradients.operations import Linear
-from fedprivacy.gradients.parts import sizes_up_to
+from fedprivacy.gradients.layout import sizes_up_to
+from fedprivacy.gradients.models import Loss, gradient_of
 from fedprivacy.gradients.products import LANES
-from fedprivacy.gradients.surroundings import undisturbed
+from fedprivacy.gradients.program import ChainStep, Linear, NotAChainError, steps_of
+from fedprivacy.gradients.surroundings import computing_with, undisturbed
 from fedprivacy.gradients.tape import Part
-from fedprivacy.gradients.threads import computing_with
-from fedprivacy.gradients.traced import ChainStep, NotAChainError, steps_of
 
 ROWS = 16
 """Number of records in a slot, which one matrix product adds. float32 holds their sum, and float64 that of the slots.

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import Parameter
 
-from fedprivacy.gradients.losses import InPlaceError
+from fedprivacy.gradients.models import InPlaceError
 from fedprivacy.gradients.pieces import Piece, Written, added
 
 _SHARED = -1

@@ -17,11 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy.gradients.apart import RowByRow
-from fedprivacy.gradients.parts import WHOLE
+from fedprivacy.gradients.layout import WHOLE
+from fedprivacy.gradients.per_record import RowByRow
 from fedprivacy.gradients.selfcheck import made_up_records
-from fedprivacy.gradients.surroundings import undisturbed
-from fedprivacy.gradients.threads import computing_with
+from fedprivacy.gradients.surroundings import computing_with, undisturbed
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.tasks.augmentation import Augmentation
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Score, Shard
@@ -56,8 +56,8 @@ class LocalEvaluation:
     contributes nothing.
 
     Formal guarantee: a record's vector is a function of the record, the parameters and public numbers alone
-    (`fedprivacy.gradients.scores`). So the promise of `SampledGaussianSum` is kept with a clipping norm of 1: float64
-    sums round far below its allowance.
+    (`fedprivacy.gradients.per_record`). So the promise of `SampledGaussianSum` is kept with a clipping norm of 1:
+    float64 sums round far below its allowance.
 
     Attributes:
         event: event of one local step of the run.

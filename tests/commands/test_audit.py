@@ -15,8 +15,7 @@ from safetensors.numpy import save
 from fedprivacy import epsilon
 from fedprivacy.audit import auditor
 from fedprivacy.audit.apps.app_audit import GATES
-from fedprivacy.audit.gates import claimed_epsilon
-from fedprivacy.audit.gates.gate import Judged, gate
+from fedprivacy.audit.gates import Judged, claimed_epsilon, gate
 from fedprivacy.audit.lower_bounds import OWN_RECORD, own_records
 from fedprivacy.audit.real_client import NoUpdateError
 from fedprivacy.flower import InProcessGrid

@@ -11,10 +11,10 @@ from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.clipping import FlatClipping
 from fedprivacy.gradients.invariance import EqualRowsStayEqual, sizes_that_agree
 from fedprivacy.gradients.products import one_row_at_a_time
+from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.surroundings import undisturbed
-from fedprivacy.gradients.traced import Program
 from fedprivacy.gradients.watch import Watch
 from tests.gradients.oracle import cross_entropy, error_of, expected_sum, records_gradients, some_clipping_norm
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from fedprivacy._support.memory import out_of_memory
 from fedprivacy.gradients import GradientEngine, pieces
-from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods import admitted
+from fedprivacy.gradients.per_record import RowByRow
 from fedprivacy.gradients.pieces import TableRows
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.surroundings import Surroundings

@@ -6,8 +6,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from fedprivacy.gradients.indices import IndicesInRange
-from fedprivacy.gradients.watch import OnePath
+from fedprivacy.gradients.watch import IndicesInRange, OnePath
 from tests.gradients.oracle import cross_entropy
 
 TABLE = torch.zeros(5, 2)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.gradients.per_record import RecordScores
 
 
 def mlp():

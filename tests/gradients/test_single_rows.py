@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, apart, methods, products
+from fedprivacy.gradients import GradientEngine, methods, per_record, products
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.methods import SingleRows, warn_of
-from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.watch import Watch
@@ -127,7 +127,7 @@ def test_scores_are_computed_in_company_too(monkeypatch):
             raise refusal
         return sizes_that_agree(*asked)
 
-    monkeypatch.setattr(apart, "sizes_that_agree", checked)
+    monkeypatch.setattr(per_record, "sizes_that_agree", checked)
     torch.manual_seed(0)
     model, inputs, targets = MODELS["perceptron"](), *BATCH
     scores = RecordScores(model, cross_entropy, [cross_entropy], (inputs[:0], targets[:0]))

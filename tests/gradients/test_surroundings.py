@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedprivacy.gradients import GradientEngine, UnsupportedModelError
-from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.gradients.surroundings import Surroundings, undisturbed
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from tests.gradients.oracle import cross_entropy

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, engine, methods
-from fedprivacy.gradients.threads import by_speed, computing_with
+from fedprivacy.gradients.surroundings import by_speed, computing_with
 from tests.gradients.oracle import cross_entropy
 
 BATCH = torch.rand(150, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(150) % 4

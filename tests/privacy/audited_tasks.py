@@ -14,7 +14,7 @@ from fedprivacy.audit.auditor import GATES
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.our_client import OurClient
 from fedprivacy.audit.subject import Effort
-from fedprivacy.gradients import apart, methods
+from fedprivacy.gradients import methods, per_record
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Recipe, Shard, Task
 
@@ -37,7 +37,7 @@ def judged(
 def engines_believed():
     """Sizes of batches are not tried out, which takes most of an audit's time; `tests/gradients` tries them."""
     with ExitStack() as stack:
-        for module in (methods, apart):
+        for module in (methods, per_record):
             stack.enter_context(mock.patch.object(module, "sizes_that_agree", lambda *given: tuple(given[3])))
         yield
 

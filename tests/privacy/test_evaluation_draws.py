@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
+from fedprivacy.audit.gates import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
 from fedprivacy.audit.gates.four_claims import judge_counts
-from fedprivacy.audit.gates.gate import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
 from fedprivacy.audit.gates.local_evaluation import RAISES, WORTHLESS, Scored, evaluation_grant, shard_with_scores
 from fedprivacy.audit.our_client.probes import shard_of, zeros_for
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE

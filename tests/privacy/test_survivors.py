@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, PerLayerClipping, methods
-from fedprivacy.gradients.layout import Layout
-from fedprivacy.gradients.parts import cut, sizes_up_to, with_small
+from fedprivacy.gradients.layout import Layout, cut, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Part, Sized

@@ -9,8 +9,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedprivacy.audit.gates.gate import of_variance
-from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.audit.gates import of_variance
+from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Score, Shard

@@ -11,7 +11,7 @@ import torch
 
 from fedprivacy.audit.apps.audited_app import SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.watched_training import Gradient
-from fedprivacy.audit.gates.gate import Alarms
+from fedprivacy.audit.gates import Alarms
 from fedprivacy.audit.subject import Change, distance
 from fedprivacy.tasks import Shard
 

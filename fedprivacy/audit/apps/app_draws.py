@@ -15,7 +15,7 @@ from scipy.spatial.distance import pdist
 from fedprivacy.accounting import pld
 from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, rows_of
 from fedprivacy.audit.apps.watched_training import WatchedTraining
-from fedprivacy.audit.gates.gate import Alarms, of_correlations, rms
+from fedprivacy.audit.gates import Alarms, of_correlations, rms
 from fedprivacy.audit.subject import Counts, Effort, ObservedNoise, Pairs, Samples
 from fedprivacy.values.events import PoissonSampledGaussian
 

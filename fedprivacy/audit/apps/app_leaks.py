@@ -15,7 +15,7 @@ import torch
 from fedprivacy._support import sources
 from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.watched_training import Field, WatchedTraining
-from fedprivacy.audit.gates.gate import Alarms
+from fedprivacy.audit.gates import Alarms
 from fedprivacy.audit.subject import Fields, Neighbours
 from fedprivacy.tasks import Shard
 

@@ -16,7 +16,7 @@ import torch
 
 from fedprivacy.accounting import pld
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.gate import TOLERANCE, Alarms, Judged, gate, of_variance, too_low, verdict
+from fedprivacy.audit.gates import TOLERANCE, Alarms, Judged, gate, of_variance, too_low, verdict
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.our_client.probes import Known, shard_of, zeros_for
 from fedprivacy.flower.wire.messages import Receipt

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.gates.gate import (
+from fedprivacy.audit.gates import (
     MOST_REASONS,
     Alarms,
     Judged,

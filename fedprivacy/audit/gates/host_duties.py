@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedprivacy._support import signing
 from fedprivacy.accounting import pld
-from fedprivacy.audit.gates.gate import TOLERANCE, Judged, gate
+from fedprivacy.audit.gates import TOLERANCE, Judged, gate
 from fedprivacy.audit.host import DeployedClient, Host, costliest
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.compared_replies import fields_of

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates import Alarms, Judged, gate, rms, verdict
 from fedprivacy.audit.gates.four_claims import judge_noise
-from fedprivacy.audit.gates.gate import Alarms, Judged, gate, rms, verdict
 from fedprivacy.audit.host import Host, costliest
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.real_client import NoUpdateError

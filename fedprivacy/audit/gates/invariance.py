@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy.audit.gates.gate import MOST_REASONS, Judged, gate
+from fedprivacy.audit.gates import MOST_REASONS, Judged, gate
 from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters
 from fedprivacy.audit.our_client.probes import SAME_VIEWS, hostile_parameters
 from fedprivacy.audit.subject import Effort

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.audit.gates.gate import Alarms, Judged, gate
+from fedprivacy.audit.gates import Alarms, Judged, gate
 from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, without_records
 from fedprivacy.audit.our_client.probes import Known, hostile_parameters, pairs_of, shard_of, zeros_for
 from fedprivacy.audit.real_client import AskedClient, NoUpdateError

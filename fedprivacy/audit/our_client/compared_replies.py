@@ -14,7 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
-from fedprivacy.audit.gates.gate import Alarms
+from fedprivacy.audit.gates import Alarms
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.probes import Known, known_of, pairs_of, shard_of, without_last, zeros_for
 from fedprivacy.audit.real_client import AskedClient

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.gates.gate import Alarms, of_variance, rms
+from fedprivacy.audit.gates import Alarms, of_variance, rms
 from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, count_weight, noisy_count
 from fedprivacy.audit.our_client.probes import Known, dense, known_of, shard_of, zeros_for
 from fedprivacy.audit.real_client import AskedClient

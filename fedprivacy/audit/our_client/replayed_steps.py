@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.audit.gates.gate import Alarms
+from fedprivacy.audit.gates import Alarms
 from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, noisy_count
 from fedprivacy.audit.our_client.probes import (
     Known,

@@ -44,8 +44,8 @@ from fedprivacy.flower.wire.messages import (
     SpendingMessage,
 )
 from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters, trainable_parameters
-from fedprivacy.gradients.parameters import training_bytes
-from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.gradients.models import training_bytes
+from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.arguments import QuestionError

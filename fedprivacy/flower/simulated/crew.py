@@ -4,7 +4,8 @@ The server stays where it is, with its accounts, ledger and recorder. Each worke
 one another in the cohort, as `Population` trains all of them. A client has the same bits in any company, and their sum
 in any division (`fedprivacy.training.pairwise`): so neither the number of workers nor the assignment of rows changes a
 bit of a seeded run. Each worker computes with one thread. A single process uses more threads for models of which a few
-records fill the cache (`fedprivacy.gradients.threads`), and then has other bits, unless `OMP_NUM_THREADS=1` is set.
+records fill the cache (`fedprivacy.gradients.surroundings`), and then has other bits, unless `OMP_NUM_THREADS=1` is
+set.
 
 Rows are of the split's order, so that a client has the same worker in most rounds: there its shard is opened, when it
 is first asked for, and kept.

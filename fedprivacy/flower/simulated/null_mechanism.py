@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy.gradients.losses import Loss, checked_losses
+from fedprivacy.gradients.models import Loss, checked_losses
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Position
 from fedprivacy.training.cohort import CohortLoop, Portion, StackedClients, Trainee, tried

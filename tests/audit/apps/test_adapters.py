@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from fedprivacy.audit.apps import AppError, Records, audit_app, load_app
-from fedprivacy.audit.apps.frozen import Seeds, replaced
+from fedprivacy.audit.apps.watched_training import Seeds, replaced
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation
 from tests.audit.apps.sound import FEATURES, Sound

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from fedprivacy.audit.gates import four_claims
-from fedprivacy.audit.gates.gate import Alarms
+from fedprivacy.audit.gates import Alarms, four_claims
 from fedprivacy.audit.subject import Change, Neighbours, ObservedNoise
 from tests.audit.gates.made_up import Seen, drawn, poisson, sampled
 
