@@ -8,9 +8,16 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.client_app import ASK_ACTION, ENROL_ACTION, answer, answered, refusing
+from fedprivacy.flower.client.client_app import (
+    ASK_ACTION,
+    ENROL_ACTION,
+    answer,
+    answered,
+    questions_in,
+    refusing,
+    training_in,
+)
 from fedprivacy.flower.client.local import client_for, client_to_enrol
-from fedprivacy.flower.client.request import questions_in, training_in
 
 app = ClientApp()
 

@@ -81,8 +81,7 @@ def model(
     It came out of the client's own noisy steps and was charged with them: to write it costs nothing.
     """
     from fedprivacy._support.durable import PRIVATE, name_durably, write_unnamed
-    from fedprivacy.flower.client.own_model import NoOwnModelError, own_model
-    from fedprivacy.flower.kept import KeptError
+    from fedprivacy.flower.kept import KeptError, NoOwnModelError, own_model
     from fedprivacy.tasks import TaskError, load_task
 
     with plain_errors(NoOwnModelError, KeptError, TaskError, OSError, code=2):

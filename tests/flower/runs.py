@@ -7,8 +7,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.simulated.orders import Order
-from fedprivacy.flower.simulated.populations import Population
+from fedprivacy.flower.simulated.populations import Order, Population
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.runs.records.folder import RunWriter

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.wrapped import averages
 from fedprivacy.flower.simulated.populations import CohortUpdate, Population
-from fedprivacy.flower.wire.checked_arrays import LARGEST, ArraysError, Form, checked_arrays
+from fedprivacy.flower.wire.payloads import LARGEST, ArraysError, Form, checked_arrays
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger

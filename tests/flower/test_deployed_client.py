@@ -12,8 +12,8 @@ from fedprivacy._support.signing import server_public_key, signed_by_client
 from fedprivacy.accounting import MechanismChanged, pld
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import digest
-from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, MessageError, Receipt, RefusalCode
+from fedprivacy.flower.wire.payloads import history_text
 from fedprivacy.guard import (
     AlreadyChargedError,
     BudgetExhaustedError,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedprivacy.accounting import pld
-from fedprivacy.flower.server.replies import GrantOutcome, evaluations
+from fedprivacy.flower.server.one_round import GrantOutcome, evaluations
 from fedprivacy.flower.wire.messages import MessageError, Receipt, RefusalCode
 from fedprivacy.mechanisms.keystream import Keystream, Purpose
 from fedprivacy.runs.records.folder import read_history

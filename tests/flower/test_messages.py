@@ -8,7 +8,6 @@ from contextlib import nullcontext
 import pytest
 from flwr.app import ConfigRecord
 
-from fedprivacy.flower.wire.histories import claims_of, claims_text, history_of, history_text
 from fedprivacy.flower.wire.messages import (
     Enrolment,
     EnrolmentRequest,
@@ -19,6 +18,7 @@ from fedprivacy.flower.wire.messages import (
     SignedMessage,
     SpendingMessage,
 )
+from fedprivacy.flower.wire.payloads import claims_of, claims_text, history_of, history_text
 from fedprivacy.mechanisms.lattice_noise import LARGEST_SUM
 from fedprivacy.questions.counts import Count
 from fedprivacy.values.events import UNNAMED, NeighbouringRelation

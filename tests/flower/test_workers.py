@@ -19,8 +19,7 @@ import fedprivacy as fp
 from fedprivacy.flower import PrivateStrategy, WorkerError, private_client
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.simulated.crew import TrainingErrand
-from fedprivacy.flower.simulated.orders import Start
-from fedprivacy.flower.simulated.populations import CohortUpdate, Population, train_privately
+from fedprivacy.flower.simulated.populations import CohortUpdate, Population, Start, train_privately
 from fedprivacy.flower.simulated.workers import Workers
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.keystream import Keystream

@@ -18,7 +18,6 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 import fedprivacy as fp
 from fedprivacy._support import signing
 from fedprivacy._support.signing import server_public_key
-from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import (
     ASK,
     GRANT,
@@ -29,6 +28,7 @@ from fedprivacy.flower.wire.messages import (
     Receipt,
     RefusalCode,
 )
+from fedprivacy.flower.wire.payloads import history_text
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.conditions import OneOf
 from fedprivacy.questions.counts import Count

@@ -8,8 +8,8 @@ import fedprivacy as fp
 from fedprivacy._support.signing import server_key
 from fedprivacy.flower.client.release import digest
 from fedprivacy.flower.server.ask_clients import ask_clients
-from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import QUESTION_GRANT, RECEIPT, QuestionGrant, Receipt, RefusalCode
+from fedprivacy.flower.wire.payloads import history_text
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers

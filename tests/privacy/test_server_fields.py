@@ -22,7 +22,6 @@ from numpy.lib import format as npy
 import fedprivacy as fp
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.local import IN_PROCESS
-from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import (
     ENROL,
     ENROLMENT,
@@ -36,6 +35,7 @@ from fedprivacy.flower.wire.messages import (
     Receipt,
     RefusalCode,
 )
+from fedprivacy.flower.wire.payloads import history_text
 from fedprivacy.training.algorithms import Ditto, LocalTraining, MeanRegularised, Scaffold, text_of
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.local_round import CONTROL

@@ -12,7 +12,7 @@ import pytest
 
 from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.risk import RATES, Risk
-from fedprivacy.flower.server.replies import NO_REPLY
+from fedprivacy.flower.server.one_round import NO_REPLY
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.runs.records.report import report_html, write_report
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

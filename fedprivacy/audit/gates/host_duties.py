@@ -27,7 +27,6 @@ from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.our_client.compared_replies import fields_of
 from fedprivacy.flower.client.node import EVERYTHING, Answerable
 from fedprivacy.flower.client.release import ARRAYS, digest
-from fedprivacy.flower.wire.histories import claims_text
 from fedprivacy.flower.wire.messages import (
     ENROLMENT,
     RECEIPT,
@@ -41,6 +40,7 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
     spending,
 )
+from fedprivacy.flower.wire.payloads import claims_text
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire

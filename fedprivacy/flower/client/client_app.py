@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
+from typing import Generic, Self, TypeVar
 
-from flwr.app import Context, Message, MessageType
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
@@ -17,10 +21,9 @@ from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
 from fedprivacy.flower.client.local import LocalClient, client_for, client_to_enrol
 from fedprivacy.flower.client.node import Refused
-from fedprivacy.flower.client.release import Released
-from fedprivacy.flower.client.request import Asks, TrainingRequest, questions_in, training_in
-from fedprivacy.flower.wire.checked_arrays import ArraysError
-from fedprivacy.flower.wire.messages import ASK, ENROL, Grant, MessageError, QuestionGrant, RefusalCode
+from fedprivacy.flower.client.release import ARRAYS, Released
+from fedprivacy.flower.wire.messages import ASK, ENROL, Grant, MessageError, QuestionGrant, RefusalCode, WireMessage
+from fedprivacy.flower.wire.payloads import ArraysError, Form, checked_arrays
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.gradients.methods import warn_of
 from fedprivacy.guard import (
@@ -33,13 +36,15 @@ from fedprivacy.guard import (
 )
 from fedprivacy.mechanisms.keystream import Position
 from fedprivacy.questions.release import GaussianAnswers
+from fedprivacy.questions.standardise import STANDARDISE
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.local_round import Kept, personal_mask
+from fedprivacy.training.local_round import CONTROL, Kept, personal_mask
 from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")
 
@@ -47,6 +52,8 @@ ENROL_ACTION, ASK_ACTION = (action.removeprefix(f"{MessageType.QUERY}.") for act
 """Query actions that a ClientApp answers with its enrolment, and with answers about its records."""
 
 Handler = Callable[[Message, Context], Message]
+
+Asks = TypeVar("Asks", bound=WireMessage)
 
 
 class TaskApp(ClientApp):
@@ -238,3 +245,89 @@ _CODES = {
     (MessageError, InvalidGrantError, MechanismChanged): RefusalCode.GRANT_INVALID,
 }
 """Refusal codes by kinds of error; the first kind that fits counts."""
+
+
+def training_in(message: Message) -> TrainingRequest[Grant]:
+    """Open a message that asks for training.
+
+    Raises:
+        MessageError: it brings no grant, or a number in it is out of bounds.
+    """
+    request = TrainingRequest.of(message, Grant)
+    reach("client.asked")
+    return request
+
+
+def questions_in(message: Message) -> QuestionGrant:
+    """Open a message that asks questions: its grant is all of it.
+
+    Raises:
+        MessageError: it brings none, or one that is out of bounds.
+    """
+    grant = QuestionGrant.of(message)
+    reach("client.asked")
+    return grant
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRequest(Generic[Asks]):
+    """A request for local training: the grant, and the model to begin with.
+
+    Attributes:
+        grant: the allowed spending, and the settings of training.
+        proximal_mu: FedProx's pull, from 0 to `LARGEST_LEARNING_RATE`; 0 from every other strategy.
+        arrays: the global model, as received.
+        standardise: the numbers by which inputs are standardised, as received; None: there are none.
+        control: the vector of the algorithm's server half, as received; None: nothing.
+    """
+
+    grant: Asks
+    proximal_mu: float
+    arrays: object
+    standardise: object
+    control: object
+
+    @classmethod
+    def of(cls, message: Message, kind: type[Asks]) -> Self:
+        """Open a message; raises `MessageError` as `training_in` does.
+
+        Args:
+            message: from the server.
+            kind: of record that says what is asked.
+        """
+        grant = kind.of(message)
+        arrays, standardise, control = (message.content.get(name) for name in (ARRAYS, STANDARDISE, CONTROL))
+        return cls(grant, _proximal_mu(message.content.get("config")), arrays, standardise, control)
+
+    def parameters_for(self, model: nn.Module) -> dict[str, Tensor]:
+        """The global model: the parameters of this client's own, each of its type and shape, finite.
+
+        Raises:
+            MessageError: the server sent something else.
+        """
+        own = trainable_parameters(model)
+        forms = {name: Form(tuple(p.shape), torch.empty(0, dtype=p.dtype).numpy().dtype) for name, p in own.items()}
+        try:
+            received = checked_arrays(self.arrays, forms)
+        except ArraysError as error:
+            raise MessageError(f"The global model is not this task's ({error}); use one task on both sides.") from error
+        return {name: torch.from_numpy(values) for name, values in received.items()}
+
+    def control_for(self, size: int) -> Tensor | None:
+        """The control of a model with so many parameters, shape [size]; None: the server sent none.
+
+        Raises:
+            ArraysError: the server sent something else.
+        """
+        if self.control is None:
+            return None
+        received = checked_arrays(self.control, {CONTROL: Form((size,), np.dtype(np.float32))})
+        return torch.from_numpy(received[CONTROL])
+
+
+def _proximal_mu(settings: object) -> float:
+    """The value that Flower's FedProx puts into its messages."""
+    value = settings.get("proximal-mu", 0.0) if isinstance(settings, ConfigRecord) else 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= LARGEST_LEARNING_RATE:
+        raise MessageError(f"proximal-mu must be a number from 0 to {LARGEST_LEARNING_RATE:g}.")
+    return float(value)

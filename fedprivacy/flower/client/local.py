@@ -32,8 +32,6 @@ from fedprivacy._support.room import Room, size_text
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released, most_sealed
 from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, KeptInState, KeptStore, kept_beside, kept_task
-from fedprivacy.flower.wire.checked_arrays import ArraysError, Form, blank, checked_arrays
-from fedprivacy.flower.wire.histories import claims_text, history_of
 from fedprivacy.flower.wire.messages import (
     Enrolment,
     EnrolmentRequest,
@@ -43,6 +41,7 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
     SpendingMessage,
 )
+from fedprivacy.flower.wire.payloads import ArraysError, Form, blank, checked_arrays, claims_text, history_of
 from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters, trainable_parameters
 from fedprivacy.gradients.models import training_bytes
 from fedprivacy.gradients.per_record import RecordScores

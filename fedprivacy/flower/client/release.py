@@ -32,7 +32,6 @@ from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.software import software
-from fedprivacy.flower.wire.checked_arrays import as_arrays
 from fedprivacy.flower.wire.messages import (
     Enrolment,
     Grant,
@@ -42,6 +41,7 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
     spending,
 )
+from fedprivacy.flower.wire.payloads import as_arrays
 from fedprivacy.questions.release import NoisyTotals
 from fedprivacy.training.dpsgd import PrivateUpdate
 from fedprivacy.training.evaluation import NoisySums

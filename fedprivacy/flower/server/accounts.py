@@ -16,12 +16,11 @@ from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.server.checkpoint import Checkpoint
-from fedprivacy.flower.server.one_round import Instruction, RoundOutcome
+from fedprivacy.flower.server.one_round import Instruction, RoundOutcome, Unusable, checked_receipt, evidence
 from fedprivacy.flower.server.registry import Eligible, EnrolledClient
-from fedprivacy.flower.server.replies import Unusable, checked_receipt, evidence
-from fedprivacy.flower.simulated.orders import Order
-from fedprivacy.flower.wire.histories import history_text
+from fedprivacy.flower.simulated.populations import Order
 from fedprivacy.flower.wire.messages import Grant, QuestionGrant, spending
+from fedprivacy.flower.wire.payloads import history_text
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head

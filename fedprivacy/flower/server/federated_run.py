@@ -21,7 +21,6 @@ from fedprivacy._support.logs import about
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower.server.accounts import Books, RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.ask_clients import ask_clients
-from fedprivacy.flower.server.by_message import ByMessage
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
@@ -45,7 +44,7 @@ from fedprivacy.flower.server.rounds import (
     StrategyChooses,
     Transport,
 )
-from fedprivacy.flower.server.together import Together, population_of
+from fedprivacy.flower.server.transports import ByMessage, Together, population_of
 from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream

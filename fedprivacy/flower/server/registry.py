@@ -21,8 +21,8 @@ from flwr.serverapp import Grid
 from fedprivacy._support import signing
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.unpublished import is_unreached
-from fedprivacy.flower.wire.histories import claims_of
 from fedprivacy.flower.wire.messages import ENROL, Enrolment, EnrolmentRequest, MessageError, Refusal
+from fedprivacy.flower.wire.payloads import claims_of
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import Claims
 from fedprivacy.values.wording import count_text

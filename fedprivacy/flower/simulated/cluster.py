@@ -40,8 +40,7 @@ import torch
 
 from fedprivacy.flower.simulated.crew import Crew, Worker, WorkerError, answer_to, packed
 from fedprivacy.flower.simulated.joining import joined
-from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
-from fedprivacy.flower.simulated.populations import Population
+from fedprivacy.flower.simulated.populations import Order, Population, Start, TrainTogether
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig

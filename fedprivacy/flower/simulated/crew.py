@@ -26,8 +26,7 @@ from itertools import cycle, pairwise
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
-from fedprivacy.flower.simulated.populations import CohortUpdate, Population
+from fedprivacy.flower.simulated.populations import CohortUpdate, Order, Population, Start, TrainTogether
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task, TaskError

@@ -14,7 +14,7 @@ from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.one_round import RoundOutcome
 from fedprivacy.flower.server.registry import Eligible, EnrolledClient
 from fedprivacy.flower.simulated.null_mechanism import NullMechanism
-from fedprivacy.flower.simulated.orders import Order
+from fedprivacy.flower.simulated.populations import Order
 from fedprivacy.flower.simulated.without_privacy import Assignment
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import read_history

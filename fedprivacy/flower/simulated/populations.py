@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,10 +22,9 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.memory import keep_freed_memory
 from fedprivacy.flower.client.local import LocalClient, part_of
 from fedprivacy.flower.kept import KeptModels
-from fedprivacy.flower.simulated.orders import Order, Start, TrainTogether
 from fedprivacy.flower.simulated.trial import opened_shard
-from fedprivacy.flower.wire.checked_arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
+from fedprivacy.flower.wire.payloads import LARGEST
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream
@@ -34,12 +33,61 @@ from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.algorithms import text_of
-from fedprivacy.training.cohort import AnyMechanism, CohortTraining, Portion, Trainee
+from fedprivacy.training.cohort import AnyMechanism, CohortTraining, Portion, StepMechanism, Trainee
 from fedprivacy.training.optimizers import Optimizer, build_optimizer
 from fedprivacy.training.pairwise import PairwiseSum
 from fedprivacy.values.attempt import Attempt
 
 log = logging.getLogger("fedprivacy.client")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """The training settings of one client of a cohort.
+
+    Attributes:
+        part: its part of the task's split.
+        mechanism: the mechanism of a local step: with privacy it is the one that was charged for.
+        expected_batch_size: public divisor of the sums.
+        steps: local steps.
+        weight: public weight of its update in the average.
+        own: the vector that the client kept in its last round, shape [d]; None: nothing.
+    """
+
+    client_id: str
+    part: int
+    mechanism: StepMechanism
+    expected_batch_size: float
+    steps: int
+    weight: float
+    own: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The common start of all clients of a cohort.
+
+    Attributes:
+        arrays: the global model.
+        round: the round's number.
+        keystream: the round's key, from which each client derives a stream of its own.
+        proximal_mu: FedProx's pull.
+        control: the vector of the algorithm's server half, shape [d]; None: nothing.
+    """
+
+    arrays: ArrayRecord
+    round: int
+    keystream: Keystream
+    proximal_mu: float
+    control: Tensor | None = None
+
+    def control_for(self, model: nn.Module) -> Tensor | None:
+        """The control, on the model's device."""
+        return None if self.control is None else self.control.to(next(model.parameters()).device)
+
+
+TrainTogether = Callable[[RunConfig, Start, Sequence[Order], Sequence[LocalClient]], Iterator[Portion]]
+"""Trains clients whose shards are on one device, each by its order, in portions."""
 
 
 @dataclass(slots=True)

@@ -16,14 +16,12 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.client_app import ENROL_ACTION, TaskApp, kept_before, refusing
+from fedprivacy.flower.client.client_app import ENROL_ACTION, TaskApp, TrainingRequest, kept_before, refusing
 from fedprivacy.flower.client.local import LocalClient, engine_of, simulated_client
 from fedprivacy.flower.client.release import ARRAYS
-from fedprivacy.flower.client.request import TrainingRequest
 from fedprivacy.flower.kept import KeptFor, KeptInState
 from fedprivacy.flower.simulated.null_mechanism import NullMechanism, PlainCohort
-from fedprivacy.flower.simulated.orders import Order, Start
-from fedprivacy.flower.simulated.populations import load, optimizer_in, trainees
+from fedprivacy.flower.simulated.populations import Order, Start, load, optimizer_in, trainees
 from fedprivacy.flower.wire.messages import WireMessage
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream

@@ -19,8 +19,7 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from fedprivacy.flower.simulated.crew import Crew, Worker, answer_to, packed
-from fedprivacy.flower.simulated.orders import Start, TrainTogether
-from fedprivacy.flower.simulated.populations import Population
+from fedprivacy.flower.simulated.populations import Population, Start, TrainTogether
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
