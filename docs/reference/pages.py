@@ -46,13 +46,14 @@ from fedprivacy.server.question_run import ANSWERS
 from fedprivacy.simulation.profile import TABLE, TRACE
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS
 from fedprivacy.training.machine import MACHINE
-from fedprivacy.values.event_codec import MECHANISMS, as_fields
 from fedprivacy.values.events import (
+    MECHANISMS,
     FixedSizeSampledGaussian,
     PoissonSampledGaussian,
     PoissonSampledLaplace,
     RandomizedResponse,
     TruncatedPoissonSampledGaussian,
+    as_fields,
 )
 from fedprivacy.values.spent import REASONS
 

@@ -1,6 +1,7 @@
 """Sources: user objects named by their place of definition, `path/to/file.py:name` or `package.module:name`.
 
-The person who chooses the name chooses what is imported and run.
+The person who chooses the name chooses what is imported and run. Where such code handles secrets, what it prints and
+most of what its errors say is hidden.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import importlib
 import importlib.util
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -89,3 +94,18 @@ def _run(setting: str, path: Path, sha256: str | None) -> ModuleType:
         del sys.modules[module_name]
         raise SourceError(f"{setting} names file '{path}', which cannot be run: {told(error, str(path))}.") from error
     return module
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Hide everything that the block prints or warns of: it may reveal what the code has read."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def kind_and_place(error: BaseException) -> str:
+    """Describe an error by its kind and the place where it was raised; its text may hold values and is left out."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"

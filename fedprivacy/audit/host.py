@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict, UserConfig
 from numpy.typing import NDArray
 
 from fedprivacy._support import signing
-from fedprivacy._support.discretion import hushed, kind_and_place
+from fedprivacy._support.sources import hushed, kind_and_place
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.real_client import RealClient
 from fedprivacy.flower import private_client

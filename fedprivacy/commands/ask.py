@@ -17,8 +17,8 @@ from rich.table import Table
 from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
+from fedprivacy.questions.constructors import parse
 from fedprivacy.questions.figures import Estimate
-from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import deviation

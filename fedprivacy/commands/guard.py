@@ -102,7 +102,7 @@ def renew(
     promise; to allow more on the same account, raise its epsilon in the node configuration.
     """
     from fedprivacy.guard.errors import GuardError
-    from fedprivacy.guard.renewal import renew
+    from fedprivacy.guard.tally import renew
     from fedprivacy.values.wording import budget_text, delta_text, unit_text
 
     tally = _read(file)

@@ -20,8 +20,7 @@ from fedprivacy.accounting.spend import shortage
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
-from fedprivacy.values.event_codec import as_fields, from_fields, from_list
-from fedprivacy.values.events import UNNAMED, Claims, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, Claims, PoissonSampledGaussian, as_fields, from_fields, from_list
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
 from fedprivacy.values.wording import (
     budget_text,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
-    """One charge or correction as JSON types; `fedprivacy.values.event_codec.from_fields` reads its event."""
+    """One charge or correction as JSON types; `fedprivacy.values.events.from_fields` reads its event."""
     fields = {"kind": "charge", **entry.attempt._asdict(), "steps": entry.steps, "event": as_fields(entry.event)}
     if isinstance(entry, CorrectionEntry):
         fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}

@@ -29,8 +29,7 @@ from fedprivacy.ledger.store import Ledger
 from fedprivacy.questions.questionnaire import describe
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
-from fedprivacy.values.event_codec import as_fields
-from fedprivacy.values.events import Claims, Event, PoissonSampledGaussian
+from fedprivacy.values.events import Claims, Event, PoissonSampledGaussian, as_fields
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.wording import (
     budget_text,

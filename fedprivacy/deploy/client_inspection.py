@@ -11,7 +11,7 @@ from pathlib import Path
 from flwr.app import UserConfig
 from torch import nn
 
-from fedprivacy._support.discretion import hushed, kind_and_place
+from fedprivacy._support.sources import hushed, kind_and_place
 from fedprivacy.deploy.description import Party
 from fedprivacy.deploy.inspection import (
     Check,

@@ -14,9 +14,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_public_key
 
-from fedprivacy._support.discretion import hushed
 from fedprivacy._support.settings import ConfigError
 from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+from fedprivacy._support.sources import hushed
 from fedprivacy.deploy.app_folder import check_public_records
 from fedprivacy.deploy.description import Party
 from fedprivacy.deploy.federation import CONNECTION, HOST, DeploymentError, is_healthy

@@ -23,8 +23,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedprivacy._support.durable import NO_ROOM, name_durably, sync_folder
-from fedprivacy._support.room import Room, free_bytes, room_in, size_text, write_into
+from fedprivacy._support.durable import (
+    NO_ROOM,
+    Room,
+    free_bytes,
+    name_durably,
+    room_in,
+    size_text,
+    sync_folder,
+    write_into,
+)
 from fedprivacy.gradients import flat_parameters, trainable_parameters
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import model_of

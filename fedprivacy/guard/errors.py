@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedprivacy._support.room import size_text
+from fedprivacy._support.durable import size_text
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event
 

@@ -23,8 +23,7 @@ from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
-from fedprivacy._support.durable import NO_ROOM
-from fedprivacy._support.room import Room, free_bytes
+from fedprivacy._support.durable import NO_ROOM, Room, free_bytes
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, UNLIMITED
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import checked
@@ -40,7 +39,6 @@ from fedprivacy.guard.errors import (
     SealError,
     old_guard_error,
 )
-from fedprivacy.guard.renewal import renewals
 from fedprivacy.guard.tally import (
     ChargeEntry,
     CorrectionEntry,
@@ -52,6 +50,7 @@ from fedprivacy.guard.tally import (
     counts_as_question,
     fingerprint,
     now,
+    renewals,
 )
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
@@ -195,7 +194,7 @@ class Guard:
         """Hold room on the disk for a charge, its sealed update and what is entered of both; call it before `charge`.
 
         Within, a charge can be sealed however full the disk gets, if its update has at most `size` bytes. The file
-        system must be able to allocate ahead, see `fedprivacy._support.room`.
+        system must be able to allocate ahead, see `fedprivacy._support.durable`.
 
         Raises:
             NoRoomError: there is no room. Nothing was charged.
@@ -334,7 +333,7 @@ class Guard:
 
     @property
     def renewals(self) -> int:
-        """Number of former accounts that lie beside the file, see `fedprivacy.guard.renewal`."""
+        """Number of former accounts that lie beside the file, see `fedprivacy.guard.tally`."""
         return renewals(self._file)
 
     def quota(self, event: PoissonSampledGaussian) -> int:

@@ -27,9 +27,8 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from fedprivacy._support.durable import name_durably, sync_folder
+from fedprivacy._support.durable import Room, allocate, delete_unnamed, name_durably, room_in, sync_folder, write_into
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.room import Room, allocate, delete_unnamed, room_in, write_into
 from fedprivacy.guard.errors import LogDamagedError
 from fedprivacy.guard.frames import BLOCK, MAGIC
 

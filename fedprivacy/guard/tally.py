@@ -1,5 +1,7 @@
 """Tally: the entries of a guard's log, their sums, and the file that holds them beside the sealed updates.
 
+The data owner's deliberate act begins another account for the same records (`renew`).
+
 Times are for people. No decision uses them, because a host's clock may jump.
 """
 
@@ -12,16 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedprivacy._support.durable import name_durably
 from fedprivacy.guard import seals
 from fedprivacy.guard.errors import LogWriteError
 from fedprivacy.guard.log import EntryLog
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.event_codec import as_fields, from_fields
-from fedprivacy.values.events import Event, NeighbouringRelation, is_unsampled_gaussian
+from fedprivacy.values.events import Event, NeighbouringRelation, as_fields, from_fields, is_unsampled_gaussian
 from fedprivacy.values.unit import RECORD, Unit
 
 
@@ -283,3 +286,35 @@ class TallyFile:
                 raise self._log.damaged(self._added, str(error)) from error
             self.tally.add(entry, payload)
             self._added += 1
+
+
+def renew(file: Path) -> Path:
+    """Rename a guard's account, beside the old name; the next charge starts a new account.
+
+    Formal guarantee: the releases of both accounts together are (epsilon_1 + epsilon_2, delta_1 + delta_2)-
+    differentially private, by basic composition. If the second budget depends on what the first account released, this
+    holds for the largest budget that could have been chosen. Nothing is deleted: the old account can be read.
+
+    Returns:
+        The new name of the old account.
+
+    Raises:
+        LogError: the file is busy, damaged or not writable.
+        OSError: the file cannot be renamed.
+    """
+    kept = TallyFile(file)
+    file = kept.file
+    with kept.transaction():
+        aside = _aside(file, renewals(file) + 1)
+        seals.move(file, kept.identity, aside)
+        name_durably(file, aside)
+    return aside
+
+
+def renewals(file: Path) -> int:
+    """Return how many former accounts lie beside an account's file."""
+    return next(number for number in count() if not _aside(file, number + 1).exists())
+
+
+def _aside(file: Path, number: int) -> Path:
+    return file.with_name(f"{file.name}.{number}")

@@ -42,8 +42,17 @@ from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.event_codec import as_fields, as_list, from_fields, from_list
-from fedprivacy.values.events import UNNAMED, Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import (
+    UNNAMED,
+    Event,
+    History,
+    NeighbouringRelation,
+    PoissonSampledGaussian,
+    as_fields,
+    as_list,
+    from_fields,
+    from_list,
+)
 from fedprivacy.values.nulls import finite_or_none, or_infinite
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD, Unit
@@ -72,7 +81,7 @@ class Certificate:
         filter: name of the filter that keeps the budget.
         expires: day on which the budget expires, in ISO 8601; None: never.
         relation: neighbouring relation; None: nothing was charged.
-        history: every event with its `steps`, as `fedprivacy.values.event_codec` writes it.
+        history: every event with its `steps`, as `fedprivacy.values.events` writes it.
         runs, rounds: numbers of training runs and rounds of which this ledger holds the charges.
         claimed_steps, claimed_runs: number of steps that only the client's own book had counted, entered here without
             their rounds, and of the runs that they belong to, where the client names them.

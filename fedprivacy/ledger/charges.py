@@ -23,8 +23,7 @@ from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, ke
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.event_codec import ROW, as_row
-from fedprivacy.values.events import UNNAMED, Claims, Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import ROW, UNNAMED, Claims, Event, History, PoissonSampledGaussian, as_row
 
 SERVER_VIEW = "server"
 """View of a charge: the server sees each client's update in every round that the client joins."""

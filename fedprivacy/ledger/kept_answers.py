@@ -28,8 +28,7 @@ from fedprivacy.ledger.replay import Given, QuestionKey, given_by
 from fedprivacy.ledger.schema import ChargeState, answers, charges, questions
 from fedprivacy.ledger.schema import journal as entries
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.event_codec import ROW
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.events import ROW, PoissonSampledGaussian
 
 
 class Answer(NamedTuple):

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from fedprivacy._support.software import Software
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.event_codec import from_row
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian, from_row
 
 
 class BrokenJournalError(ValueError):

@@ -42,7 +42,7 @@ from fedprivacy.ledger.schema import answers, balances, budgets, charges, keys, 
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.event_codec import ROW
+from fedprivacy.values.events import ROW
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Questionnaire: questions that are asked together, share the privacy loss of one release, and are sent as one text.
 
 The text is for machines: signatures cover it, and ledgers find kept answers by it. People write questions in Python
-(`fedprivacy.questions.constructors`) or type them (`fedprivacy.questions.grammar`).
+or type them (`fedprivacy.questions.constructors`).
 """
 
 from __future__ import annotations

@@ -11,14 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.nulls import or_infinite
-from fedprivacy.values.schedule import Schedule
 from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, noise_text
@@ -257,3 +256,33 @@ def thinned(last: int, most: int = MOST_ROUNDS) -> range:
 def stride(count: int, most: int) -> int:
     """Return the interval at which items are shown, so that at most `most` of `count` are."""
     return max(1, math.ceil(count / most))
+
+
+Rounds = TypeVar("Rounds", int, NDArray[np.int64])
+
+
+class Schedule(NamedTuple):
+    """Number of steps of a client that joins every round."""
+
+    local_steps: int  # training steps in each round
+    local_evaluation: int  # interval, in rounds, of an additional step that evaluates; 0: never
+
+    def evaluates(self, round: int) -> bool:
+        """Return whether clients evaluate the global model in a round."""
+        return bool(self.local_evaluation) and round % self.local_evaluation == 0
+
+    def steps_in(self, round: int) -> int:
+        """Number of steps charged in a round."""
+        return self.local_steps + self.evaluates(round)
+
+    def steps_until(self, rounds: Rounds) -> Rounds:
+        """Number of steps charged in the first `rounds` rounds; for an array, elementwise."""
+        steps = rounds * self.local_steps
+        return steps + rounds // self.local_evaluation if self.local_evaluation else steps
+
+    def rounds_within(self, steps: int) -> int:
+        """Number of whole rounds that so many steps pay for."""
+        if not self.local_evaluation:
+            return steps // self.local_steps
+        turns, rest = divmod(steps, self.steps_until(self.local_evaluation))  # each ends with a round that evaluates
+        return turns * self.local_evaluation + min(rest // self.local_steps, self.local_evaluation - 1)

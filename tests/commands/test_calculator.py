@@ -13,13 +13,14 @@ import pytest
 from fedprivacy import PoissonSampledGaussian
 from fedprivacy.accounting import composition, gdp, pld, rdp
 from fedprivacy.commands.app import app
-from fedprivacy.values.event_codec import MECHANISMS, as_fields
 from fedprivacy.values.events import (
+    MECHANISMS,
     FixedSizeSampledGaussian,
     PoissonSampledLaplace,
     RandomizedResponse,
     RowSampledGaussian,
     TruncatedPoissonSampledGaussian,
+    as_fields,
 )
 from tests.terminal import CliRunner
 from tests.written import ROOT, alike

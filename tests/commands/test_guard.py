@@ -13,8 +13,7 @@ from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.ledger.certificate import certify
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.event_codec import from_fields
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian, from_fields
 from fedprivacy.values.unit import Unit
 from tests.commands.running import fedprivacy
 from tests.terminal import CliRunner

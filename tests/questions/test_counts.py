@@ -6,9 +6,8 @@ from scipy.stats import norm
 
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.constructors import Questions, parse
 from fedprivacy.questions.figures import Noisy
-from fedprivacy.questions.grammar import parse
 from fedprivacy.questions.lattice import STEPS
 
 TABLE = fp.Table({"sex": ["f", "m", " f", "x", "", None, "3.0"], "age": [0, 9, 10, 99, -1, None, "?"]})

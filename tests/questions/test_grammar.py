@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.grammar import parse
+from fedprivacy.questions.constructors import Questions, parse
 from fedprivacy.questions.questionnaire import KINDS, Questionnaire, read_question
 
 ask = Questions

@@ -10,7 +10,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine, UnsupportedModelError
 from fedprivacy.guard import Guard, GuardError
-from fedprivacy.guard.renewal import renew
+from fedprivacy.guard.tally import renew
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.training.adaptive import ADAPTIVE

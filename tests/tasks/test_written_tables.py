@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.questions.grammar import parse
+from fedprivacy.questions.constructors import parse
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.values.cell_text import text
 

@@ -4,14 +4,19 @@ import json
 
 import pytest
 
-from fedprivacy.values.event_codec import MECHANISMS, ROW, as_fields, as_row, from_fields, from_row
 from fedprivacy.values.events import (
+    MECHANISMS,
+    ROW,
     FixedSizeSampledGaussian,
     NeighbouringRelation,
     PoissonSampledGaussian,
     PoissonSampledLaplace,
     RandomizedResponse,
     TruncatedPoissonSampledGaussian,
+    as_fields,
+    as_row,
+    from_fields,
+    from_row,
 )
 
 EVENTS = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedprivacy.values.schedule import Schedule
+from fedprivacy.values.series import Schedule
 
 
 @pytest.mark.parametrize("local_steps", [1, 2, 7])

@@ -23,8 +23,7 @@ from typing import Any, get_type_hints
 
 from fedprivacy.accounting import UNLIMITED
 from fedprivacy.accounting.histories import checked
-from fedprivacy.values.event_codec import MECHANISMS, mechanism_name
-from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import MECHANISMS, Event, NeighbouringRelation, PoissonSampledGaussian, mechanism_name
 
 STDIN = "-"
 DEFAULT_MECHANISM = mechanism_name(PoissonSampledGaussian)

@@ -22,8 +22,7 @@ from fedprivacy.flower.wire.messages import MessageError
 from fedprivacy.guard import names_a_run
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import NoisyTotals
-from fedprivacy.values.event_codec import as_row, from_row
-from fedprivacy.values.events import UNNAMED, Claims, History, PoissonSampledGaussian
+from fedprivacy.values.events import UNNAMED, Claims, History, PoissonSampledGaussian, as_row, from_row
 
 LARGEST = 1e15
 """Largest absolute value of a parameter: no real model exceeds it, and a client that does would end the run for all."""

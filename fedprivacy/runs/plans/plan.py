@@ -17,7 +17,7 @@ from fedprivacy.accounting import RunLimit, pld
 from fedprivacy.accounting.histories import extended
 from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.grammar import parse
+from fedprivacy.questions.constructors import parse
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardise_question

@@ -38,7 +38,7 @@ from fedprivacy.training.optimizers import (
 )
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS
-from fedprivacy.values.schedule import Schedule
+from fedprivacy.values.series import Schedule
 
 LEDGER = "ledger.db"
 """Name of a simulation's own ledger in its folder."""
