@@ -1,10 +1,9 @@
 """The steps of a round: open it and charge its possible cost, send, settle the real cost, average.
 
-The rounds of two runs differ in two things. A `Transport` asks the clients: by Flower's messages
-(`fedprivacy.flower.server.transports`), or all together as a simulated population, in this process, in others or on a
-cluster (`fedprivacy.flower.server.transports`). A `RoundSchedule` decides which updates are averaged in a round: those of
-the clients that the wrapped strategy chose for this round; or a Poisson sample of all clients, in one noisy average
-(`StrategyChooses`, `PoissonSampled`).
+The rounds of two runs differ in two things. A `Transport` (`fedprivacy.flower.server.transports`) asks the clients: by
+Flower's messages, or all together as a simulated population, in this process, in others or on a cluster. A
+`RoundSchedule` decides which updates are averaged in a round: those of the clients that the wrapped strategy chose for
+this round; or a Poisson sample of all clients, in one noisy average (`StrategyChooses`, `PoissonSampled`).
 """
 
 from __future__ import annotations
