@@ -5,10 +5,6 @@ event (`fedprivacy.mechanisms.gaussian_sum`), accountants compose events (`fedpr
 them, and grants and receipts carry them. There is no second place where the sampling rate or the noise multiplier is
 written.
 
-Ledgers, files and messages hold events in two forms, and no other module converts them. *Fields* name any mechanism and
-its parameters: a guard's log, a history file, an accountant's state. A *row* is what a run charges, a Poisson-sampled
-Gaussian, and nothing else: the journal, its tables, the wire.
-
 Ledgers and certificates outlive programs, so an event is stable: it is never removed, and no parameter ever changes its
 meaning. A mechanism with another parameter, or another guarantee, is another event. Every later version reads what an
 earlier one wrote.
@@ -362,6 +358,9 @@ def _check_relation(event: Event, relation: NeighbouringRelation) -> None:
         raise ValueError(f"the relation of {type(event).__name__} is {event.relation}; it holds for {relation} alone.")
 
 
+# Ledgers, files and messages hold events in two forms, and no other module converts between events and data. *Fields*
+# name any mechanism and its parameters: a guard's log, a history file, an accountant's state. A *row* is what a run
+# charges, a Poisson-sampled Gaussian, and nothing else: the journal, its tables, the wire.
 ROW = ("sampling_rate", "noise_multiplier", "relation")  # the values of a row, in their order: a table's columns
 
 
