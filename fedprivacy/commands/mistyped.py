@@ -149,7 +149,7 @@ def nearest(typed: str, options: Mapping[str, str]) -> list[str]:
     found = _parts(typed)
     by_name = [name for name in options if _alike(found, _parts(name)) or typed == _initials(name)]
     if by_name:
-        return sorted(by_name, key=_length)[:_MOST]
+        return sorted(by_name, key=lambda name: len(_parts(name)))[:_MOST]  # longer names qualify the shortest
     places = {name: _place(found, _parts(words)) for name, words in options.items()}
     said = {name: place for name, place in places.items() if place is not None}
     return sorted(said, key=said.__getitem__)[:_MOST]
@@ -169,11 +169,6 @@ def _alike(typed: list[str], name: list[str]) -> bool:
 def _place(typed: list[str], words: list[str]) -> int | None:
     """The first place in a text that names something of what was typed."""
     return next((place for place, word in enumerate(words) if word in typed or word.removesuffix("s") in typed), None)
-
-
-def _length(name: str) -> int:
-    """The shortest of several names is the one that the others qualify."""
-    return len(_parts(name))
 
 
 def _parts(text: str) -> list[str]:

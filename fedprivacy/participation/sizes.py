@@ -6,7 +6,7 @@ Formal guarantee: none. The server knows the clients that are asked, and each sp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,13 +46,8 @@ class Poisson:
         return {client_ids[n] for n in np.flatnonzero(drawn < self.rate).tolist()}
 
 
-def _fixed(size: int, clients: int) -> Cohort:
-    return FixedSize(size)
-
-
-def _poisson(size: int, clients: int) -> Cohort:
-    return Poisson(size / clients)
-
-
-COHORTS = {"fixed": _fixed, "poisson": _poisson}
+COHORTS: dict[str, Callable[[int, int], Cohort]] = {
+    "fixed": lambda size, clients: FixedSize(size),
+    "poisson": lambda size, clients: Poisson(size / clients),
+}
 """Factories of cohorts by name: (expected size, number of the run's clients) -> cohort."""
