@@ -3,7 +3,8 @@
 All of them came out of the client's own mechanism and were charged there. Still they are not sent: a deployed client
 stores them in a folder beside its guard (`KeptInFolder`), and uses them only in rounds of the run and the algorithm in
 which they were trained, so that a server cannot get them by asking for another algorithm that would send them. In a
-simulation they are in `KeptModels`, which goes into the run's checkpoints.
+simulation they are in `KeptModels`, which goes into the run's checkpoints. Put into the global model that a run came
+to, the client's last vector is the data owner's own model (`own_model`).
 """
 
 from __future__ import annotations

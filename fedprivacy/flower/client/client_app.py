@@ -1,4 +1,8 @@
-"""The ClientApp, and the path of a request through a client: parse, check, guard, train, release."""
+"""The ClientApp, and the path of a request through a client: parse, check, guard, train, release.
+
+Numbers are checked when the message is opened. Arrays cannot be: their form depends on the client's own task. They stay
+as received until `parameters_for` and `control_for` have checked them against the client's model.
+"""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ByMessage:
         """The weighted average of the updates, flat, and their weights by client_id."""
         weights = self._weights(outcome)
         total = sum(weights[c] * flat(reply.content[ARRAYS], self.names) for c, reply in outcome.updates.items())
-        return cast("Tensor", total) / sum(weights.values()), weights
+        return cast(Tensor, total) / sum(weights.values()), weights
 
     @cached_property
     def names(self) -> tuple[str, ...]:

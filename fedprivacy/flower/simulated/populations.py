@@ -1,5 +1,7 @@
 """The simulated clients of a population, trained together in this process: no message, no copy of the model for each.
 
+In place of messages, each client of a cohort gets an order, and all get one common start.
+
 A client trains here as `fedprivacy.flower.client.client_app` lets it train for a grant, with the same randomness. No
 party is hostile, since the owner of the simulation owns every shard. So the checks of messages from a hostile server or
 client are left out. The checks that protect the *figures* are kept: charges come first, and an update that is not
