@@ -209,7 +209,7 @@ def _directed_epsilon(
 
 def _compositions(
     history: Mapping[Event, int], direction: Direction, delta: float, known: float, coarser: int = 0
-) -> Iterator[tuple[_Curve, float]]:
+) -> Iterator[tuple[DeltaCurve, float]]:
     """Yield deltas by epsilon, each time from a better placement, with the epsilon that they prove at `delta`.
 
     The grid is the finest that is worth its time, `coarser` by so many octaves.
@@ -224,13 +224,13 @@ def _compositions(
     for _ in range(_MOST_PLANS):
         losses = [discretise(event, log2_step - coarser, reach).merged(coarser) for event in history]
         terms = [(loss.of(direction)[0], count) for loss, count in zip(losses, history.values(), strict=True)]
-        placement = _Placement.of(terms, 2.0**log2_step, delta, known)
+        placement = GridPlacement.of(terms, 2.0**log2_step, delta, known)
         if placement.points > _MOST_POINTS:
             log2_step, fine = log2_step + math.ceil(math.log2(placement.points / _MOST_POINTS)), False
             continue
         if not placement.represents(terms):
             return
-        curve = _Curve.of(terms, placement, min(_SURELY_BELOW_RDP * placement.chernoff, largest) if fine else 0.0)
+        curve = DeltaCurve.of(terms, placement, min(_SURELY_BELOW_RDP * placement.chernoff, largest) if fine else 0.0)
         epsilon = curve.epsilon(delta)
         yield curve, epsilon
         # Chernoff bounds are far off where a rare execution may cost much: then place the grid anew, around the result.
@@ -266,11 +266,11 @@ def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, flo
     return math.floor(math.log2(max(fine, least))), fine >= least
 
 
-_Terms = Sequence[tuple[DiscreteLoss, int]]  # discretised losses on one grid, each with its number of executions
+Terms = Sequence[tuple[DiscreteLoss, int]]  # discretised losses on one grid, each with its number of executions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Placement:
+class GridPlacement:
     """Position, extent and spacing of the grid. It decides tightness only: any placement yields an upper bound."""
 
     step: float  # grid step h, in nats
@@ -281,7 +281,7 @@ class _Placement:
     last: int  # index of the last grid point examined, just above the Chernoff bound on epsilon
 
     @classmethod
-    def of(cls, terms: _Terms, step: float, delta: float, known: float) -> _Placement:
+    def of(cls, terms: Terms, step: float, delta: float, known: float) -> GridPlacement:
         """Find the shortest period after which aliases are a negligible share of delta, and the tilt that allows it.
 
         Chernoff: delta(eps) <= e^(K(t) - t eps) t^t / (1 + t)^(1 + t) for every t > 0. The best t keeps rounding
@@ -303,7 +303,7 @@ class _Placement:
         points = int(scipy.fft.next_fast_len(cells, real=True))
         return cls(step, tilt, points, chernoff, lowest, math.ceil(highest / step) + 1)
 
-    def represents(self, terms: _Terms) -> bool:
+    def represents(self, terms: Terms) -> bool:
         """Return whether floating-point numbers hold the tilt of every mass; at a delta next to 0 some do not."""
         largest = (float(loss.first + loss.present[-1]) for loss, _ in terms)
         log_mgfs = (float(loss.log_mgf[self.tilt]) for loss, _ in terms)
@@ -328,7 +328,7 @@ def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, fu
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Curve:
+class DeltaCurve:
     """Upper bounds on delta at the epsilons of a grid, in one direction."""
 
     grid: IntArray  # indices of consecutive grid points, shape [points]
@@ -339,7 +339,7 @@ class _Curve:
     least_by_rdp: float  # epsilon, in nats, than which RDP proves no smaller one; 0: it is not known
 
     @classmethod
-    def of(cls, terms: _Terms, placement: _Placement, least_by_rdp: float = 0.0) -> _Curve:
+    def of(cls, terms: Terms, placement: GridPlacement, least_by_rdp: float = 0.0) -> DeltaCurve:
         """Compose losses on the placed grid."""
         grid = np.arange(max(-1, placement.last - placement.points + 1), placement.last + 1)
         slack = sum(count * loss.slack for loss, count in terms)
@@ -368,12 +368,12 @@ class _Curve:
         return np.nextafter(self.grid[held] * self.step + self.slack, np.inf), np.minimum(deltas, 1.0)
 
 
-def _log_delta(terms: _Terms, placement: _Placement, grid: IntArray) -> FloatArray:
+def _log_delta(terms: Terms, placement: GridPlacement, grid: IntArray) -> FloatArray:
     """Compute the log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of
     `grid`.
     """
     points, tilt = placement.points, TILTS[placement.tilt]
-    kept, values, doubt, log_scale = _product(terms, points, placement.tilt, int(grid[0]))
+    kept, values, doubt, log_scale = composed_transform(terms, points, placement.tilt, int(grid[0]))
     kernel = hockey_stick(tilt, placement.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
     peak, kernel = abs(kernel[0]), kernel[1:]
     product = np.zeros(points // 2 + 1, dtype=np.complex128)
@@ -385,7 +385,9 @@ def _log_delta(terms: _Terms, placement: _Placement, grid: IntArray) -> FloatArr
     return np.asarray(log_scale - tilt * grid + rounding + np.log(np.maximum(curve, 0.0) + error))
 
 
-def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArray, ComplexArray, FloatArray, float]:
+def composed_transform(
+    terms: Terms, points: int, tilt: int, start: int
+) -> tuple[IntArray, ComplexArray, FloatArray, float]:
     """Multiply the transforms of tilted losses, each to its power, for a period that begins at `start`.
 
     A power multiplies relative errors by its exponent, so magnitudes and angles are kept instead of complex numbers,

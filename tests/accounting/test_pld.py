@@ -53,8 +53,11 @@ def test_one_step_is_exact(q: float, s: float, delta: float) -> None:
 def test_each_direction_is_bounded_and_tight(q: float, s: float, n: int, delta: float, direction: Direction) -> None:
     """The direction that removes a record dominates in every setting tried, so only this test sees the other one."""
     history = {PoissonSampledGaussian(q, s): n}
-    bound = pld._directed_epsilon(history, direction, delta, known=math.inf)
-    assert 0.97 * delta <= composed_delta(history, bound, direction is Direction.REMOVE) <= delta
+    epsilons, deltas = pld.profiles(history)[direction]
+    near = np.flatnonzero(np.abs(np.log(deltas / delta)) < 0.1)
+    assert near.size >= 2
+    for epsilon, bound in zip(epsilons[near], deltas[near], strict=True):
+        assert 0.97 * bound <= composed_delta(history, float(epsilon), direction is Direction.REMOVE) <= bound
 
 
 def test_what_leaves_the_grid_is_charged_to_delta() -> None:
@@ -63,24 +66,24 @@ def test_what_leaves_the_grid_is_charged_to_delta() -> None:
     terms = [(discretise(event, -9, 3.0).of(Direction.REMOVE)[0], 3)]
     assert 3 * 1.2e-3 < 3 * terms[0][0].infinity < 3 * 1.4e-3
     for delta in (0.005, 0.02, 0.1):
-        placement = pld._Placement.of(terms, 2.0**-9, delta, math.inf)
-        assert pld._Curve.of(terms, placement).epsilon(delta) >= gaussian_epsilon(math.sqrt(3) / 2, delta)
-    assert pld._Curve.of(terms, placement).epsilon(0.004) == math.inf
+        placement = pld.GridPlacement.of(terms, 2.0**-9, delta, math.inf)
+        assert pld.DeltaCurve.of(terms, placement).epsilon(delta) >= gaussian_epsilon(math.sqrt(3) / 2, delta)
+    assert pld.DeltaCurve.of(terms, placement).epsilon(0.004) == math.inf
 
 
 def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """With units in the last place as large as 1e-7 the bound rises; so does it with cell boundaries that are off."""
     event = PoissonSampledGaussian(0.02, 1.0)
     terms = [(discretise(event, -10, 8.0).of(Direction.REMOVE)[0], 200)]
-    placement = pld._Placement.of(terms, 2.0**-10, 1e-6, math.inf)
-    base = pld._Curve.of(terms, placement).epsilon(1e-6)
+    placement = pld.GridPlacement.of(terms, 2.0**-10, 1e-6, math.inf)
+    base = pld.DeltaCurve.of(terms, placement).epsilon(1e-6)
     shifted = [(dataclasses.replace(loss, slack=0.001), count) for loss, count in terms]
-    assert pld._Curve.of(shifted, placement).epsilon(1e-6) == pytest.approx(base + 200 * 0.001)
-    curve = pld._log_delta(terms, placement, np.arange(placement.last))
+    assert pld.DeltaCurve.of(shifted, placement).epsilon(1e-6) == pytest.approx(base + 200 * 0.001)
+    curve = pld.DeltaCurve.of(terms, placement).log_delta
     monkeypatch.setattr(pld, "ROUNDING", 1e-7)
     monkeypatch.setattr(privacy_loss, "ROUNDING", 1e-7)
-    assert (pld._log_delta(terms, placement, np.arange(placement.last)) > curve).all()
-    assert pld._Curve.of(terms, placement).epsilon(1e-6) > base * 1.00001
+    assert (pld.DeltaCurve.of(terms, placement).log_delta > curve).all()
+    assert pld.DeltaCurve.of(terms, placement).epsilon(1e-6) > base * 1.00001
 
 
 # --- heterogeneous histories ----------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ def test_the_doubt_of_the_spectrum_covers_its_rounding(count: int) -> None:
     """Against a 40-digit discrete Fourier transform of the same tilted masses, at every frequency."""
     tilt, points = 30, 60
     loss = discretise(PoissonSampledGaussian(0.3, 1.0), -1, 5.0).of(Direction.REMOVE)[0]
-    kept, values, doubt, _ = pld._product([(loss, count)], points, tilt, start=7)
+    kept, values, doubt, _ = pld.composed_transform([(loss, count)], points, tilt, start=7)
     indices = loss.first + np.arange(loss.masses.size)
     tilted = loss.masses * np.exp(TILTS[tilt] * indices - loss.log_mgf[tilt])
     computed = np.zeros(points // 2 + 1, dtype=complex)
