@@ -31,9 +31,8 @@ from benchmarks.measure import Mark, interleaved, median
 from fedprivacy.gradients import GradientEngine, engine, methods, pieces, program, summation, tape
 from fedprivacy.mechanisms import gaussian_sum, keystream
 from fedprivacy.tasks.task import Shard
-from fedprivacy.training import optimizers, sampled
-from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training import batches, optimizers
+from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.values.events import PoissonSampledGaussian
 
 LOCAL_STEPS = 10
@@ -166,7 +165,7 @@ def _spenders() -> Iterator[tuple[str, object, str]]:
     yield SAMPLING, gaussian_sum, "poisson_sample"
     yield KEYS, keystream.Keystream, "subkey"
     yield KEYS, keystream.Reader.__dict__["_encryptor"], "func"
-    yield ROWS, sampled, "_rows"
+    yield ROWS, batches, "_rows"
     yield ROWS, engine, "filled"
     for method in (program.Program, methods.BookKeeping):
         yield FORWARD, method, "_forward"

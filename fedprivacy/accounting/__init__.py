@@ -5,7 +5,7 @@ steps; a `Filter` enforces a budget. Numpy and scipy only: no network, no databa
 """
 
 from fedprivacy.accounting import pld, rdp
-from fedprivacy.accounting.calibration import UNLIMITED, noise_multiplier, sampling_rate, step_quota
+from fedprivacy.accounting.calibration import noise_multiplier, sampling_rate, step_quota
 from fedprivacy.accounting.filters import (
     DEFAULT_FILTER,
     FILTERS,
@@ -16,6 +16,7 @@ from fedprivacy.accounting.filters import (
     GaussianFilter,
     MechanismChanged,
 )
+from fedprivacy.accounting.histories import UNLIMITED
 from fedprivacy.accounting.spend import RunLimit, more_runs, runs_left, shared_noise
 
 __all__ = [

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fedprivacy.accounting import calibration, pld
-from fedprivacy.accounting.histories import check_delta, extended
-from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.histories import check_delta, extended, of_person
 from fedprivacy.accounting.risk import Risk
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian

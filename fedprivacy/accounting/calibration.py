@@ -21,12 +21,9 @@ import numpy as np
 from fedprivacy.accounting import gdp, pld, rdp
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.estimates import estimate_noise
-from fedprivacy.accounting.histories import Executed, extended
+from fedprivacy.accounting.histories import UNLIMITED, Executed, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
-
-UNLIMITED = 2**31 - 1
-"""Quota of a budget that is not enforced, and the largest quota ever returned."""
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # smallest and largest noise multiplier of the search
 _USED = 0.999  # minimum share of epsilon that a calibrated noise multiplier spends

@@ -30,7 +30,6 @@ from fedprivacy.accounting import rdp
 from fedprivacy.accounting.calibration import (
     LEAST_NOISE,
     MOST_NOISE,
-    UNLIMITED,
     Calibration,
     NoiseSearch,
     alone,
@@ -39,7 +38,7 @@ from fedprivacy.accounting.calibration import (
     step_quota,
 )
 from fedprivacy.accounting.gdp import gaussian_mu
-from fedprivacy.accounting.histories import checked, extended
+from fedprivacy.accounting.histories import UNLIMITED, checked, extended
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import (
     Event,

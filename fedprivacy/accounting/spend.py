@@ -16,7 +16,6 @@ from functools import lru_cache
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.calibration import (
     LEAST_NOISE,
-    UNLIMITED,
     Calibration,
     NoiseSearch,
     alone,
@@ -31,7 +30,7 @@ from fedprivacy.accounting.filters import (
     FixedMechanismFilter,
     FixedThenAdaptiveFilter,
 )
-from fedprivacy.accounting.histories import Executed, checked, extended
+from fedprivacy.accounting.histories import UNLIMITED, Executed, checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian, is_unsampled_gaussian
 from fedprivacy.values.wording import count_text, epsilon_text

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedprivacy.audit.real_client import AuditedTraining, ObservedClient, parameters_of
 from fedprivacy.tasks import Shard, ShardSource, Task
-from fedprivacy.training.sampled import chosen_rows, layout_of
+from fedprivacy.training.batches import chosen_rows, layout_of
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.unit import Unit, missing_target, unit_of
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivacy._support.table import figure_columns
-from fedprivacy.accounting.persons import ROWS, of_person
+from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked
 from fedprivacy.commands.calculator.pages import facts_table, meaning, training_lines

@@ -21,7 +21,7 @@ from fedprivacy._support import signing
 from fedprivacy._support.software import Software, software
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.accounting.persons import ROWS, of_person
+from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.spend import shortage
 from fedprivacy.ledger.changes import BudgetChange, budget_changes

@@ -22,8 +22,7 @@ from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.tasks.loader import augmentation_of
 from fedprivacy.tasks.task import Shard, Task
-from fedprivacy.training.augment import Views
-from fedprivacy.training.sampled import layout_of, sampled_batches
+from fedprivacy.training.batches import Views, layout_of, sampled_batches
 from fedprivacy.values.wording import plural
 
 log = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY, Augmentation
 from fedprivacy.tasks.sheet import CellTally, Fault
 from fedprivacy.tasks.task import Shard, check_null, holding_nan
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS
-from fedprivacy.training.augment import Views
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.batches import Views
+from fedprivacy.training.dpsgd import NoisyMean
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import RECORD, Unit, check_rows_in_a_step

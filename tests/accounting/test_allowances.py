@@ -18,9 +18,8 @@ from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.calibration import Calibration, noise_multipliers
 from fedprivacy.accounting.filters import AdaptiveFilter, GaussianFilter
 from fedprivacy.accounting.gdp import gaussian_mu
-from fedprivacy.accounting.histories import truncation, untruncated
+from fedprivacy.accounting.histories import of_person, truncation, untruncated
 from fedprivacy.accounting.pairs import Direction
-from fedprivacy.accounting.persons import of_person
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import (
     Event,

@@ -9,8 +9,8 @@ from scipy import stats
 
 import fedprivacy as fp
 from fedprivacy.accounting import pld
+from fedprivacy.accounting.histories import of_person
 from fedprivacy.accounting.pairs import pair
-from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,

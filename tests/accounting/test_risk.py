@@ -8,8 +8,8 @@ from scipy.special import ndtr, ndtri
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.calculator import risk
+from fedprivacy.accounting.histories import of_person
 from fedprivacy.accounting.pairs import Direction
-from fedprivacy.accounting.persons import of_person
 from fedprivacy.accounting.risk import Risk
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.histories import of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.app import app
 from fedprivacy.ledger import Ledger

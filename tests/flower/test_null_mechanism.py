@@ -11,7 +11,7 @@ from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.tasks import Augmentation
 from fedprivacy.training.algorithms import ALGORITHMS, FEDAVG
-from fedprivacy.training.augment import Views
+from fedprivacy.training.batches import Views
 from fedprivacy.training.optimizers import SGD, Adam
 from tests.gradients.oracle import cross_entropy
 from tests.training import cohorts

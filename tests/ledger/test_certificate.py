@@ -11,7 +11,7 @@ import pytest
 import fedprivacy as fp
 from fedprivacy._support.signing import CERTIFICATE, server_key, server_public_key, sign
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.histories import of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.dpsgd import NoisyMean
 from tests.privacy.audited_tasks import GATES, SOUND, engines_believed, judged
 
 STATISTICAL = ("noise", "sampling")

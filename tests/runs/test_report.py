@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedprivacy.accounting.persons import of_person
+from fedprivacy.accounting.histories import of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.flower.server.one_round import NO_REPLY
 from fedprivacy.flower.wire.messages import RefusalCode

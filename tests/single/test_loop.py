@@ -17,8 +17,7 @@ from fedprivacy.guard import Guard
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.single import loop
-from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.optimizers import SGD, Adam, AdamW
 from tests.processes import in_child
 from tests.single.coins import LOSS, coins, flat, new_model, private, train

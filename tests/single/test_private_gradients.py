@@ -14,7 +14,7 @@ from fedprivacy.guard.tally import renew
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.training.adaptive import ADAPTIVE
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.dpsgd import NoisyMean
 from tests.processes import in_child
 from tests.single.coins import BUDGET, LOSS, coins, flat, gradient, new_model, private
 

@@ -10,10 +10,9 @@ from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum, poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Augmentation, Shard, mirrored, shifted
-from fedprivacy.training.augment import AugmentationError, Views
+from fedprivacy.training.batches import AugmentationError, Views
 from fedprivacy.training.cohort import CohortTraining, Trainee
-from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.optimizers import SGD
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.gradients.oracle import cross_entropy
@@ -174,7 +173,7 @@ def test_the_views_of_a_large_sample_are_made_some_records_after_the_others(monk
     of = Views.of
     monkeypatch.setattr(Views, "of", lambda self, records, *at: asked.append(len(records)) or of(self, records, *at))
     for most in (2**24, 100):
-        monkeypatch.setattr("fedprivacy.training.augment._MOST_HELD", most)
+        monkeypatch.setattr("fedprivacy.training.batches._MOST_HELD", most)
         views = made(DIMMED, shard, 3)
         update = training(views).train(engine(3), shard, steps=1, round=4, keystream=KEY)
         flats.append(torch.cat([p.flatten() for p in update.parameters.values()]))

@@ -16,8 +16,7 @@ from fedprivacy.tasks import Shard
 from fedprivacy.training import cohort
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.cohort import CohortTraining
-from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.optimizers import SGD, Adam
 from tests.gradients.oracle import cross_entropy
 from tests.training.cohorts import OPTIMIZERS, RATES, RECORDS, STREAMS, model_of, trainees

@@ -9,8 +9,7 @@ from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Shard
-from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.optimizers import SGD, Adam
 from fedprivacy.values.events import PoissonSampledGaussian
 

@@ -4,7 +4,7 @@ import random
 
 import torch
 
-from fedprivacy.training.pairwise import PairwiseSum
+from fedprivacy.training.cohort import PairwiseSum
 
 VECTORS = torch.randn(37, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e3
 LEFT_OUT = {3, 20, 36}

@@ -14,10 +14,9 @@ from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE, SampledGaussianSum, poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
-from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.noisy_mean import NoisyMean
+from fedprivacy.training.batches import sampled_batches
+from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.optimizers import SGD
-from fedprivacy.training.sampled import sampled_batches
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.gradients.oracle import cross_entropy
 

@@ -25,7 +25,7 @@ from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard, ShardSource, Task
-from fedprivacy.training.sampled import layout_of
+from fedprivacy.training.batches import layout_of
 from fedprivacy.values.events import NeighbouringRelation
 
 _COMPANY = (1, 7, 16, 33, 100)

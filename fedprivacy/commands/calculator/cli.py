@@ -51,8 +51,7 @@ def epsilon(
 
     With --json, an epsilon that is no finite number is null, and `notes` says why.
     """
-    from fedprivacy.accounting.histories import check_delta
-    from fedprivacy.accounting.persons import of_person
+    from fedprivacy.accounting.histories import check_delta, of_person
     from fedprivacy.commands.calculator import trainings as asked
     from fedprivacy.commands.calculator.costs import Spent, costs
     from fedprivacy.commands.calculator.pages import spent_json, spent_page

@@ -45,9 +45,8 @@ from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.training.algorithms import Algorithm
-from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.local_round import CONTROL, Kept, personal_mask
-from fedprivacy.training.noisy_mean import NoisyMean
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")

@@ -70,10 +70,9 @@ from fedprivacy.tasks.loader import (
 from fedprivacy.tasks.task import NO_TABLE
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import Algorithm
-from fedprivacy.training.augment import AugmentationError, Views
+from fedprivacy.training.batches import AugmentationError, Views, layout_of
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.local_round import Kept, personal_mask
-from fedprivacy.training.sampled import layout_of
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.unit import unit_of
 

@@ -2,7 +2,7 @@
 
 The server stays where it is, with its accounts, ledger and recorder. Each worker trains a row of clients that follow
 one another in the cohort, as `Population` trains all of them. A client has the same bits in any company, and their sum
-in any division (`fedprivacy.training.pairwise`): so neither the number of workers nor the assignment of rows changes a
+in any division (`fedprivacy.training.cohort`): so neither the number of workers nor the assignment of rows changes a
 bit of a seeded run. Each worker computes with one thread. A single process uses more threads for models of which a few
 records fill the cache (`fedprivacy.gradients.surroundings`), and then has other bits, unless `OMP_NUM_THREADS=1` is
 set.

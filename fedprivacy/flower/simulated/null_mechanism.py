@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from fedprivacy.gradients.models import Loss, checked_losses
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Position
+from fedprivacy.training.batches import sampled_batches
 from fedprivacy.training.cohort import CohortLoop, Portion, StackedClients, Trainee, tried
 from fedprivacy.training.local_round import Kept, LocalSteps
-from fedprivacy.training.sampled import sampled_batches
 
 _MOST_RECORDS = 4096
 """Maximum number of rows whose gradients are computed at once; a larger sample is split and its sums are added."""

@@ -35,9 +35,8 @@ from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.algorithms import text_of
-from fedprivacy.training.cohort import AnyMechanism, CohortTraining, Portion, StepMechanism, Trainee
+from fedprivacy.training.cohort import AnyMechanism, CohortTraining, PairwiseSum, Portion, StepMechanism, Trainee
 from fedprivacy.training.optimizers import Optimizer, build_optimizer
-from fedprivacy.training.pairwise import PairwiseSum
 from fedprivacy.values.attempt import Attempt
 
 log = logging.getLogger("fedprivacy.client")

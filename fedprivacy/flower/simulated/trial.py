@@ -36,7 +36,7 @@ from fedprivacy.tasks.loader import (
     table_of,
 )
 from fedprivacy.tasks.sheet import collected, tell
-from fedprivacy.training.augment import AugmentationError
+from fedprivacy.training.batches import AugmentationError
 from fedprivacy.training.machine import Machine
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.algorithms import Ditto, MeanRegularised
-from fedprivacy.training.algorithms.pull import pull_that_leaves, share_left
+from fedprivacy.training.algorithms.algorithm import pull_that_leaves, share_left
 from fedprivacy.values.wording import budget_text, count_text, delta_text, noise_text
 
 _ALONE_LOCAL = {"mr-mtl", "scaffold", "fedper", "fedbn"}

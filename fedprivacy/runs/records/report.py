@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fedprivacy import figures
 from fedprivacy._support.altair import debug_mode
 from fedprivacy._support.durable import write_durably
-from fedprivacy.accounting.persons import ROWS, of_person
+from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing

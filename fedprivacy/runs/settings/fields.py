@@ -28,7 +28,7 @@ from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.trackers import TRACKERS, check_trackers
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
-from fedprivacy.training.algorithms.pull import LARGEST_PULL
+from fedprivacy.training.algorithms.algorithm import LARGEST_PULL
 from fedprivacy.training.optimizers import (
     LARGEST_LEARNING_RATE,
     LARGEST_WEIGHT_DECAY,

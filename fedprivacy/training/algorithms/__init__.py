@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from functools import cache, lru_cache
 
 from fedprivacy.training.algorithms.algorithm import (
+    LARGEST_PULL,
     Algorithm,
     LocalRound,
     LocalUpdate,
@@ -19,7 +20,6 @@ from fedprivacy.training.algorithms.ditto import Ditto
 from fedprivacy.training.algorithms.fedavg import FEDAVG, FedAvg
 from fedprivacy.training.algorithms.local import LocalTraining
 from fedprivacy.training.algorithms.mr_mtl import MeanRegularised
-from fedprivacy.training.algorithms.pull import LARGEST_PULL
 from fedprivacy.training.algorithms.scaffold import Scaffold
 from fedprivacy.training.algorithms.shared_body import FedPer, FedRep, OwnNormalisation
 

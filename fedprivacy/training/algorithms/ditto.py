@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate
-from fedprivacy.training.algorithms.pull import pulled
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, pulled
 
 
 @dataclass(frozen=True)
