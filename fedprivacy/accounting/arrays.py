@@ -24,6 +24,6 @@ class Aligned:
         return type(self)(*(getattr(self, name)[rows] for name in self.__slots__))
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Concatenate the rows of several values."""
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))

@@ -33,7 +33,7 @@ import scipy
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction
-from fedprivacy.accounting.privacy_loss import DiscreteLoss, DiscreteLosses, discretised
+from fedprivacy.accounting.privacy_loss import DiscreteLoss, DiscreteLosses, discretise_events
 from fedprivacy.accounting.spectra import LEVELS, LossGrid, Moments, Placements, Spectrum, kernel, levels, placements
 from fedprivacy.values.events import Event, History
 
@@ -72,7 +72,7 @@ class BatchComposer:
         if new:
             self._column |= {event: len(self.events) + place for place, event in enumerate(new)}
             self.events += new
-            self._moments = Moments.joined([self._moments, Moments.of(new)])
+            self._moments = Moments.concatenate([self._moments, Moments.of(new)])
         return np.array([self._column[event] for event in events], dtype=np.int64)
 
     def counts(self, histories: Sequence[History]) -> scipy.sparse.csr_array:
@@ -113,7 +113,7 @@ class BatchComposer:
         for _ in range(_MOST_PLANS):
             part, some = (counts, deltas) if waiting.size == len(deltas) else (counts[waiting], deltas[waiting])
             placed = self._placements(part, some, known[waiting])
-            found = self._placed(placed, part, some)
+            found = self._epsilons_on_grids(placed, part, some)
             unsuited[waiting] = np.isnan(found)
             known[waiting] = np.fmin(placed.known, found)
             waiting = waiting[found < placed.lowest]  # their placements were made for another epsilon
@@ -126,11 +126,11 @@ class BatchComposer:
     def _placements(self, counts: scipy.sparse.csr_array, deltas: FloatArray, known: FloatArray) -> Placements:
         starts = range(0, len(deltas), _PLANNED_AT_ONCE)
         parts = [slice(start, start + _PLANNED_AT_ONCE) for start in starts]
-        return Placements.joined(
-            [placements(self._moments.composed(counts[part]), deltas[part], known[part]) for part in parts]
+        return Placements.concatenate(
+            [placements(self._moments.compose(counts[part]), deltas[part], known[part]) for part in parts]
         )
 
-    def _placed(self, placed: Placements, counts: scipy.sparse.csr_array, deltas: FloatArray) -> FloatArray:
+    def _epsilons_on_grids(self, placed: Placements, counts: scipy.sparse.csr_array, deltas: FloatArray) -> FloatArray:
         """Compute epsilons on the grids, shape [histories]; NaN where a history is not suited."""
         epsilons = np.full(len(deltas), np.nan)
         for grid, rows in _by_grid(placed):
@@ -171,7 +171,7 @@ class BatchComposer:
         level = np.minimum(needed, np.minimum.reduceat(computed, powers.indptr[:-1]))
         for some in _portions(level):
             places, part = _compact(powers[some])
-            spectrum = Spectrum.stacked([spectra[place] for place in places], grid, int(level[some].max()))
+            spectrum = Spectrum.stack([spectra[place] for place in places], grid, int(level[some].max()))
             yield some, Curves.of(grid, spectrum, level[some], part, deltas=deltas[some], estimates=estimates[some])
 
     def _spectra_of(self, columns: IntArray, direction: Direction, grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
@@ -197,10 +197,10 @@ class BatchComposer:
         if len(self._losses) + len(missing) > _MOST_LOSSES:
             self._losses.clear()
             missing = columns
-        for places, together in discretised([self.events[column] for column in missing], fine, reach):
+        for places, together in discretise_events([self.events[column] for column in missing], fine, reach):
             self._losses |= {(missing[at], fine, reach): (together, one) for one, at in enumerate(places.tolist())}
         found = (self._losses[column, fine, reach] for column in columns)
-        return [together.merged(grid.coarser).of(direction)[one] for together, one in found]
+        return [together.coarsen(grid.coarser).of(direction)[one] for together, one in found]
 
     def _history(self, counts: scipy.sparse.csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])
@@ -337,15 +337,15 @@ class Curves:
         after = self._excess(lower + 1.0, values)
         far = np.flatnonzero((after > 0.0) | ((before <= 0.0) & (lower + self.origin >= 0.0)))
         if far.size:
-            curves = self._picked(far)
-            lower[far] = curves._searched(lower[far] + (after[far] > 0.0))
+            curves = self._select(far)
+            lower[far] = curves._search(lower[far] + (after[far] > 0.0))
             before[far], values[far] = curves.excess(lower[far]), curves._values(lower[far] + 1.0)
             after[far] = curves._excess(lower[far] + 1.0, values[far])
         found = (after <= 0.0) & ((before > 0.0) | (lower + self.origin < 0.0))
         sharp = self.charge <= _NEGLIGIBLE * values
         return np.where(found & sharp, self._between(lower, before, after), np.nan)
 
-    def _searched(self, start: FloatArray) -> FloatArray:
+    def _search(self, start: FloatArray) -> FloatArray:
         """Return the last point before the target is met, shape [histories]: with ever longer steps, then bisection."""
         low, high = np.full(start.shape, -np.inf), np.full(start.shape, np.inf)
         floor, at, stride = -1.0 - self.origin, start, 1.0
@@ -370,7 +370,7 @@ class Curves:
         larger = np.flatnonzero(self.exceed(floors))
         results = floors.copy()
         if larger.size:
-            results[larger] = np.maximum(floors[larger], self._picked(larger).epsilons())
+            results[larger] = np.maximum(floors[larger], self._select(larger).epsilons())
         return results
 
     def _guess(self) -> FloatArray:
@@ -388,7 +388,7 @@ class Curves:
             if not far.any():
                 break
             if far.sum() < far.size // 2:
-                curves, left, move, slope, excess = curves._picked(far), left[far], move[far], slope[far], excess[far]
+                curves, left, move, slope, excess = curves._select(far), left[far], move[far], slope[far], excess[far]
             known, excess = excess, curves.excess(points[left])
             with np.errstate(divide="ignore", invalid="ignore"):
                 secant = (excess - known) / move
@@ -408,7 +408,7 @@ class Curves:
         epsilons = (lower + 1.0 + self.origin) * self.grid.step + np.where(at_zero, 0.0, back) + self.slack
         return np.asarray(np.maximum(epsilons, 0.0))
 
-    def _picked(self, rows: IntArray | BoolArray) -> Curves:
+    def _select(self, rows: IntArray | BoolArray) -> Curves:
         columns = (getattr(self, name) for name in self.__slots__[1:])
         return Curves(self.grid, *(column[..., rows] for column in columns))
 

@@ -241,7 +241,10 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
     event = PoissonSampledGaussian(1.0, noise_multiplier)
 
     root = math.sqrt(steps * math.expm1(min(1.0 / noise_multiplier, _LARGEST_INVERSE) ** 2))
-    search = _search(budget.epsilon, (1.0, _RAREST), root / _mu_left(budget, before), slope=-1.0)
+    whole = gdp.gaussian_mu(budget.epsilon, budget.delta)
+    gone = gdp.gaussian_mu(before, budget.delta) if 0.0 < before < budget.epsilon else 0.0
+    left = whole * math.sqrt(max(1.0 - (gone / whole) ** 2, _LEAST_LEFT))  # squares of mu add up, roughly
+    search = _search(budget.epsilon, (1.0, _RAREST), root / left, slope=-1.0)
 
     def costs(inverses: Mapping[None, float]) -> Iterator[float]:
         for inverse in inverses.values():
@@ -270,13 +273,6 @@ def check_solvable(
         raise ValueError(f"steps is {steps}; choose at least 1.")
     if not budget.enforced:
         raise ValueError(f"epsilon is infinite; choose a finite epsilon{remedy}")
-
-
-def _mu_left(budget: PrivacyBudget, before: float) -> float:
-    """Return mu of Gaussian mechanisms that spend what is left of a budget, roughly: squares of mu add up."""
-    whole = gdp.gaussian_mu(budget.epsilon, budget.delta)
-    gone = gdp.gaussian_mu(before, budget.delta) if 0.0 < before < budget.epsilon else 0.0
-    return whole * math.sqrt(max(1.0 - (gone / whole) ** 2, _LEAST_LEFT))
 
 
 def _search(

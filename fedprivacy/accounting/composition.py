@@ -40,7 +40,7 @@ def analytic_gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return gdp.gaussian_epsilon(min(1.0 / noise_multiplier, sys.float_info.max), delta)
 
 
-def amplified(epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
+def amplify(epsilon: float, delta: float, sampling_rate: float) -> tuple[float, float]:
     """Return epsilon and delta of an (epsilon, delta) mechanism on a Poisson sample of the records.
 
     (log(1 + q (e^epsilon - 1)), q delta), for adding or removing a record (Balle, Barthe, Gaboardi 2018, arXiv
@@ -116,4 +116,4 @@ def _single_epsilon(event: PoissonSampledGaussian, delta: float) -> float:
     if unsampled >= 1.0:
         return 0.0
     single = analytic_gaussian_epsilon(event.noise_multiplier / event.sensitivity, unsampled)
-    return amplified(single, unsampled, event.sampling_rate)[0]
+    return amplify(single, unsampled, event.sampling_rate)[0]

@@ -146,7 +146,7 @@ class FixedMechanismFilter:
         self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
     ) -> NoiseSearch:
         """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
-        if repeated := _repeated(past, sampling_rate, relation):
+        if repeated := _repeated_event(past, sampling_rate, relation):
             return repeated.noise_multiplier
         if executed := checked(past):
             self.quota(executed, PoissonSampledGaussian(sampling_rate, least, relation))  # refuses, and says why
@@ -371,10 +371,10 @@ class FixedThenAdaptiveFilter:
         """
         executed = checked(past)
         if is_unsampled_gaussian(event) and _only_gaussians(executed):
-            return self._of_gaussians.quota(executed, event)
+            return self._gaussian_filter.quota(executed, event)
         if executed.keys() <= {event}:
-            return self._of_one.quota(executed, event)
-        return self._of_several.quota(executed, event)
+            return self._single_event_filter.quota(executed, event)
+        return self._adaptive_filter.quota(executed, event)
 
     def noise_multiplier(
         self,
@@ -398,25 +398,29 @@ class FixedThenAdaptiveFilter:
         """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
         executed = checked(past)
         if sampling_rate == 1.0 and _only_gaussians(executed):
-            return self._of_gaussians.noise_multiplier(sampling_rate, steps, relation, executed, least)
+            return self._gaussian_filter.noise_multiplier(sampling_rate, steps, relation, executed, least)
         if not executed:
-            return (yield from self._of_one.noise_search(sampling_rate, steps, relation, executed, least))
-        repeated = _repeated(past, sampling_rate, relation)
-        if repeated is None or repeated.noise_multiplier < least or self._of_one.quota(past, repeated) < steps:
-            return self._of_several.noise_multiplier(sampling_rate, steps, relation, past, least)
+            return (yield from self._single_event_filter.noise_search(sampling_rate, steps, relation, executed, least))
+        repeated = _repeated_event(past, sampling_rate, relation)
+        if (
+            repeated is None
+            or repeated.noise_multiplier < least
+            or self._single_event_filter.quota(past, repeated) < steps
+        ):
+            return self._adaptive_filter.noise_multiplier(sampling_rate, steps, relation, past, least)
         try:
-            other = self._of_several.noise_multiplier(sampling_rate, steps, relation, past, least)
+            other = self._adaptive_filter.noise_multiplier(sampling_rate, steps, relation, past, least)
         except ValueError:  # no budget is left for another mechanism
             return repeated.noise_multiplier
         return min(repeated.noise_multiplier, other)
 
     @property
-    def _of_one(self) -> FixedMechanismFilter:
+    def _single_event_filter(self) -> FixedMechanismFilter:
         """The filter for histories of one event."""
         return FixedMechanismFilter(self._tight)
 
     @property
-    def _of_gaussians(self) -> GaussianFilter:
+    def _gaussian_filter(self) -> GaussianFilter:
         """The filter for histories of Gaussians without sampling."""
         return GaussianFilter(self._tight)
 
@@ -426,7 +430,7 @@ class FixedThenAdaptiveFilter:
         return replace(self.budget, delta=(1.0 - SHARE_FOR_OTHERS) * self.budget.delta)
 
     @property
-    def _of_several(self) -> AdaptiveFilter:
+    def _adaptive_filter(self) -> AdaptiveFilter:
         """The filter for all other histories."""
         try:
             return AdaptiveFilter(replace(self.budget, delta=SHARE_FOR_OTHERS * self.budget.delta))
@@ -443,7 +447,9 @@ def _only_gaussians(executed: Mapping[Event, int]) -> bool:
     return all(map(is_unsampled_gaussian, executed))
 
 
-def _repeated(past: History, sampling_rate: float, relation: NeighbouringRelation) -> PoissonSampledGaussian | None:
+def _repeated_event(
+    past: History, sampling_rate: float, relation: NeighbouringRelation
+) -> PoissonSampledGaussian | None:
     """Return the one event of a past if releases at this rate would repeat it, else None."""
     match list(checked(past)):
         case [PoissonSampledGaussian() as event] if (event.sampling_rate, event.relation) == (sampling_rate, relation):

@@ -126,7 +126,7 @@ def of_person(history: History, rows: int = 1, clients: int = 1) -> dict[Event, 
             raise ValueError(f"{name} is {value!r}; choose an integer from 1 to {MOST_ROWS}.")
     found: dict[Event, int] = {}
     for event, count in checked(history).items():
-        released, times = _of_rows(event, rows)
+        released, times = _event_for_rows(event, rows)
         found[released] = found.get(released, 0) + count * times * clients
     if (steps := sum(found.values())) > UNLIMITED:
         raise ValueError(
@@ -136,7 +136,7 @@ def of_person(history: History, rows: int = 1, clients: int = 1) -> dict[Event, 
     return checked(found)
 
 
-def _of_rows(event: Event, rows: int) -> tuple[Event, int]:
+def _event_for_rows(event: Event, rows: int) -> tuple[Event, int]:
     """Return the event that dominates one for a person with so many rows, and the number of its executions."""
     if rows == 1:
         return event, 1

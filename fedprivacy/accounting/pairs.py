@@ -67,14 +67,14 @@ class Masses:
 
     def times(self, weights: FloatArray, lengths: IntArray) -> Masses:
         """Return a share of each distribution's masses, by weights; `lengths` are the numbers of their losses."""
-        of_cells = _repeated(weights, lengths)[-self.inside.size :]
+        of_cells = _repeat(weights, lengths)[-self.inside.size :]
         return Masses(weights * self.below, of_cells * self.inside, weights * self.above, of_cells * self.error)
 
-    def reversed(self) -> Masses:
+    def mirror(self) -> Masses:
         """Return the masses between the same losses with the opposite sign; the last distribution comes first."""
         return Masses(self.above[::-1], self.inside[::-1], self.below[::-1], self.error[::-1])
 
-    def merged(self, cells: IntArray) -> Masses:
+    def merge(self, cells: IntArray) -> Masses:
         """Return the masses of wider cells, each from the one that `cells` names until before the next."""
         inside, error = np.add.reduceat(self.inside, cells), np.add.reduceat(self.error, cells)
         return Masses(self.below, inside, self.above, error + 8.0 * ROUNDING * inside)
@@ -97,14 +97,14 @@ class Mixing(NamedTuple):
     log_some: FloatArray
 
     @classmethod
-    def of_one_row(cls, sampling_rates: FloatArray) -> Mixing:
+    def single_row(cls, sampling_rates: FloatArray) -> Mixing:
         """Compute them for one row and several rates; 1 - q is correctly rounded."""
         with np.errstate(divide="ignore"):
             return cls(1.0 - sampling_rates, np.log1p(-sampling_rates), sampling_rates, np.log(sampling_rates))
 
     def repeat(self, lengths: IntArray | int) -> Mixing:
         """Return each pair's probabilities for all its losses."""
-        return Mixing(*(_repeated(each, lengths) for each in self))
+        return Mixing(*(_repeat(each, lengths) for each in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +122,9 @@ class Joining:
         return np.asarray(np.log(self.weights[1:]) - self.mixing.log_some)[..., None]
 
     @classmethod
-    def of_one_row(cls, sampling_rates: FloatArray) -> Joining:
+    def single_row(cls, sampling_rates: FloatArray) -> Joining:
         """Compute the probabilities for one row and several rates."""
-        mixing = Mixing.of_one_row(sampling_rates)
+        mixing = Mixing.single_row(sampling_rates)
         return cls(np.arange(2), np.stack([mixing.none, mixing.some]), mixing)
 
     @classmethod
@@ -185,7 +185,7 @@ class SampledGaussians:
         more than that of the farther outcome from the farthest mean.
         """
         outcomes, _ = self.outcomes(losses, firsts)
-        farthest = np.abs(outcomes) + _repeated((self.rows - 0.5) / self.noise, _lengths(losses, firsts))
+        farthest = np.abs(outcomes) + _repeat((self.rows - 0.5) / self.noise, _lengths(losses, firsts))
         with np.errstate(invalid="ignore"):
             return np.asarray((outcomes[1:] - outcomes[:-1]) * (1.0 + np.maximum(farthest[1:], farthest[:-1])))
 
@@ -196,10 +196,10 @@ class SampledGaussians:
         """
         outcomes, slack = self.outcomes(losses, firsts)
         lengths, joining, half = _lengths(losses, firsts), self._joining, 0.5 / self.noise
-        base = _normal_masses(outcomes, _repeated(half, lengths), firsts)
+        base = _normal_masses(outcomes, _repeat(half, lengths), firsts)
         mixture = base.times(joining.weights[0], lengths)
         for j, weights in zip(joining.rows[1:].tolist(), joining.weights[1:], strict=True):
-            component = _normal_masses(outcomes, _repeated((1 - 2 * j) * half, lengths), firsts)
+            component = _normal_masses(outcomes, _repeat((1 - 2 * j) * half, lengths), firsts)
             mixture = mixture.plus(component.times(weights, lengths))
         if self.rows > 1:
             sums = ROUNDING * (joining.rows.size - 2) * mixture.inside  # rounding of further sums
@@ -215,14 +215,14 @@ class SampledGaussians:
         lengths, mixing = _lengths(losses, firsts), self._joining.mixing
         largest = np.maximum(np.abs(losses[firsts]), np.abs(losses[firsts + lengths - 1]))
         slack = ROUNDING * (1.0 + largest - mixing.log_some + (1.0 / self.noise) ** 2)
-        log_ratios = unmixed(mixing.repeat(lengths), losses)
+        log_ratios = invert_mixture(mixing.repeat(lengths), losses)
         if self.rows == 1:
-            log_ratios *= _repeated(self.noise, lengths)
+            log_ratios *= _repeat(self.noise, lengths)
             return log_ratios, slack
-        x, left = self._solved(log_ratios)
+        x, left = self._solve(log_ratios)
         return (x - 0.5) / self.noise, slack + left
 
-    def _solved(self, log_ratios: FloatArray) -> tuple[FloatArray, float]:
+    def _solve(self, log_ratios: FloatArray) -> tuple[FloatArray, float]:
         """Return the outcomes with the given losses of P given that some row joins, shape [losses], by Newton's method.
 
         These losses are a convex, increasing function of x, and at least each of their terms: from the least x at which
@@ -252,7 +252,7 @@ class SampledGaussians:
         """Compute the losses of each pair's outcomes, shape [pairs, outcomes]."""
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             log_ratios = np.logaddexp.reduce(self._terms(x), axis=0)
-            return mixed(self._joining.mixing.repeat(x.shape[1]), log_ratios.ravel()).reshape(x.shape)
+            return mixture_losses(self._joining.mixing.repeat(x.shape[1]), log_ratios.ravel()).reshape(x.shape)
 
     def _terms(self, x: FloatArray) -> FloatArray:
         """Return logs of the density ratios of P's components j > 0, with their weights given that some row joins,
@@ -264,7 +264,7 @@ class SampledGaussians:
     @functools.cached_property
     def _joining(self) -> Joining:
         if self.rows == 1:
-            return Joining.of_one_row(self.sampling_rate)
+            return Joining.single_row(self.sampling_rate)
         return Joining.of(float(self.sampling_rate[0]), self.rows)
 
 
@@ -321,7 +321,7 @@ class SubsampledGaussian(_Alone):
         mixture, base, slack = self.poisson.masses(losses, firsts)
         zero = losses.size // 2
         left = (1.0 - self.poisson.sampling_rate) * scipy.special.erf(math.sqrt(0.125) / self.noise)
-        p, q = mixture.right_of(zero, base.reversed()), base.right_of(zero, mixture.reversed())
+        p, q = mixture.right_of(zero, base.mirror()), base.right_of(zero, mixture.mirror())
         for masses in (p, q):
             masses.inside[zero] += left[0]
             masses.error[zero] += ROUNDING * left[0]
@@ -345,7 +345,7 @@ class SampledLaplace(_Alone):
 
     def support(self, reach: float) -> FloatArray:
         """Return the smallest and largest loss, in nats, over all outcomes, shape [2, 1]."""
-        return mixed(self._mixing, np.array([-1.0, 1.0]) / np.float64(self.noise))[:, None]
+        return mixture_losses(self._mixing, np.array([-1.0, 1.0]) / np.float64(self.noise))[:, None]
 
     def deviations(self) -> FloatArray:
         """Return the standard deviations of the loss, see `SampledGaussians.deviations`, shape [2, 1]."""
@@ -360,7 +360,7 @@ class SampledLaplace(_Alone):
     def masses(self, losses: FloatArray, firsts: IntArray) -> tuple[Masses, Masses, FloatArray]:
         """Return masses of P and of Q between increasing losses, and a bound on the error of those losses, in nats."""
         largest, mixing = 1.0 / self.noise, self._mixing
-        log_ratio = unmixed(mixing, losses)
+        log_ratio = invert_mixture(mixing, losses)
         inner = np.clip(log_ratio, -largest, largest)
         atoms = log_ratio < -largest, log_ratio >= largest
         # Mass of Lap(0, b) at losses beyond.
@@ -375,7 +375,7 @@ class SampledLaplace(_Alone):
 
     @property
     def _mixing(self) -> Mixing:
-        return Mixing.of_one_row(np.array([self.sampling_rate]))
+        return Mixing.single_row(np.array([self.sampling_rate]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,7 +443,7 @@ def pair(event: Event) -> Pairs:
     """
     match event:
         case PoissonSampledGaussian():
-            return _of_one_row([event])
+            return _gaussian_pairs([event])
         case RowSampledGaussian():
             noise = np.array([event.noise_multiplier / event.sensitivity])
             return SampledGaussians(np.array([event.sampling_rate]), noise, event.rows_per_person)
@@ -459,7 +459,7 @@ def pair(event: Event) -> Pairs:
             raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
 
 
-def stacked(events: Sequence[Event]) -> Iterator[tuple[IntArray, Pairs]]:
+def stack_pairs(events: Sequence[Event]) -> Iterator[tuple[IntArray, Pairs]]:
     """Yield places of events whose pairs are computed together, and these pairs.
 
     Raises:
@@ -467,13 +467,13 @@ def stacked(events: Sequence[Event]) -> Iterator[tuple[IntArray, Pairs]]:
     """
     together = {place: event for place, event in enumerate(events) if isinstance(event, PoissonSampledGaussian)}
     if len(together) > 1:
-        yield np.array(list(together)), _of_one_row(list(together.values()))
+        yield np.array(list(together)), _gaussian_pairs(list(together.values()))
     for place, event in enumerate(events):
         if place not in together or len(together) == 1:
             yield np.array([place]), pair(event)
 
 
-def _of_one_row(events: Sequence[PoissonSampledGaussian]) -> SampledGaussians:
+def _gaussian_pairs(events: Sequence[PoissonSampledGaussian]) -> SampledGaussians:
     noise = np.array([event.noise_multiplier / event.sensitivity for event in events])
     return SampledGaussians(np.array([event.sampling_rate for event in events]), noise)
 
@@ -486,7 +486,7 @@ def _weighted_deviations(losses: FloatArray, weights: FloatArray) -> FloatArray:
         return np.asarray(np.sqrt((weights * (losses - means) ** 2).sum(axis=-1)))
 
 
-def mixed(mixing: Mixing, log_ratios: FloatArray) -> FloatArray:
+def mixture_losses(mixing: Mixing, log_ratios: FloatArray) -> FloatArray:
     """Return losses of a mixture at outcomes where the loss of P given that some row joins has the given values, in
     nats; one dimension.
     """
@@ -499,7 +499,7 @@ def mixed(mixing: Mixing, log_ratios: FloatArray) -> FloatArray:
     return np.where(mixing.log_none == -np.inf, log_ratios, losses)
 
 
-def unmixed(mixing: Mixing, losses: FloatArray) -> FloatArray:
+def invert_mixture(mixing: Mixing, losses: FloatArray) -> FloatArray:
     """Invert `mixed`; minus infinity at losses that the mixture never has.
 
     The inverse loses digits where the loss is flat, but there the loss hardly moves: the error in the loss, not in the
@@ -523,7 +523,7 @@ def _lengths(losses: FloatArray, firsts: IntArray) -> IntArray:
     return np.asarray(np.append(firsts[1:], losses.size) - firsts)
 
 
-def _repeated(numbers: FloatArray, lengths: IntArray | int) -> FloatArray:
+def _repeat(numbers: FloatArray, lengths: IntArray | int) -> FloatArray:
     """Return each pair's number for all its losses; that of one pair alone stands for all of them."""
     return numbers.repeat(lengths) if numbers.size > 1 else numbers
 

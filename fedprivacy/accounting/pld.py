@@ -44,11 +44,11 @@ from fedprivacy.accounting.privacy_loss import (
     DiscreteLoss,
     deviation,
     discretise,
-    folded,
+    fold,
     hockey_stick,
     points_per_deviation,
     support,
-    transformed,
+    transform_rows,
 )
 from fedprivacy.values.events import Event, History
 
@@ -222,7 +222,7 @@ def _compositions(
     log2_step, fine = log2_step + coarser, fine and not coarser
     largest = rdp.largest_loss(history)
     for _ in range(_MOST_PLANS):
-        losses = [discretise(event, log2_step - coarser, reach).merged(coarser) for event in history]
+        losses = [discretise(event, log2_step - coarser, reach).coarsen(coarser) for event in history]
         terms = [(loss.of(direction)[0], count) for loss, count in zip(losses, history.values(), strict=True)]
         placement = GridPlacement.of(terms, 2.0**log2_step, delta, known)
         if placement.points > _MOST_POINTS:
@@ -405,7 +405,7 @@ def composed_transform(
     for loss, count in terms:
         tilts, log_mgf = TILTS[tilt] * (loss.first + loss.present), loss.log_mgf[tilt]
         tilted = loss.masses[loss.present] * np.exp(tilts - log_mgf)
-        (transform,), (error,) = transformed(folded(tilted, loss.present, points)[None])
+        (transform,), (error,) = transform_rows(fold(tilted, loss.present, points)[None])
         log_dropped += count * math.log(float(tilted.sum()) * (1.0 + ROUNDING * tilted.size))
         transform = transform[kept]
         root = math.exp(max(DROPPED - float(log_magnitude.max()), -_LARGEST_EXPONENT / 3.0) / count)

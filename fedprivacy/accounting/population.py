@@ -132,7 +132,7 @@ class PopulationAccountant:
                 exceed `MOST_STEPS`. Nothing is recorded then.
         """
         keys, added = self._charges(rows, mechanisms, steps)
-        at, known = _located(self._keys, keys)
+        at, known = _locate(self._keys, keys)
         total = added.copy()
         total[known] += self._steps[at[known]]
         _check_totals(total)
@@ -199,11 +199,11 @@ class PopulationAccountant:
         """
         changed = np.flatnonzero(self._changed) if rows is None else np.unique(rows[self._changed[rows]])
         if changed.size:
-            self._epsilon[changed] = self._computed(changed)
+            self._epsilon[changed] = self._compute(changed)
             self._changed[changed] = False
         return self._epsilon.copy() if rows is None else self._epsilon[rows]
 
-    def _computed(self, rows: IntArray) -> FloatArray:
+    def _compute(self, rows: IntArray) -> FloatArray:
         """Compute the epsilons of datasets whose histories have changed, shape of `rows`, in increasing order."""
         starts, stops = np.searchsorted(self._keys, [rows << _MECHANISM_BITS, (rows + 1) << _MECHANISM_BITS])
         entries, deltas = stops - starts, self._delta[rows]
@@ -213,24 +213,24 @@ class PopulationAccountant:
             epsilons[simple] = self._simple(rows[simple], starts[simple])
         if not simple.all():
             several = np.flatnonzero(~simple)
-            epsilons[several] = self._composed(starts[several], entries[several], deltas[several])
+            epsilons[several] = self._compose(starts[several], entries[several], deltas[several])
         return epsilons
 
     def _simple(self, rows: IntArray, places: IntArray) -> FloatArray:
         """Compute the epsilons of datasets with one entry each, once for equal mechanisms, steps and deltas."""
         one, number = np.ones_like(places), self._delta_number[rows].astype(np.int64)
         if number[0] < 0:
-            return self._composed(places, one, self._delta[rows])
+            return self._compose(places, one, self._delta[rows])
         key = ((self._keys[places] & _MECHANISM) << _STEP_BITS | self._steps[places]) << _DELTA_BITS | number
         keys, first, back = np.unique(key, return_index=True, return_inverse=True)
 
         def compute(missing: IntArray) -> FloatArray:
             some = first[missing]
-            return self._composed(places[some], one[some], self._delta[rows[some]])
+            return self._compose(places[some], one[some], self._delta[rows[some]])
 
         return self._memo.get(keys, compute)[back]
 
-    def _composed(self, starts: IntArray, entries: IntArray, deltas: FloatArray) -> FloatArray:
+    def _compose(self, starts: IntArray, entries: IntArray, deltas: FloatArray) -> FloatArray:
         ends, places = np.append(0, entries.cumsum()), _ranges(starts, entries)
         counts = scipy.sparse.csr_array(
             (self._steps[places].astype(np.float64), self._keys[places] & _MECHANISM, ends),
@@ -250,7 +250,7 @@ class _Memo:
         cached.
         """
         values = np.empty(keys.size)
-        at, known = _located(self._keys, keys)
+        at, known = _locate(self._keys, keys)
         values[known] = self._values[at[known]]
         if not known.all():
             values[~known] = compute(np.flatnonzero(~known))
@@ -267,7 +267,7 @@ def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     return np.asarray(np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths))
 
 
-def _located(keys: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
+def _locate(keys: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
     """Find the place of each wanted key among increasing keys, or its insertion place, and a mask of those found."""
     places = np.searchsorted(keys, wanted)
     known = np.zeros(wanted.size, dtype=np.bool_)

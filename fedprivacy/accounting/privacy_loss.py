@@ -30,7 +30,7 @@ import scipy
 from numpy.typing import ArrayLike
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Pairs, pair, stacked
+from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, Pairs, pair, stack_pairs
 from fedprivacy.values.events import Event
 
 _TILTS_PER_OCTAVE = 3
@@ -117,22 +117,22 @@ class DiscreteLosses:
         """Return the distributions in one direction, one for each event."""
         if direction not in self._found:
             removed = direction is Direction.REMOVE
-            self._found[direction] = _rounded_up(self) if removed else _rounded_up(self._reversed())[::-1]
+            self._found[direction] = _rounded_up(self) if removed else _rounded_up(self._mirror())[::-1]
         return self._found[direction]
 
-    def _reversed(self) -> DiscreteLosses:
+    def _mirror(self) -> DiscreteLosses:
         """Return those of the other direction, the last event's first."""
         firsts = self.points.size - np.append(self.firsts[1:], self.points.size)[::-1]
         slack = self.slack[::-1]
-        return DiscreteLosses(self.q.reversed(), self.p.reversed(), -self.points[::-1], firsts, self.step, slack)
+        return DiscreteLosses(self.q.mirror(), self.p.mirror(), -self.points[::-1], firsts, self.step, slack)
 
-    def merged(self, octaves: int) -> DiscreteLosses:
+    def coarsen(self, octaves: int) -> DiscreteLosses:
         """Return distributions on a coarser grid, by octaves of its step: cells that share a cell of it are merged."""
         if octaves == 0:
             return self
         if octaves not in self._merged:
             kept = np.flatnonzero(self.points % 2**octaves == 0)
-            p, q = self.p.merged(kept[:-1]), self.q.merged(kept[:-1])
+            p, q = self.p.merge(kept[:-1]), self.q.merge(kept[:-1])
             points, step = self.points[kept] >> octaves, self.step * 2**octaves
             firsts = np.searchsorted(kept, self.firsts)
             self._merged[octaves] = DiscreteLosses(p, q, points, firsts, step, self.slack)
@@ -141,12 +141,14 @@ class DiscreteLosses:
 
 @functools.lru_cache(maxsize=256)
 def discretise(event: Event, log2_step: int, reach: float) -> DiscreteLosses:
-    """Compute dominating distributions of one execution's loss on a grid: `discretised` for one event."""
-    ((_, losses),) = discretised([event], log2_step, reach)
+    """Compute dominating distributions of one execution's loss on a grid: `discretise_events` for one."""
+    ((_, losses),) = discretise_events([event], log2_step, reach)
     return losses
 
 
-def discretised(events: Sequence[Event], log2_step: int, reach: float) -> Iterator[tuple[IntArray, DiscreteLosses]]:
+def discretise_events(
+    events: Sequence[Event], log2_step: int, reach: float
+) -> Iterator[tuple[IntArray, DiscreteLosses]]:
     """Compute dominating distributions of one execution's loss on a grid, for several events.
 
     Args:
@@ -161,7 +163,7 @@ def discretised(events: Sequence[Event], log2_step: int, reach: float) -> Iterat
         ValueError: an event's samples are cut down (`histories.untruncated`).
     """
     step = 2.0**log2_step
-    for places, together in stacked(events):
+    for places, together in stack_pairs(events):
         low, high = together.support(reach)
         firsts = _MOST_MERGED * np.floor((np.floor(low / step) - 1.0) / _MOST_MERGED).astype(np.int64)
         lasts = _MOST_MERGED * np.ceil((np.ceil(high / step) + 1.0) / _MOST_MERGED).astype(np.int64)
@@ -183,7 +185,7 @@ def _ends_of_cells(pairs: Pairs, firsts: IntArray, lasts: IntArray, step: float)
     sizes = lasts - firsts + 1
     blocks = -(-sizes // _POINTS_OF_BLOCK)
     ends = blocks.cumsum()
-    starts = firsts.repeat(blocks) + _POINTS_OF_BLOCK * _counted(blocks)
+    starts = firsts.repeat(blocks) + _POINTS_OF_BLOCK * _count_up(blocks)
     strides = np.ones_like(starts)
     if (sizes >= _FEWEST_THINNED).any():
         cells = pairs.widths(starts.astype(np.float64) * step, ends - blocks) * _CELLS_PER_DEVIATION
@@ -193,12 +195,12 @@ def _ends_of_cells(pairs: Pairs, firsts: IntArray, lasts: IntArray, step: float)
         strides[:-1][thinned] = 2 ** np.floor(np.log2(_POINTS_OF_BLOCK / narrow)).astype(np.int64)
     counts = _POINTS_OF_BLOCK // strides
     counts[ends - 1] = sizes - _POINTS_OF_BLOCK * (blocks - 1)
-    points = np.asarray(starts.repeat(counts) + strides.repeat(counts) * _counted(counts), dtype=np.int64)
+    points = np.asarray(starts.repeat(counts) + strides.repeat(counts) * _count_up(counts), dtype=np.int64)
     begins: IntArray = (counts.cumsum() - counts)[ends - blocks]
     return points, begins
 
 
-def _counted(lengths: IntArray) -> IntArray:
+def _count_up(lengths: IntArray) -> IntArray:
     """Count from 0 to each length, one after the other."""
     return np.arange(lengths.sum()) - (lengths.cumsum() - lengths).repeat(lengths)
 
@@ -251,12 +253,12 @@ def _rounded_up(losses: DiscreteLosses) -> list[DiscreteLoss]:
     ]
 
 
-def folded(weights: FloatArray, places: IntArray, points: int) -> FloatArray:
+def fold(weights: FloatArray, places: IntArray, points: int) -> FloatArray:
     """Add weights up at their places modulo a period, shape [points]."""
     return np.asarray(np.bincount(places % points, weights, minlength=points), dtype=np.float64)
 
 
-def transformed(masses: FloatArray) -> tuple[ComplexArray, FloatArray]:
+def transform_rows(masses: FloatArray) -> tuple[ComplexArray, FloatArray]:
     """Compute Fourier transforms of rows at frequencies >= 0, shape [rows, points // 2 + 1], and bounds on each one's
     errors, shape [rows].
 

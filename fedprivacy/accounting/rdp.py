@@ -185,7 +185,7 @@ def _log_moments(events: Sequence[Event], orders: FloatArray) -> FloatArray:
         case RandomizedResponse():
             return np.logaddexp(0.0, _answers(events, orders))
         case TruncatedPoissonSampledGaussian():
-            return _truncated(events, orders)
+            return _truncated_moments(events, orders)
         case RowSampledGaussian():
             return np.full((len(events), orders.size), np.inf)
         case PoissonSampledLaplace():
@@ -246,7 +246,7 @@ def _answers(events: Sequence[Event], orders: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.array(lies)) + falling + orders * losses + rising)
 
 
-def _truncated(events: Sequence[Event], orders: FloatArray) -> FloatArray:
+def _truncated_moments(events: Sequence[Event], orders: FloatArray) -> FloatArray:
     """log(A_a), shape [events, orders]: infinite where a sample may be cut down."""
     log_moments = np.full((len(events), orders.size), np.inf)
     for row, event in enumerate(events):

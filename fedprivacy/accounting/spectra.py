@@ -21,8 +21,8 @@ import scipy
 
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import Aligned, ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.pairs import ROUNDING, stacked
-from fedprivacy.accounting.privacy_loss import DiscreteLoss, folded, hockey_stick, points_per_deviation, transformed
+from fedprivacy.accounting.pairs import ROUNDING, stack_pairs
+from fedprivacy.accounting.privacy_loss import DiscreteLoss, fold, hockey_stick, points_per_deviation, transform_rows
 from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)  # exponential tilts t, per nat: half an octave is near enough
@@ -80,7 +80,7 @@ class Moments(Aligned):
         bounded = np.isfinite(largest).astype(np.float64)
         return cls(log_moments, deviations**2, highest, largest, bounded, np.ones(len(events)), highest)
 
-    def composed(self, counts: scipy.sparse.csr_array) -> Moments:
+    def compose(self, counts: scipy.sparse.csr_array) -> Moments:
         """Compose the moments of histories, given counts of these events (each at least once), shape [histories,
         events].
         """
@@ -108,7 +108,7 @@ def _loss_ranges(events: Sequence[Event]) -> FloatArray:
     placed = [place for place, event in enumerate(events) if not isinstance(event, TruncatedPoissonSampledGaussian)]
     for start in range(0, len(placed), _RANGED_AT_ONCE):
         part = placed[start : start + _RANGED_AT_ONCE]
-        for some, pairs in stacked([events[place] for place in part]):
+        for some, pairs in stack_pairs([events[place] for place in part]):
             places = np.array(part)[some]
             ranges[0, places] = pairs.deviations().min(axis=0)
             for row, reach in enumerate(_REACHES, start=1):
@@ -303,8 +303,8 @@ class Spectrum(NamedTuple):
 
     @classmethod
     def _of(cls, losses: Sequence[DiscreteLoss], grid: LossGrid, steps: FloatArray) -> list[Spectrum]:
-        rows, first, log_scale = _tilted(losses, grid)
-        transforms, errors = transformed(rows)
+        rows, first, log_scale = _tilt_masses(losses, grid)
+        transforms, errors = transform_rows(rows)
         lowest = np.maximum(np.abs(transforms[:, : LEVELS[-1] + 1]), 1e-300)
         with np.errstate(divide="ignore"):
             log_beyond = np.log(_largest_beyond(transforms, errors))
@@ -330,7 +330,7 @@ class Spectrum(NamedTuple):
         return [spectra[row] for row in range(len(losses))]
 
     @classmethod
-    def stacked(cls, spectra: Sequence[Spectrum], grid: LossGrid, level: int) -> Spectrum:
+    def stack(cls, spectra: Sequence[Spectrum], grid: LossGrid, level: int) -> Spectrum:
         """Stack several spectra, a row for each, up to a level; zero where one has fewer frequencies.
 
         How wide they are depends on grid and level alone: rounding, too, must not tell what was computed before.
@@ -367,7 +367,7 @@ def levels(log_beyond: FloatArray, *, rough: bool = False) -> IntArray:
     return np.asarray((log_beyond > (_ROUGHLY_VANISHED if rough else VANISHED)).sum(axis=-1))
 
 
-def _tilted(losses: Sequence[DiscreteLoss], grid: LossGrid) -> tuple[FloatArray, IntArray, FloatArray]:
+def _tilt_masses(losses: Sequence[DiscreteLoss], grid: LossGrid) -> tuple[FloatArray, IntArray, FloatArray]:
     """Compute tilted, normalised masses modulo the period, each rotated so that their mean is near the row's start.
 
     Rotation keeps angles small, and with them their powers' rounding. Returns the rows, shape [losses, points]; the
@@ -392,5 +392,5 @@ def _tilted(losses: Sequence[DiscreteLoss], grid: LossGrid) -> tuple[FloatArray,
     rounding = ROUNDING * (_LARGEST_LOG + turns + largest + np.abs(log_scale))
     places = (present - means.repeat(sizes)) % grid.points
     places += grid.points * np.arange(len(losses)).repeat(sizes)
-    rows = folded(weights, places, grid.points * len(losses)).reshape(len(losses), grid.points)
+    rows = fold(weights, places, grid.points * len(losses)).reshape(len(losses), grid.points)
     return rows, first + means, log_scale + rounding

@@ -136,16 +136,16 @@ class Epsilon:
         return self.named or self.view.protects
 
     def __lt__(self, other: Epsilon) -> bool:
-        return self._ordered(operator.lt, other)
+        return self._compare(operator.lt, other)
 
     def __le__(self, other: Epsilon) -> bool:
-        return self._ordered(operator.le, other)
+        return self._compare(operator.le, other)
 
     def __gt__(self, other: Epsilon) -> bool:
-        return self._ordered(operator.gt, other)
+        return self._compare(operator.gt, other)
 
     def __ge__(self, other: Epsilon) -> bool:
-        return self._ordered(operator.ge, other)
+        return self._compare(operator.ge, other)
 
     def __str__(self) -> str:
         return (
@@ -153,7 +153,7 @@ class Epsilon:
             f"({self.accountant}; one {self.unit}, {self.relation}, {self.view} view)"
         )
 
-    def _ordered(self, holds: Callable[[float, float], bool], other: object) -> bool:
+    def _compare(self, holds: Callable[[float, float], bool], other: object) -> bool:
         if not isinstance(other, Epsilon):
             raise MeaningsDiffer(
                 f"'{self}' is compared with {other!r}, which states neither delta nor view; compare its value."

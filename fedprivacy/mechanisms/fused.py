@@ -82,17 +82,17 @@ class WhenWorth:
         """Return the compiled function for the next `draws` draws; None: numpy makes them."""
         self.drawn += draws
         if self.drawn > _WORTH and not self._tried:
-            self._tried, self._compiled = True, compiled()
+            self._tried, self._compiled = True, compile_release()
         return self._compiled
 
 
-def compiled() -> OnePass | None:
+def compile_release() -> OnePass | None:
     """Compile `release` by numba; None: it is not installed, or does not compute the same bits here."""
     try:
         from numba import njit
 
         fast: OnePass = njit(nogil=True)(release)
-        if _of_made_up_words(fast) == _of_made_up_words(release):
+        if _release_made_up_words(fast) == _release_made_up_words(release):
             return fast
         log.warning("Noise is drawn by numpy: what numba compiles on this machine has other bits.")
     except ImportError:
@@ -102,7 +102,7 @@ def compiled() -> OnePass | None:
     return None
 
 
-def _of_made_up_words(one_pass: OnePass) -> tuple[int, bytes, bytes]:
+def _release_made_up_words(one_pass: OnePass) -> tuple[int, bytes, bytes]:
     random = np.random.default_rng(0)
     words = random.integers(-(2**63), 2**63, _TRIED)
     widths, sums = random.random(2**8) * 2.0**-62, random.standard_normal(_TRIED)

@@ -131,7 +131,7 @@ class Reader:
 
     def blocks(self, numbers: Words) -> Words:
         """Return the blocks of these numbers, of any shape: two words each, in one additional dimension."""
-        return _encrypted(self._subkey, np.uint64(self._stream), numbers)
+        return _encrypt(self._subkey, np.uint64(self._stream), numbers)
 
     def by_place(self, places: NDArray[np.intp], count: int) -> Words:
         """Return `count` words of each place's own, shape [places, count]; no other place changes them."""
@@ -158,15 +158,15 @@ class Readers:
     def words(self, rows: slice, count: int) -> Words:
         """Return the first `count` words of each stream in these rows, shape [rows, count]."""
         numbers = np.arange(-(-count // WORDS_A_BLOCK), dtype=np.uint64)
-        blocks = _encrypted(self._subkey, self._streams[rows, np.newaxis], numbers)
+        blocks = _encrypt(self._subkey, self._streams[rows, np.newaxis], numbers)
         return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, :count])
 
     def blocks(self, rows: NDArray[np.intp], numbers: Words) -> Words:
         """Return blocks of the streams in these rows, shape [n]: of `numbers`, shape [n, ...], two words each."""
-        return _encrypted(self._subkey, self._streams[rows].reshape(-1, *[1] * (numbers.ndim - 1)), numbers)
+        return _encrypt(self._subkey, self._streams[rows].reshape(-1, *[1] * (numbers.ndim - 1)), numbers)
 
 
-def _encrypted(subkey: bytes, streams: Words | np.uint64, numbers: Words) -> Words:
+def _encrypt(subkey: bytes, streams: Words | np.uint64, numbers: Words) -> Words:
     """Encrypt the counters made of streams and numbers, which are broadcast together: [..., 2] words."""
     counters = np.empty((*np.broadcast_shapes(np.shape(streams), numbers.shape), WORDS_A_BLOCK), dtype=">u8")
     counters[..., 0], counters[..., 1] = streams, numbers

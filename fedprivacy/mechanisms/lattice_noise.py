@@ -97,7 +97,7 @@ def outside(layers: Places) -> Places:
     return (layers >= RECTANGLES).nonzero()[0]
 
 
-def drawn_outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
+def draw_outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
     """Draw for coordinates from the part of N(0, 1) outside of the rectangles, by rejection from boxes and the tail.
 
     Args:
@@ -109,7 +109,7 @@ def drawn_outside(places: Places, blocks: Callable[[Places, Words], Words]) -> D
     numbered = _FIRST_TRY + _MOST_TRIES * _BLOCKS_A_TRY * places.astype(np.uint64)
     while left.size:
         words = blocks(left, numbered[left, np.newaxis] + _BLOCKS_AT_ONCE)
-        drawn, kept = (each.reshape(len(left), -1) for each in tried(words.reshape(-1, 4).T))
+        drawn, kept = (each.reshape(len(left), -1) for each in try_draws(words.reshape(-1, 4).T))
         first, found = kept.argmax(1), kept.any(1)
         draws[left[found]] = drawn[found, first[found]]
         left = left[~found]
@@ -117,9 +117,9 @@ def drawn_outside(places: Places, blocks: Callable[[Places, Words], Words]) -> D
     return draws
 
 
-def tried(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
+def try_draws(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
     """Try one draw for each column of four words, shape [4, n]; return the draws and a mask of those that are kept."""
-    box, across, up = _uniforms(words[:3])
+    box, across, up = (words[:3].astype(np.float64) + 0.5) * 2.0**-64  # from (0, 1], the smallest 2^-65
     layer = np.searchsorted(_OUTSIDE_AREAS, _OUTSIDE_AREAS[-1] * box)
     x = EDGES[layer] + (EDGES[layer - 1] - EDGES[layer]) * across
     kept = FLOORS[layer] + (FLOORS[layer + 1] - FLOORS[layer]) * up < np.exp(-0.5 * x * x)
@@ -128,12 +128,6 @@ def tried(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
         excess = -np.log(across[tail]) / TAIL
         x[tail], kept[tail] = TAIL + excess, -2.0 * np.log(up[tail]) > excess * excess
     return np.copysign(x, words[3].view(np.int64)), kept
-
-
-def _uniforms(words: Words) -> Draws:
-    """Return uniforms from (0, 1], the smallest 2^-65, one for each word."""
-    uniforms: Draws = (words.astype(np.float64) + 0.5) * 2.0**-64
-    return uniforms
 
 
 log = logging.getLogger(__name__)
@@ -204,7 +198,7 @@ def add_lattice_noise(
 def _add_on_host(total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None) -> Tensor:
     sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
     released = torch.empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
-    source, target = _limited(sums, LARGEST_SUM * step).reshape(-1), released.numpy().reshape(-1)
+    source, target = _limit(sums, LARGEST_SUM * step).reshape(-1), released.numpy().reshape(-1)
     usual = source.dtype == np.float64 and target.dtype == np.float32
     one_pass = _COMPILED.next(source.size) if usual else None
     widths = WIDTHS * scale
@@ -228,7 +222,7 @@ def _add_on_host(total: Tensor, scale: float, step: float, read: Reader, dtype: 
 
     missed = _by_threads(release, range(source.size))
     if missed.size:
-        draws = scale * drawn_outside(missed, lambda _, numbers: read.blocks(numbers))
+        draws = scale * draw_outside(missed, lambda _, numbers: read.blocks(numbers))
         target[missed] = _in_whole_steps(source[missed], draws, step)
     return released.to(total.device, dtype or total.dtype)
 
@@ -246,7 +240,7 @@ def add_lattice_noise_on_device(
     for start in range(0, sums.numel(), _ON_DEVICE):
         where = slice(start, min(start + _ON_DEVICE, sums.numel()))
         words, missed = _words(read, range(where.start, where.stop), sums.device)
-        beside = scale * drawn_outside(missed, lambda _, numbers: read.blocks(numbers))
+        beside = scale * draw_outside(missed, lambda _, numbers: read.blocks(numbers))
         if sums.is_cuda and start:  # else the words of a large model would all wait in the host's memory
             torch.cuda.current_stream(sums.device).synchronize()
         signed = words.to(sums.device, non_blocking=True)
@@ -317,7 +311,7 @@ def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: 
         A new tensor on the device of `totals`, float32.
     """
     sums = totals.detach().to("cpu", torch.promote_types(totals.dtype, torch.float32)).contiguous()
-    source, released = _limited(sums, LARGEST_SUM * steps[:, np.newaxis]), torch.empty(sums.shape, dtype=torch.float32)
+    source, released = _limit(sums, LARGEST_SUM * steps[:, np.newaxis]), torch.empty(sums.shape, dtype=torch.float32)
     target, missed = released.numpy(), [np.empty(0, dtype=np.intp)]
     width = source.shape[1]
     rows_at_once = max(_CHUNK // max(width, 1), 1)
@@ -329,7 +323,7 @@ def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: 
         _in_whole_steps(source[rows], draws, steps[rows, np.newaxis], target[rows], words.view(np.float64))
         missed.append(start * width + outside(layers.reshape(-1)))
     row, place = np.divmod(np.concatenate(missed), max(width, 1))
-    beside = scales[row] * drawn_outside(place, lambda some, numbers: read.blocks(row[some], numbers))
+    beside = scales[row] * draw_outside(place, lambda some, numbers: read.blocks(row[some], numbers))
     target[row, place] = _in_whole_steps(source[row, place], beside, steps[row])
     return released.to(totals.device)
 
@@ -358,7 +352,7 @@ def _in_whole_steps(
     return result
 
 
-def _limited(sums: Tensor, limit: float | Draws) -> NDArray[np.floating]:
+def _limit(sums: Tensor, limit: float | Draws) -> NDArray[np.floating]:
     """Return sums clamped to +-`limit`, and zero where they are not finite; those that need neither are no copy."""
     given: NDArray[np.floating] = sums.numpy()
     least = limit if isinstance(limit, float) else limit.min(initial=np.inf)

@@ -71,14 +71,14 @@ class Views:
         """
         self.multiplicity, self._augmentation = multiplicity, augmentation
         with undisturbed, torch.no_grad(), computing_with(1):
-            probe = self._tried(inputs, torch.empty(0, augmentation.draws, device=inputs.device))
+            probe = self._probe(inputs, torch.empty(0, augmentation.draws, device=inputs.device))
             largest = _MOST_ROWS
             while largest > WHOLE and largest * probe[0][0].numel() > _MOST_NUMBERS:
                 largest //= 2
             failed, visible = torch.zeros_like(probe[0][:1]), lambda *batch: [self._view(*batch)]
             self._row_by_row = RowByRow.admitted(self._view, failed, visible, nn.Identity(), probe, largest=largest)
 
-    def _tried(self, records: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    def _probe(self, records: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Find made-up records and random numbers whose views can be made, of each record by itself."""
         try:
             inputs, chances = made_up_records(records, draws, self._view)
@@ -179,7 +179,7 @@ def _rows(shard: Shard, sample: NDArray[np.intp], layout: Layout, keystream: Key
     if layout.computed == shard.rows:
         return shard.inputs.index_select(0, records), shard.targets.index_select(0, records)
     there = ~missing(shard.targets[records])
-    places = _drawn(there, sample, layout.computed, keystream, position)
+    places = _draw_rows(there, sample, layout.computed, keystream, position)
     return chosen_rows(shard, records, places)
 
 
@@ -195,7 +195,7 @@ def chosen_rows(shard: Shard, records: Tensor, places: Tensor) -> Batch:
     return shard.inputs[at], shard.targets[at]
 
 
-def _drawn(there: Tensor, sample: NDArray[np.intp], count: int, keystream: Keystream, position: Position) -> Tensor:
+def _draw_rows(there: Tensor, sample: NDArray[np.intp], count: int, keystream: Keystream, position: Position) -> Tensor:
     """Draw `count` of each person's rows, in their own order; missing ones last, if there are fewer.
 
     No branch depends on how many rows anybody has.

@@ -142,7 +142,7 @@ class CohortLoop(ABC, Generic[AnyMechanism]):
             if stack is None:
                 alone += places
             else:
-                yield tried(self.engine.model, partial(self._stacked, stack, places, members, round), places)
+                yield tried(self.engine.model, partial(self._train_stack, stack, places, members, round), places)
         for place in sorted(alone):  # large models: in this order, their sum keeps the fewest vectors
             yield tried(self.engine.model, partial(self.alone, place, trainees[place], round), [place])
 
@@ -150,7 +150,7 @@ class CohortLoop(ABC, Generic[AnyMechanism]):
     def alone(self, place: int, one: Trainee[AnyMechanism], round: int) -> Portion:
         """Train one client by itself."""
 
-    def _stacked(
+    def _train_stack(
         self, stack: Stack, places: list[int], trainees: Sequence[Trainee[AnyMechanism]], round: int
     ) -> Portion:
         """Train all clients step by step; they have the same number of steps."""
@@ -228,7 +228,7 @@ class CohortTraining(CohortLoop[SampledGaussianSum]):
             return release_by_row(mechanisms, totals, keystreams, position).div_(divisors), norms
         sensitivities = [self.adaptive.sensitivity(norm) for norm in norms.tolist()]
         joint = [replace(m, clipping_norm=norm) for m, norm in zip(mechanisms, sensitivities, strict=True)]
-        released = release_by_row(joint, _joined(clipped, batches, norms, self.adaptive), keystreams, position)
+        released = release_by_row(joint, _append_counts(clipped, batches, norms, self.adaptive), keystreams, position)
         counts = released[:, -1].tolist()
         moved = [
             self.adaptive.next_norm(count, norm, one.expected_batch_size)
@@ -237,7 +237,7 @@ class CohortTraining(CohortLoop[SampledGaussianSum]):
         return released[:, :-1].contiguous().div_(divisors), np.array(moved)
 
 
-def _joined(
+def _append_counts(
     clipped: StackedClipped,
     batches: Sequence[NDArray[np.int64]],
     norms: NDArray[np.float64],

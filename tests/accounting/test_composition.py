@@ -16,7 +16,7 @@ from tests.accounting.marked import exhaustive
 def test_amplification_matches_40_digits(epsilon: float, q: float) -> None:
     with mpmath.workdps(40):
         exact = mpmath.log1p(mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(epsilon)))
-    ours, delta = composition.amplified(epsilon, 1e-3, q)
+    ours, delta = composition.amplify(epsilon, 1e-3, q)
     assert ours == pytest.approx(float(exact), rel=1e-8)
     assert delta == pytest.approx(q * 1e-3)
 
@@ -47,7 +47,7 @@ def test_they_are_upper_bounds(history: History, delta: float) -> None:
         assert bound >= pld.epsilon(history, delta) * 0.999
     for impossible in ((-0.1, delta, 0.1), (1.0, 1.5, 0.1), (1.0, delta, 0.0)):
         with pytest.raises(ValueError, match="choose a"):
-            composition.amplified(*impossible)
+            composition.amplify(*impossible)
 
 
 @given(

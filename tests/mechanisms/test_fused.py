@@ -45,7 +45,7 @@ def test_one_pass_has_the_bits_of_numpy_s_passes(scale, clipping_norm, monkeypat
 @pytest.mark.exhaustive
 def test_compiled_it_has_them_too(monkeypatch):
     expected = released(300_007, 1.0, 1.0)
-    compiled = fused.compiled()
+    compiled = fused.compile_release()
     assert compiled is not None
     use(monkeypatch, compiled)
     assert torch.equal(released(300_007, 1.0, 1.0), expected)
@@ -59,7 +59,7 @@ def test_sums_of_other_types_are_numpy_s(monkeypatch):
 
 def test_it_is_compiled_once_and_after_so_many_draws_that_it_pays(monkeypatch):
     made = []
-    monkeypatch.setattr(fused, "compiled", lambda: made.append(1) or fused.release)
+    monkeypatch.setattr(fused, "compile_release", lambda: made.append(1) or fused.release)
     when = fused.WhenWorth()
     assert when.next(2**27) is None and when.next(2**27) is None and not made
     assert when.next(1) is fused.release and when.next(1) is fused.release
@@ -74,6 +74,6 @@ def test_what_cannot_be_compiled_or_has_another_bit_is_not_used(monkeypatch):
 
     for wrong in (numba(other), numba(None), None):
         monkeypatch.setitem(sys.modules, "numba", wrong)
-        assert fused.compiled() is None
+        assert fused.compile_release() is None
     monkeypatch.setitem(sys.modules, "numba", numba(fused.release))
-    assert fused.compiled() is fused.release
+    assert fused.compile_release() is fused.release

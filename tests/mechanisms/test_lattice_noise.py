@@ -122,7 +122,7 @@ def rest_masses():
 
 @pytest.mark.exhaustive
 def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there():
-    x = lattice_noise.drawn_outside(np.arange(MILLION), lambda _, numbers: reader().blocks(numbers))
+    x = lattice_noise.draw_outside(np.arange(MILLION), lambda _, numbers: reader().blocks(numbers))
     assert abs(np.sign(x).sum()) < 4.2 * math.sqrt(x.size)
     size, edges, masses = np.abs(x), lattice_noise.EDGES, rest_masses()
     layer = np.searchsorted(-edges, -size)  # the first edge below: 0 is the tail
@@ -142,7 +142,9 @@ def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there(
 
 def tried(*words):
     """The draws of one try, and which of them are kept, for each column of words."""
-    return lattice_noise.tried(np.stack(np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in words))))
+    return lattice_noise.try_draws(
+        np.stack(np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in words)))
+    )
 
 
 def test_tail_draws_have_the_distribution_of_a_gaussian_s_tail():

@@ -26,13 +26,13 @@ class FedPer(Algorithm):
 
     def train(self, client: LocalRound) -> LocalUpdate:
         trained = client.descend(self.model(client.shared, client.own, client.personal), client.steps)
-        return self._parted(client, trained)
+        return self._split(client, trained)
 
     def model(self, shared: Tensor, kept: Tensor, personal: Tensor | None) -> Tensor:
         assert personal is not None
         return kept.where(personal, shared)
 
-    def _parted(self, client: LocalRound, trained: Tensor) -> LocalUpdate:
+    def _split(self, client: LocalRound, trained: Tensor) -> LocalUpdate:
         assert client.personal is not None
         return LocalUpdate(sent=client.shared.where(client.personal, trained), kept=trained)
 
@@ -56,7 +56,7 @@ class FedRep(FedPer):
         start = self.model(client.shared, client.own, client.personal)
         body = max(1, client.steps - (self.personal_steps or client.steps // 2))
         headed = client.descend(start, client.steps - body, only=client.personal)
-        return self._parted(client, client.descend(headed, body, only=~client.personal))
+        return self._split(client, client.descend(headed, body, only=~client.personal))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The catalogue's files hold bugs as a change is usually shown, under the guarante
     # an epsilon is an upper bound, and tight
 
     a person's rows are accounted for as one record
-    @@ fedprivacy.accounting.histories:_of_rows
+    @@ fedprivacy.accounting.histories:_event_for_rows
     - RowSampledGaussian(event.sampling_rate, event.noise_multiplier, rows, event.relation)
     + event
     tests/accounting/test_persons.py::test_the_figures_of_the_guide
