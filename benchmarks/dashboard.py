@@ -45,7 +45,7 @@ from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
-from fedprivacy.tasks import load_task
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.values.rounds import Observer, RoundResult
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientSpent
@@ -295,7 +295,7 @@ def _train(folder: Path, clock: _Clock | None = None) -> float:
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
         server_app(note, config=config)(grid, context)
     else:
-        plan = TrainingPlan(config, load_task(config.task))
+        plan = TrainingPlan(config, open_task(config.task))
         observers: list[Observer] = [RunWriter(folder, plan), note]
         PrivateStrategy(build_strategy(config), plan, observers=observers, checkpoints=folder).start(grid)
     return at[-1] - at[1]

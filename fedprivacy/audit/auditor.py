@@ -57,8 +57,7 @@ from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.settings.device import check_device, choose_device
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.tasks import Shard, Task, TaskError, load_task
-from fedprivacy.tasks.loader import agreed
-from fedprivacy.values.unit import unit_of
+from fedprivacy.tasks.loader import open_task
 
 GATES: dict[str, Callable[[OurClient], Gate]] = {
     "release": four_claims.release,
@@ -273,7 +272,7 @@ def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> Tr
     check_device(device)
     try:
         named = load_task(str(given["task"])) if "task" in given else task
-        return TrainingPlan(replace(config, device=device), agreed(config.task, named))
+        return TrainingPlan(replace(config, device=device), open_task(config.task, named))
     except TaskError as error:
         raise ConfigError([str(error)]) from error
 
@@ -346,7 +345,7 @@ def _training(audited: Audited) -> AuditedTraining:
         clipping_norm=grant.clipping_norm,
         clipping=grant.clipping,
         expected_batch_size=grant.expected_batch_size,
-        unit=unit_of(audited.task),
+        unit=audited.task.unit,
         autocast=audited.autocast,
     )
 

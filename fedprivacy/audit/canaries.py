@@ -26,7 +26,7 @@ from fedprivacy.audit.real_client import AuditedTraining, ObservedClient, parame
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.training.batches import chosen_rows, layout_of
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.unit import Unit, missing_target, unit_of
+from fedprivacy.values.unit import Unit, missing_target
 
 LONG = 10.0
 """Norm of a canary's gradient, in clipping norms: long enough to be clipped."""
@@ -267,7 +267,7 @@ def _unit(training: AuditedTraining) -> Unit:
 
 def _shard(task: Task, inputs: torch.Tensor, targets: NDArray[np.float64]) -> Shard:
     """Return canaries as records; where persons are, every other one has two rows that are alike."""
-    aimed, most_rows = torch.from_numpy(targets).float(), unit_of(task).rows
+    aimed, most_rows = torch.from_numpy(targets).float(), task.unit.rows
     if most_rows == 1:
         return Shard(inputs, aimed, null=False)
     persons = torch.arange(len(inputs)).repeat_interleave(1 + torch.arange(len(inputs)) % most_rows)

@@ -37,8 +37,9 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.client_terms import client_terms_of
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.settings.device import choose_device
-from fedprivacy.tasks import Shard, Task, TaskError, load_task
+from fedprivacy.tasks import Shard, TaskError, load_task
 from fedprivacy.tasks.identity import key_hash
+from fedprivacy.tasks.opened import OpenedTask
 
 TRAINING = (
     *("rounds", "local-steps", "sampling-rate", "batch-size", "noise-multiplier", "epsilon", "delta", "spend"),
@@ -70,7 +71,7 @@ class Node:
     given: UserConfig
     settings: NodeSettings
     word: str
-    task: Task
+    task: OpenedTask
     brought: bool
     shard: Shard
 
@@ -184,7 +185,7 @@ def _toml(file: Path, option: str, remedy: str) -> dict[str, Value]:
     return found
 
 
-def _task(file: Path, settings: NodeSettings, word: str | None) -> tuple[str, Task]:
+def _task(file: Path, settings: NodeSettings, word: str | None) -> tuple[str, OpenedTask]:
     """Return the name that a run has for the task, and the task."""
     if not settings.tasks:
         if word is None:

@@ -31,9 +31,11 @@ from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
+from fedprivacy.tasks.loader import open_task
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.unit import RECORD, Unit, unit_of
+from fedprivacy.values.unit import RECORD, Unit
 
 _NODE = 7
 """Number of the client's node; any will do."""
@@ -83,7 +85,8 @@ class WithShard:
     """
 
     def __init__(self, task: Task, shard: Shard) -> None:
-        self._task, self._shards = task, [shard]
+        self._task = task.original if isinstance(task, OpenedTask) else task
+        self._shards = [shard]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
@@ -170,7 +173,7 @@ class AskedClient(RealClient):
         self, task: Task, shard: Shard, *, seed: int | None = None, device: str = "cpu", autocast: str = "float32"
     ) -> None:
         self._shards = WithShard(task, shard)
-        self.task = cast(Task, self._shards)
+        self.task = open_task(task=cast(Task, self._shards))
         config = resolve({"clients": 1, "seed": seed, "device": device, "autocast": autocast}, self.task)
         super().__init__(private_client(self.task, config), _context(0, _SPLIT))
 
@@ -193,7 +196,7 @@ class AskedClient(RealClient):
 
     def of_its_unit(self, grant: Grant) -> Grant:
         """The same grant for the unit of this client's task: a task of the auditor's own protects rows."""
-        return replace(grant, unit=str(unit_of(self.task)))
+        return replace(grant, unit=str(self.task.unit))
 
     def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
         """The reply to a grant, for the unit of this client's task, and a global model."""

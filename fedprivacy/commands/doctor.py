@@ -31,11 +31,12 @@ from fedprivacy._support.sources import SourceError, is_source, load, names_file
 from fedprivacy.gradients.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.gradients.structure import Problem, grouped, made_private, replacements
-from fedprivacy.runs.usable import Usable, allows_null, null_records, usable_in_training
+from fedprivacy.runs.usable import Usable, null_records, usable_in_training
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
-from fedprivacy.tasks.loader import is_task, lacking, shard_of
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.one_cell import READERS, Trial, try_cells
+from fedprivacy.tasks.opened import is_task, lacking
 from fedprivacy.tasks.sheet import Sheet, collected
 from fedprivacy.training.machine import Machine
 from fedprivacy.values.wording import count_text
@@ -229,7 +230,7 @@ class Visit:
     @property
     def void(self) -> bool:
         """True if more than half of the records count for nothing, and the task does not allow it."""
-        return self.usable.mostly_void and not allows_null(self.patient.task)
+        return self.usable.mostly_void and not getattr(self.patient.task, "allow_null", False)
 
     @property
     def replaced(self) -> list[str]:
@@ -277,9 +278,9 @@ def _counted(patient: Patient, diagnosis: Diagnosis) -> tuple[tuple[Sheet, ...],
     simulated = ShardSource(partition_id=0, num_partitions=task.recipe.clients)
     for source in [ShardSource(folder=patient.folder), simulated] if patient.folder else [simulated]:
         with collected() as sheets, suppress(Exception):  # the trial of the tables says what fails
-            shard = shard_of(task, source)
+            shard = open_task(task=task).shard(source)
             usable = null_records(shard)
-            usable = usable_in_training(task, shard) if diagnosis.sound else usable
+            usable = usable_in_training(open_task(task=task), shard) if diagnosis.sound else usable
         if sheets or usable.records:
             break
     return tuple(sheets if source.folder else ()), usable
@@ -291,7 +292,7 @@ def _unsaid(patient: Patient) -> str:
         return ""
     try:
         with collected():
-            shard_of(patient.task, ShardSource(partition_id=0, num_partitions=patient.task.recipe.clients))
+            open_task(task=patient.task).shard(ShardSource(partition_id=0, num_partitions=patient.task.recipe.clients))
     except ValueError as error:
         return str(error)
     except Exception:  # another shape was given than that of the task's own records

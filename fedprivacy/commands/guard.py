@@ -82,10 +82,11 @@ def model(
     """
     from fedprivacy._support.durable import PRIVATE, name_durably, write_unnamed
     from fedprivacy.flower.kept import KeptError, NoOwnModelError, own_model
-    from fedprivacy.tasks import TaskError, load_task
+    from fedprivacy.tasks import TaskError
+    from fedprivacy.tasks.loader import open_task
 
     with plain_errors(NoOwnModelError, KeptError, TaskError, OSError, code=2):
-        whose, content = own_model(file, load_task(task), global_model, run)
+        whose, content = own_model(file, open_task(task), global_model, run)
         name_durably(write_unnamed(out, content, PRIVATE), out)
     ERR.print(f"Run {whose.run_id}, {whose.algorithm}, after round {whose.round}: written to {out}.")
 

@@ -21,10 +21,11 @@ from fedprivacy.deploy.description import SetupError, flower_window
 from fedprivacy.runs.plans.plan import QuestionPlan, RunPlan, questions_in
 from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ASKING_KEYS, FIELDS, ConfigError, Value, resolve
-from fedprivacy.tasks import Task, TaskError, load_task
+from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.bundled import BundledClassification
 from fedprivacy.tasks.loader import public_name
+from fedprivacy.tasks.opened import OpenedTask
 
 _TEMPLATES = ("pyproject.toml", "README.md", "LICENSE", "PACKAGE/__init__.py", "PACKAGE/server.py", "PACKAGE/client.py")
 
@@ -118,13 +119,13 @@ def checked_plan(folder: Path, run_config: Mapping[str, Value]) -> RunPlan | Non
         return plan
 
 
-def check_public_records(task: Task) -> None:
+def check_public_records(task: OpenedTask) -> None:
     """Refuse a built-in task on a host that lacks its public records, on which the server evaluates the model.
 
     Raises:
         ConfigError: names the extra that brings them.
     """
-    if isinstance(task, BundledClassification) and lacks("sklearn"):
+    if isinstance(task.original, BundledClassification) and lacks("sklearn"):
         raise ConfigError([f"task is {task.name}, whose public records are not here: {MissingExtraError('sklearn')}"])
 
 

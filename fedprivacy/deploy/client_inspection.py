@@ -39,11 +39,11 @@ from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.guard.seals import ENTRIES_ROOM
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
-from fedprivacy.runs.usable import Usable, allows_null, null_records, usable_in_training
-from fedprivacy.tasks import Task, relation_of
+from fedprivacy.runs.usable import Usable, null_records, usable_in_training
+from fedprivacy.tasks import relation_of
 from fedprivacy.tasks.one_cell import try_cells
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.tasks.sheet import Sheet, collected
-from fedprivacy.values.unit import unit_of
 
 _LARGE_EPSILON = 10.0
 """Least epsilon of a warning: a guarantee of this size says little, for e^10 is 22,000."""
@@ -75,7 +75,7 @@ def _usable(settings: NodeSettings, party: Party) -> tuple[Usable, bool]:
     usable, allowed = Usable(0, 0), True
     with suppress(Exception), hushed():  # what fails is said by the check of the records
         task, device = _task(settings, party), choose_device(settings.device)
-        allowed = allows_null(task)
+        allowed = task.allow_null
         shard = own_shard(task, settings.folder, device)
         usable = null_records(shard)
         usable = usable_in_training(task, shard)
@@ -145,7 +145,7 @@ def _key(file: Path) -> str:
     return f"{file} is this account's alone"
 
 
-def _task(settings: NodeSettings, party: Party) -> Task:
+def _task(settings: NodeSettings, party: Party) -> OpenedTask:
     try:
         with hushed():
             return settings.task(party.task, None)
@@ -179,7 +179,7 @@ def _records(settings: NodeSettings, party: Party) -> str:
     return f"the task reads {settings.folder}; {_each_by_itself(task, settings.folder)}"
 
 
-def _each_by_itself(task: Task, folder: Path) -> str:
+def _each_by_itself(task: OpenedTask, folder: Path) -> str:
     """Change one cell after another in a copy of a few rows: a task that lets one change other records is refused.
 
     What is said may be sent to the operator, so it is one of two constants; the doctor tells the data owner more.
@@ -207,7 +207,7 @@ def _guard(settings: NodeSettings, party: Party) -> str:
         if file.exists():
             check_owner_only(file)
             task = _task(settings, party)
-            guard = Guard(file, settings.budget, settings.filter, unit=unit_of(task))
+            guard = Guard(file, settings.budget, settings.filter, unit=task.unit)
             guard.check(relation_of(task))
             for newest in guard.charges()[-1:]:
                 if newest.beyond:

@@ -36,7 +36,7 @@ from fedprivacy._support.durable import (
 )
 from fedprivacy.gradients import flat_parameters, trainable_parameters
 from fedprivacy.tasks import Task
-from fedprivacy.tasks.loader import model_of
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.training.algorithms import algorithm_of
 from fedprivacy.training.local_round import personal_mask
 
@@ -280,7 +280,7 @@ class NoOwnModelError(ValueError):
     """There is no such model; the text says why, and what to do."""
 
 
-def own_model(guard: Path, task: Task, global_model: Path, run_id: str | None = None) -> tuple[KeptFor, bytes]:
+def own_model(guard: Path, task: OpenedTask, global_model: Path, run_id: str | None = None) -> tuple[KeptFor, bytes]:
     """The model that a client uses after a run. Nothing is charged or changed.
 
     Args:
@@ -298,7 +298,7 @@ def own_model(guard: Path, task: Task, global_model: Path, run_id: str | None = 
     """
     store = KeptInFolder(kept_beside(guard))
     kept_for = _chosen([kept for kept in store.held() if kept.task == kept_task(task)], guard, run_id)
-    algorithm, model = algorithm_of(kept_for.algorithm), model_of(task)
+    algorithm, model = algorithm_of(kept_for.algorithm), task.model()
     numbers = _load(model, global_model)
     shared, own = flat_parameters(model), store.load(kept_for._replace(round=kept_for.round + 1))
     if own is None or own.shape != shared.shape:

@@ -65,7 +65,7 @@ def standardise_question(task: Task) -> Spread | None:
     Raises:
         QuestionError: the attribute is no question, another question, or one with groups.
     """
-    question = getattr(task, "standardise", None)
+    question = task.standardise
     if question is None:
         return None
     if not isinstance(question, Spread) or question.by is not None:

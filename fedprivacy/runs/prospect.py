@@ -18,7 +18,6 @@ from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.tasks import ShardSource
-from fedprivacy.tasks.loader import shard_of
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
@@ -71,7 +70,7 @@ def _simulated_sizes(plan: RunPlan, client_ids: Collection[str]) -> dict[str, in
     if not plan.rates_differ:  # then no shard is loaded
         return dict.fromkeys(client_ids, 0)
     parts = plan.config.clients
-    shards = (shard_of(plan.task, ShardSource(partition_id=n, num_partitions=parts)) for n in range(len(client_ids)))
+    shards = (plan.task.shard(ShardSource(partition_id=n, num_partitions=parts)) for n in range(len(client_ids)))
     return {client_id: len(shard) for client_id, shard in zip(client_ids, shards, strict=True)}
 
 

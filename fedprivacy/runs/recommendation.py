@@ -44,7 +44,7 @@ from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ConfigError, Value
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.tasks import ShardSource, Task
-from fedprivacy.tasks.loader import OBJECT, shard_of
+from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.training.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, arguments_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
@@ -342,7 +342,7 @@ def _facts(plan: TrainingPlan, shard_size: float | None) -> Facts:
 def _example(plan: TrainingPlan, model: nn.Module, *, opened: bool) -> Tensor | None:
     """A made-up record of zeros; None: nothing public tells its shape."""
     if opened:
-        shard = shard_of(plan.task, ShardSource(partition_id=0, num_partitions=plan.config.clients))
+        shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=plan.config.clients))
         inputs, _ = shard.blank
         return inputs.new_zeros(1, *inputs.shape[1:])
     first = next((layer for layer in model.modules() if not list(layer.children())), None)

@@ -20,8 +20,8 @@ from torch import nn
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.standardise import standardise_question, standardiser
-from fedprivacy.tasks.loader import augmentation_of
-from fedprivacy.tasks.task import Shard, Task
+from fedprivacy.tasks.opened import OpenedTask
+from fedprivacy.tasks.task import Shard
 from fedprivacy.training.batches import Views, layout_of, sampled_batches
 from fedprivacy.values.wording import plural
 
@@ -69,11 +69,6 @@ class Usable:
         return [null] * (self.null > 0) + [failing] * (self.failing > 0)
 
 
-def allows_null(task: Task | None) -> bool:
-    """Return whether a task, of whatever class, allows most of its records to count for nothing; without one, not."""
-    return getattr(task, "allow_null", Task.allow_null)
-
-
 def null_records(shard: Shard) -> Usable:
     """Count a shard's null records, whether or not their values are there."""
     return Usable(len(shard), 0 if shard.null is None else int(shard.null.sum()))
@@ -112,7 +107,7 @@ def usable_records(
     return replace(null_records(shard), tried=len(places), failing=found)
 
 
-def usable_in_training(task: Task, shard: Shard, engine: GradientEngine | None = None, views: int = 0) -> Usable:
+def usable_in_training(task: OpenedTask, shard: Shard, engine: GradientEngine | None = None, views: int = 0) -> Usable:
     """Count a shard's usable records as a task trains on them.
 
     Args:
@@ -123,7 +118,7 @@ def usable_in_training(task: Task, shard: Shard, engine: GradientEngine | None =
     """
     device, question = shard.inputs.device, standardise_question(task)
     engine = engine or GradientEngine(task.model().to(device), task.loss, layout=layout_of(task, views))
-    made = Views(augmentation_of(task), views, shard.blank[0]) if views else None
+    made = Views(task.needed_augmentation(), views, shard.blank[0]) if views else None
     return usable_records(engine, shard, made, standardiser(question).to(device) if question else None)
 
 

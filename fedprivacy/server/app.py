@@ -25,7 +25,8 @@ from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.server.question_run import answer_run_config
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
-from fedprivacy.tasks import Task, load_task
+from fedprivacy.tasks import Task
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import Observer
 
@@ -123,7 +124,7 @@ class RunStart:
         if config.seed is not None:  # Flower's strategies draw clients from `random`, a model its weights from torch
             random.seed(config.seed)
             torch.manual_seed(config.seed)
-        return cls(TrainingPlan(config, task or load_task(config.task), run_id=run_id), run_id, checkpoint)
+        return cls(TrainingPlan(config, open_task(config.task, task), run_id=run_id), run_id, checkpoint)
 
     @property
     def folder(self) -> Path:

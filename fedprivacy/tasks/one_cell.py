@@ -25,7 +25,8 @@ from torch import Tensor
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.loader import offers_table, shard_of, table_of
+from fedprivacy.tasks.loader import open_task
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.tasks.sheet import collected
 from fedprivacy.tasks.task import Shard, ShardSource, Task
 
@@ -115,7 +116,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
     before = RandomState.now()
     try:
         for file, table in tables.items():
-            trial = _Reader(task, file, table)
+            trial = _Reader(open_task(task=task), file, table)
             if why := trial.unsuited():
                 untried.append(f"{why} of {file.name}{trial.refusal}")
                 continue
@@ -152,7 +153,7 @@ class _Reader:
             they are not changed.
     """
 
-    task: Task
+    task: OpenedTask
     file: Path
     table: _Csv | _Parquet
     told: bool = False
@@ -248,8 +249,8 @@ class _Reader:
 
     def _records(self, copy: Path) -> tuple[Shard, Table | None]:
         source = ShardSource(folder=copy)
-        shard = shard_of(self.task, source)
-        return shard, table_of(self.task, source) if offers_table(self.task) else None
+        shard = self.task.shard(source)
+        return shard, self.task.table(source) if self.task.offers("table") else None
 
     def _parts(self, rows: Sequence[Row]) -> bytes | None:
         """Return the state of a new model and its losses on made-up records, after these rows were read; None if that

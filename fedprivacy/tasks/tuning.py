@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fedprivacy.tasks.loader import TaskError
+from fedprivacy.tasks.opened import TaskError
 from fedprivacy.tasks.task import Shard, ShardSource, Task
 
 

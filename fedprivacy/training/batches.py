@@ -32,7 +32,7 @@ from fedprivacy.gradients.surroundings import computing_with, undisturbed
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.task import Shard, Task
-from fedprivacy.values.unit import missing, unit_of
+from fedprivacy.values.unit import missing
 
 _EVENLY = 2.0**-24
 """Distance between neighbouring random numbers: float32 holds all of them."""
@@ -148,8 +148,7 @@ def layout_of(task: Task, multiplicity: int = 0) -> Layout:
         task: states its unit of privacy, `rows_per_step` and `person_gradient`.
         multiplicity: augmentation multiplicity; 0: the rows as they are.
     """
-    summed = getattr(task, "person_gradient", Task.person_gradient) == "sum"
-    return Layout(unit_of(task).rows, max(multiplicity, 1), getattr(task, "rows_per_step", None), summed)
+    return Layout(task.unit.rows, max(multiplicity, 1), task.rows_per_step, task.person_gradient == "sum")
 
 
 def sampled_batches(  # noqa: PLR0917 - what one step needs

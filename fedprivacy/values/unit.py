@@ -89,12 +89,6 @@ RECORD = Unit()
 """The unit of every task that names none: a row."""
 
 
-def unit_of(task: Any) -> Unit:
-    """Return the unit of a task's guarantee; a task that states none protects a record, which is a row."""
-    unit: Unit = getattr(task, "unit", None) or RECORD
-    return unit
-
-
 def check_rows_in_a_step(rows: int, per_step: object, gradient: object) -> None:
     """Check how a step uses a person's rows.
 

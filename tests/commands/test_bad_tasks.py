@@ -8,6 +8,7 @@ from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.tasks import load_task
+from fedprivacy.tasks.loader import open_task
 from tests.commands.running import fedprivacy
 
 WORKS = {
@@ -108,11 +109,11 @@ def test_where_an_error_came_from_is_shown_on_request(tmp_path):
 def test_to_be_tried_draws_nothing(tmp_path):
     task = load_task(written(tmp_path, model="return torch.nn.Linear(2, 2 + 0 * int(np.random.rand()))"))
     config, before = resolve({}, task), RandomState.now()
-    try_task(task, config, range(2))
+    try_task(open_task(task=task), config, range(2))
     assert RandomState.now() == before
 
 
 def test_a_metric_of_no_records_is_told_of_before_the_run(tmp_path, caplog):
     task = load_task(written(tmp_path, evaluate="return {'accuracy': torch.zeros(0).mean().item(), 'loss': 1.0}"))
-    try_task(task, resolve({}, task), range(2))
+    try_task(open_task(task=task), resolve({}, task), range(2))
     assert "evaluate() returns no number for accuracy; see that it has records" in caplog.text

@@ -41,7 +41,7 @@ def test_the_examples_are_a_configuration_and_a_node_configuration_for_its_task(
     assert config.seed is None and config.signing_key and config.ledger
     settings = NodeSettings.of(on_this_host(NODE_EXAMPLE.read_text(), node))
     assert (settings.budget.epsilon, settings.budget.delta) == (3.0, 1e-5)
-    assert isinstance(settings.task(config.task, None), Digits)
+    assert isinstance(settings.task(config.task, None).original, Digits)
 
 
 def test_what_the_client_s_example_leaves_out_is_every_other_key_with_a_value_that_it_takes(node):

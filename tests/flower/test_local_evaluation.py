@@ -15,7 +15,7 @@ from fedprivacy.mechanisms.keystream import Keystream, Purpose
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Score, ShardSource
-from fedprivacy.tasks.loader import scores_of
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.task import is_right
 from fedprivacy.training.evaluation import estimated
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -180,8 +180,8 @@ def test_estimates_have_the_same_bits_in_whatever_order_clients_answer():
     def told(order):
         receipts = {n: replace(A_RECEIPT, evaluation=f"[{0.1 * 3**n}, 0.7, 0.3]") for n in order}
         verdicts = {f"client-{n}": GrantOutcome(receipt=receipt) for n, receipt in receipts.items()}
-        released = evaluations(verdicts, scores_of(Blobs()))
-        return list(released), estimated(scores_of(Blobs()), list(released.values()))
+        released = evaluations(verdicts, open_task(task=Blobs()).scores())
+        return list(released), estimated(open_task(task=Blobs()).scores(), list(released.values()))
 
     assert told(range(4)) == told([2, 3, 0, 1])
 

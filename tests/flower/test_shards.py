@@ -6,6 +6,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.flower.simulated.shards import check_shards
 from fedprivacy.runs.settings.configuration import ConfigError, resolve
+from fedprivacy.tasks.loader import open_task
 
 
 def points(seed, count=40):
@@ -37,7 +38,7 @@ def told(made, caplog, clients=3, computed=True, **more):
     caplog.clear()
     task = Split(made)
     vars(task).update(more)
-    check_shards(task, resolve({"clients": clients}, task), range(clients), computed=computed)
+    check_shards(open_task(task=task), resolve({"clients": clients}, task), range(clients), computed=computed)
     return "\n".join(caplog.messages)
 
 
@@ -110,7 +111,7 @@ def test_the_same_table_at_several_clients_is_told_before_it_is_asked(made, said
 
 def test_public_records_of_tuning_may_be_at_every_client(caplog):
     task = fp.tasks.OnPublic(Split(points), lambda source: fp.Shard(*points(0)))
-    check_shards(task, resolve({}, task), range(3), computed=True)
+    check_shards(open_task(task=task), resolve({}, task), range(3), computed=True)
     assert not caplog.records
 
 
@@ -138,7 +139,7 @@ def test_records_that_count_for_nothing_are_told_for_all_clients_together(caplog
     task, again = Split(null(10)), []
     for _ in range(2):  # a notebook's second run of one task finds its shards open
         caplog.clear()
-        check_shards(task, resolve({}, task), range(3), computed=True)
+        check_shards(open_task(task=task), resolve({}, task), range(3), computed=True)
         again.append(caplog.messages)
     assert again[0] == again[1] != []
     assert "split: 30 of 120 records cannot be read and count for nothing." in told(null(10), caplog)

@@ -16,7 +16,7 @@ import fedprivacy as fp
 from fedprivacy.audit.real_client import AskedClient, parameters_of
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-from fedprivacy.tasks.loader import shard_of
+from fedprivacy.tasks.loader import open_task
 from tests.flower.asked import code, enrol, spent, train
 
 MISSING = 0  # the word for a cell that says nothing
@@ -234,7 +234,7 @@ def test_a_shard_that_is_made_of_another_s_rows_keeps_their_number_and_its_null_
     for shard in (with_it, null):
         task = Wrapping("imputes", [shard])
         assert enrol(node, task=task).content["fedprivacy.enrolment"]["shard_size"] == 20
-        assert len(shard_of(task, fp.ShardSource(folder=None)).inputs) == 20 - int(shard is null)
+        assert len(open_task(task=task).shard(fp.ShardSource(folder=None)).inputs) == 20 - int(shard is null)
 
 
 def test_standardising_moves_the_records_and_no_null_row():

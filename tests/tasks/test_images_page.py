@@ -19,7 +19,7 @@ from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
 from fedprivacy.tasks import load_task
 from fedprivacy.tasks.cells import TableError
-from fedprivacy.tasks.loader import shard_of
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.values.unit import missing
 from tests.commands.running import fedprivacy, unwrapped
 from tests.gradients.oracle import error_of, expected_sum, records_gradients, some_clipping_norm
@@ -153,9 +153,9 @@ def test_the_doctor_says_how_many_patients_can_be_read_and_takes_the_patient_for
 def test_of_scans_that_cannot_be_read_the_owner_is_told(tmp_path, caplog):
     task = task_of(SCANS, tmp_path, "Organs", {"(16, 16, 16)": "(4, 4, 4)"})  # of another shape than the files
     source = scans_in(tmp_path / "site-0", {"ann": 1, "bob": 2})
-    shard_of(task, fp.ShardSource(partition_id=0, num_partitions=1))
+    open_task(task=task).shard(fp.ShardSource(partition_id=0, num_partitions=1))
     assert caplog.messages == ["2 of 2 patients of organs cannot be read and count for nothing."]
-    shard_of(task, source)
+    open_task(task=task).shard(source)
     assert "no patient can be read: stop this client and mend it" in caplog.messages[1]
 
 

@@ -8,7 +8,8 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.tasks.cells import TableError
-from fedprivacy.tasks.loader import is_task, offers_table, table_of, word_of
+from fedprivacy.tasks.loader import open_task
+from fedprivacy.tasks.opened import is_task
 from tests.flower.blobs import Blobs
 
 SOURCE = fp.ShardSource(partition_id=0, num_partitions=2)
@@ -43,9 +44,9 @@ def blobs():
 def test_the_name_of_a_task_that_is_gone_is_not_that_of_another_object():
     name = f"{__name__}:blobs"
     with ThreadPoolExecutor(2) as pool:
-        assert set(map(word_of, pool.map(load_task, [name] * 2))) == {name}
-    assert {word_of(task) for task in [Blobs() for _ in range(100)]} == {"object:Blobs"}
-    assert word_of(load_task(name)) == name
+        assert {open_task(task=task).word for task in pool.map(load_task, [name] * 2)} == {name}
+    assert {open_task(task=task).word for task in [Blobs() for _ in range(100)]} == {"object:Blobs"}
+    assert open_task(task=load_task(name)).word == name
 
 
 class Silent(fp.Task):
@@ -56,9 +57,9 @@ class Silent(fp.Task):
 
 def test_a_task_may_do_without_a_table_and_is_told_what_to_write_when_it_is_asked_for():
     for task in (Silent(), Blobs()):  # of our class, and of somebody's own
-        assert is_task(task) and not offers_table(task)
+        assert is_task(task) and not open_task(task=task).offers("table")
         with pytest.raises(TaskError, match=rf"^task {task.name} offers no table, .*table\(self, source\).*read_table"):
-            table_of(task, SOURCE)
+            open_task(task=task).table(SOURCE)
     with pytest.raises(TableError, match="task silent offers no table"):
         Silent().table(SOURCE)
 
@@ -69,7 +70,11 @@ def test_a_task_s_table_is_that_of_the_source(tmp_path):
             return fp.Table({"part": [source.partition_id] * 3})
 
     task = Spoken()
-    assert offers_table(task) and table_of(task, SOURCE).numbers("part").tolist() == [0, 0, 0]
+    assert open_task(task=task).offers("table") and open_task(task=task).table(SOURCE).numbers("part").tolist() == [
+        0,
+        0,
+        0,
+    ]
 
 
 def test_an_error_of_a_class_without_a_file_is_told_too():
@@ -77,7 +82,7 @@ def test_an_error_of_a_class_without_a_file_is_told_too():
     cell = {"fp": fp, "Blobs": Blobs}
     exec("class Typed(Blobs):\n    def table(self, source):\n        raise KeyError('age')", cell)
     with pytest.raises(TaskError, match=r"table\(\) fails: KeyError: 'age' \(<string>, line 3\)"):
-        table_of(cell["Typed"](), SOURCE)
+        open_task(task=cell["Typed"]()).table(SOURCE)
 
 
 def test_a_table_that_fails_or_is_none_is_told_with_the_method():
@@ -92,5 +97,5 @@ def test_a_table_that_fails_or_is_none_is_told_with_the_method():
     ):
         task.answer = answer
         with pytest.raises(TaskError) as error:
-            table_of(task, SOURCE)
+            open_task(task=task).table(SOURCE)
         assert str(error.value).startswith(f"task blobs: {words}")

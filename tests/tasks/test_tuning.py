@@ -8,7 +8,8 @@ import torch
 import fedprivacy as fp
 from fedprivacy.ledger import Ledger
 from fedprivacy.tasks import TaskError
-from fedprivacy.tasks.loader import is_task, offers, offers_table, word_of
+from fedprivacy.tasks.loader import open_task
+from fedprivacy.tasks.opened import is_task
 from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
 
@@ -33,12 +34,12 @@ def on_public(repeat=1):
 
 def test_it_is_a_task_with_the_records_that_it_is_given():
     task = on_public(repeat=3)
-    assert is_task(task) and is_task(copy.copy(task)) and word_of(task) == "object:OnPublic"
+    assert is_task(task) and is_task(copy.copy(task)) and open_task(task=task).word == "object:OnPublic"
     source = fp.ShardSource(partition_id=1, num_partitions=2)
     shard, once = task.shard(source), Blobs().shard(source)
     assert len(shard) == 3 * len(once) and all(torch.equal(part, once.inputs) for part in shard.inputs.split(len(once)))
     assert all(torch.equal(part, once.targets) for part in shard.targets.split(len(once)))
-    assert offers(task, "held_out") and not offers_table(task)
+    assert open_task(task=task).offers("held_out") and not open_task(task=task).offers("table")
     assert (task.recipe, task.metric, task.shard_sizes_public) == (Blobs.recipe, "accuracy", True)
     with pytest.raises(AttributeError, match="nothing"):
         _ = task.nothing

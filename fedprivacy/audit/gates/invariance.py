@@ -25,6 +25,7 @@ from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.tasks import Shard, ShardSource, Task
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.training.batches import layout_of
 from fedprivacy.values.events import NeighbouringRelation
 
@@ -53,7 +54,7 @@ def check(audited: Audited) -> Judged:
         if len(reasons) >= MOST_REASONS:
             break
         apart = _apart(model, shard, parameters)
-        discreet = audited.confidential and not isinstance(model.task, Magnifying)
+        discreet = audited.confidential and not isinstance(model.task.original, Magnifying)
         largest = largest if discreet else max(largest, apart)
         if not apart <= _ALLOWED:
             by = "" if discreet else f", by {apart:.2g} clipping norms"
@@ -67,14 +68,14 @@ def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]
     own = audited.shard.of_records(audited.shard.inputs[few].cpu(), audited.shard.targets[few].cpu())
     if len(own):
         plain = (
-            replace(audited, task=cast(Task, Unvaried(audited.task)))
+            replace(audited, task=open_task(task=cast(Task, Unvaried(audited.task.original))))
             if audited.grant.augmentation_multiplicity or layout_of(audited.task).per_step
             else audited
         )
         for about, parameters in hostile_parameters(audited):
             yield f"the task's own model {about}", plain, own, parameters
     magnifying = Magnifying(audited.grant.relation, audited.task.dataset)
-    model = replace(audited, task=magnifying, shard=magnifying.shard(ShardSource()))
+    model = replace(audited, task=open_task(task=magnifying), shard=magnifying.shard(ShardSource()))
     for trial in range(6 if audited.effort is Effort.QUICK else 60):
         generator = audited.generator(8, trial)
         inputs = torch.randn(max(_COMPANY) + 1, _FEATURES, generator=generator)

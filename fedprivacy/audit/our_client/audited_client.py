@@ -20,7 +20,7 @@ from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import shard_of
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FedAvg, text_of
 
@@ -68,7 +68,7 @@ class Audited:
         confidential: the records are a data owner's own: no number that is computed from them is told.
     """
 
-    task: Task
+    task: OpenedTask
     shard: Shard
     grant: Grant
     claim: Claim
@@ -85,7 +85,7 @@ class Audited:
         """Return what a planned run will ask of its first client, whose records are used unless others are given."""
         config, schedule = plan.config, plan.config.schedule
         if shard is None:
-            shard = shard_of(plan.task, ShardSource(partition_id=0, num_partitions=config.clients))
+            shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=config.clients))
         client_id = simulated_client_id(0, config.clients)
         event, allowance = plan.event(len(shard), client_id), plan.allowance(client_id)
         steps = min(plan.limit({}, allowance).quota({}, event), plan.total_steps)

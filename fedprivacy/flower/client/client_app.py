@@ -43,7 +43,7 @@ from fedprivacy.questions.release import GaussianAnswers
 from fedprivacy.questions.standardise import STANDARDISE
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import Task
-from fedprivacy.tasks.loader import agreed
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.local_round import CONTROL, Kept, personal_mask
@@ -91,7 +91,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     """
     follow_environment()
     if task is not None:
-        agreed(config.task if config else None, task)
+        task = open_task(config.task if config else None, task)
     app = TaskApp(task, config)
 
     @app.query(ENROL_ACTION)

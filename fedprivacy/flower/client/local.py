@@ -53,20 +53,13 @@ from fedprivacy.questions.questionnaire import KINDS, Questionnaire
 from fedprivacy.questions.standardise import Standardise, standardise_question, standardiser, unsuited
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.settings.device import autocast_of, choose_device
-from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
+from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table, without_records
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import (
-    TaskError,
-    augmentation_of,
-    check_scores,
-    offers_table,
-    scores_of,
-    shard_of,
-    table_of,
-)
+from fedprivacy.tasks.loader import open_task
+from fedprivacy.tasks.opened import OpenedTask, TaskError
 from fedprivacy.tasks.task import NO_TABLE
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import Algorithm
@@ -74,7 +67,6 @@ from fedprivacy.training.batches import AugmentationError, Views, layout_of
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.local_round import Kept, personal_mask
 from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.unit import unit_of
 
 Kind = tuple[torch.Size, torch.dtype]
 """Shape and type of a row: public."""
@@ -113,7 +105,7 @@ class LocalClient:
     """
 
     client_id: str
-    task: Task
+    task: OpenedTask
     shard: Shard
     guard: Guard | None
     key: EllipticCurvePrivateKey | None
@@ -126,7 +118,7 @@ class LocalClient:
 
     def check_promise(self, grant: SpendingMessage) -> None:
         """Refuse, by a `MessageError`, a grant for another relation or unit of privacy than this client's own task."""
-        relation, unit = relation_of(self.task), str(unit_of(self.task))
+        relation, unit = relation_of(self.task), str(self.task.unit)
         if grant.relation is not relation:
             raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
         if grant.unit != unit:
@@ -153,7 +145,7 @@ class LocalClient:
         Raises:
             Refused: the task has no table, or none with such columns, of types that the questions can be asked of.
         """
-        if not offers_table(self.task):
+        if not self.task.offers("table"):
             raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, NO_TABLE.format(name=self.task.name))
         table = _table(self.task, self.source)
         if unknown := sorted(asked.columns - table.columns.keys()):
@@ -347,7 +339,7 @@ class LocalClient:
         """Release the noisy sums of the records' scores in a grant's last step; None: no evaluation was granted."""
         if measured is None:
             return None
-        evaluation = LocalEvaluation(grant.event, list(scores_of(self.task).values()))
+        evaluation = LocalEvaluation(grant.event, list(self.task.scores().values()))
         return evaluation.release(measured, self.shard, keystream, Position(grant.round, grant.steps))
 
 
@@ -421,9 +413,10 @@ def _in_ray_actor() -> bool:
 def _opened(owner: NodeSettings | None, context: Context, task: Task | None, config: RunConfig | None) -> LocalClient:
     if owner is None:
         settings = config or _resolve_once(tuple(context.run_config.items()), task)
-        task = task or load_task(settings.task)
         node = context.node_config
-        client = part_of(task, settings, int(node["partition-id"]), int(node["num-partitions"]))
+        client = part_of(
+            open_task(settings.task, task), settings, int(node["partition-id"]), int(node["num-partitions"])
+        )
         return replace(client, kept=KeptInState(context.state))
     named = config.public() if config else context.run_config
     if named.get("seed") not in (None, ""):
@@ -431,7 +424,7 @@ def _opened(owner: NodeSettings | None, context: Context, task: Task | None, con
     return _deployed(owner.task(named.get("task") or DEFAULT_TASK, task), owner)
 
 
-def part_of(task: Task, settings: RunConfig, part: int, parts: int) -> LocalClient:
+def part_of(task: OpenedTask, settings: RunConfig, part: int, parts: int) -> LocalClient:
     """The simulated client that holds one of so many parts of the task's split.
 
     Raises:
@@ -450,13 +443,13 @@ def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) 
     return resolve(dict(run_config), task)
 
 
-def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
+def _deployed(task: OpenedTask, settings: NodeSettings) -> LocalClient:
     try:
         device = choose_device(settings.device)
     except ConfigError as error:
         raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
     shard = works_on(task, own_shard(task, settings.folder, device))
-    guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter, unit=unit_of(task))
+    guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter, unit=task.unit)
     source = ShardSource(folder=settings.folder)
     kept = KeptInFolder(kept_beside(settings.guard))
     own = settings.client_id, task, shard, guard, settings.key, source, settings.answerable
@@ -464,7 +457,7 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
 
 
 @cache
-def simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
+def simulated_shard(task: OpenedTask, partition_id: int, num_partitions: int, device: str) -> Shard:
     """A part of the task's split, kept for the life of the process: it must not be made again with every message.
 
     Raises:
@@ -475,7 +468,7 @@ def simulated_shard(task: Task, partition_id: int, num_partitions: int, device: 
 
 
 @lru_cache(maxsize=1)
-def own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+def own_shard(task: OpenedTask, folder: Path, device: torch.device) -> Shard:
     """A data owner's own, kept for the life of the process. Raises as `simulated_shard` does."""
     return _read(task, ShardSource(folder=folder), device)
 
@@ -496,27 +489,27 @@ def _standardise(question: Spread, numbers: object) -> Standardise:
 
 
 @lru_cache(maxsize=4096)
-def _table(task: Task, source: ShardSource) -> Table:
+def _table(task: OpenedTask, source: ShardSource) -> Table:
     """A client's records by column, kept for the life of the process.
 
     Raises:
         Refused: the task has no table, or could not read it.
     """
     try:
-        return table_of(task, source)
+        return task.table(source)
     except Exception as error:
         raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's table.") from error
 
 
-def _read(task: Task, source: ShardSource, device: torch.device) -> Shard:
+def _read(task: OpenedTask, source: ShardSource, device: torch.device) -> Shard:
     """The shard; that it could not be read is said in one way, whatever went wrong."""
     try:
-        return shard_of(task, source).to(device)
+        return task.shard(source).to(device)
     except Exception as error:
         raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's shard.") from error
 
 
-def works_on(task: Task, shard: Shard) -> Shard:
+def works_on(task: OpenedTask, shard: Shard) -> Shard:
     """The shard, once the task has worked on made-up records of its kind: what fails later is one record's fault.
 
     Raises:
@@ -528,19 +521,24 @@ def works_on(task: Task, shard: Shard) -> Shard:
 
 
 @cache
-def _check_once(task: Task, device: torch.device, *kinds: Kind) -> None:
+def _check_once(task: OpenedTask, device: torch.device, *kinds: Kind) -> None:
     """Check on no rows of the kinds that inputs and targets are: their shape and type are public."""
-    check_on_blank(task.model().to(device), task.loss, *_blank(device, *kinds))
+    check_on_blank(task.original.model().to(device), task.loss, *_blank(device, *kinds))
 
 
 @cache
-def _measured(task: Task, device: torch.device, threads: int, *kinds: Kind) -> RecordScores:
+def _measured(task: OpenedTask, device: torch.device, threads: int, *kinds: Kind) -> RecordScores:
     """Kept for the life of the process, with a model of its own: that of the engine may be a server's by now."""
-    measures = [score.measure for score in scores_of(task).values()]
+    measures = [score.measure for score in task.scores().values()]
     measured = RecordScores(
-        task.model().to(device), task.loss, measures, _blank(device, *kinds), threads=threads, rows=unit_of(task).rows
+        task.original.model().to(device),
+        task.loss,
+        measures,
+        _blank(device, *kinds),
+        threads=threads,
+        rows=task.unit.rows,
     )
-    check_scores(task, *measured.example)
+    task.check_scores(*measured.example)
     return measured
 
 
@@ -552,20 +550,20 @@ def _blank(device: torch.device, inputs: Kind, targets: Kind) -> tuple[Tensor, T
 
 
 @lru_cache(maxsize=_KEPT_ENGINES)
-def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) -> Views:
+def views_of(task: OpenedTask, multiplicity: int, device: torch.device, kind: Kind) -> Views:
     """Return the maker of augmented views for records of this kind, cached as engines are.
 
     Raises:
         TaskError: the task has no augmentation.
         AugmentationError: the augmentation does not suit such records.
     """
-    return Views(augmentation_of(task), multiplicity, _blank(device, kind, kind)[0])
+    return Views(task.needed_augmentation(), multiplicity, _blank(device, kind, kind)[0])
 
 
 @lru_cache(maxsize=_KEPT_ENGINES)
 def engine_of(
-    task: Task, device: torch.device, clipping: str, views: int, autocast: torch.dtype | None
+    task: OpenedTask, device: torch.device, clipping: str, views: int, autocast: torch.dtype | None
 ) -> GradientEngine:
     """The engine of a task's model, kept for other rounds: to choose how it computes takes longer than a step."""
     clips, layout = CLIPPINGS[clipping](), layout_of(task, views)
-    return GradientEngine(task.model().to(device), task.loss, clips, layout=layout, autocast=autocast)
+    return GradientEngine(task.original.model().to(device), task.loss, clips, layout=layout, autocast=autocast)

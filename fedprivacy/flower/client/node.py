@@ -30,9 +30,9 @@ from fedprivacy.questions.questionnaire import KINDS, Questionnaire
 from fedprivacy.runs.settings.device import AUTOCASTS, is_device
 from fedprivacy.tasks import Task, TaskError, relation_of
 from fedprivacy.tasks.identity import key_hash
-from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
+from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, open_task, public_name
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.unit import unit_of
 from fedprivacy.values.wording import unit_text
 
 NODE_CONFIG = "node-config.toml"
@@ -190,7 +190,7 @@ class NodeSettings:
                 f"{self.least_noise_multiplier} (least-noise-multiplier)."
             )
 
-    def task(self, word: object, own: Task | None) -> Task:
+    def task(self, word: object, own: Task | None) -> OpenedTask:
         """The task that this client works on.
 
         The server's word is compared with the names that are allowed, and nothing else is done with it; where the data
@@ -200,7 +200,7 @@ class NodeSettings:
             Refused: the task is not allowed, discloses what must stay here, or cannot be loaded; or it does not agree
                 with another one that is allowed.
         """
-        task = own if own is not None and not self.tasks else self._named(word, own)
+        task = open_task(task=own) if own is not None and not self.tasks else self._named(word, own)
         self._check_agreement()
         if task.shard_sizes_public and not self.disclose_shard_size:
             raise _not_allowed(f"task {task.name} makes shard sizes public, and disclose-shard-size is false")
@@ -221,7 +221,7 @@ class NodeSettings:
                     "give both classes the same dataset, the same unit and the same shard_sizes_public"
                 )
 
-    def _named(self, word: object, own: Task | None) -> Task:
+    def _named(self, word: object, own: Task | None) -> OpenedTask:
         if own is not None:
             raise _not_allowed("the app brings a task of its own, and --node-config names others; take one of both out")
         allowed = self.tasks.get(public_name(word)) if isinstance(word, str) else None
@@ -313,7 +313,7 @@ def _promise(name: str, allowed: AllowedTask) -> str:
         task = allowed.load()
     except TaskError as error:
         raise _not_allowed(f"{name} is allowed, too, and cannot be held against the others: {error}") from error
-    return f"dataset '{task.dataset}', for the {relation_of(task)} relation{unit_text(str(unit_of(task)))}"
+    return f"dataset '{task.dataset}', for the {relation_of(task)} relation{unit_text(str(task.unit))}"
 
 
 def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, remedy: str) -> None:

@@ -23,7 +23,6 @@ from fedprivacy.questions.standardise import Standardise
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import held_out_metrics_of, held_out_of, metrics_of, offers, scores_of
 from fedprivacy.training.algorithms import Algorithm, text_of
 from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.training.local_round import personal_mask
@@ -96,13 +95,13 @@ class Measures:
 
     def public(self, arrays: ArrayRecord, standardise: Standardise | None) -> MetricRecord:
         """The task's metrics on public records. Raises `TaskError` if its `evaluate` fails."""
-        return MetricRecord(dict(metrics_of(self.plan.task, self.model(arrays, standardise))))
+        return MetricRecord(dict(self.plan.task.evaluate(self.model(arrays, standardise))))
 
     def local(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:
         """Estimates from local evaluations: one by client_id, and one of all clients together, as metrics."""
         if not released:
             return {}, {}
-        scores = scores_of(self.plan.task)
+        scores = self.plan.task.scores()
         by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
         return by_client, estimated(scores, list(released.values())).metrics
 
@@ -115,7 +114,7 @@ class Measures:
             TaskError: the task has no held-out records for a client, or its scores fail.
         """
         config = self.plan.config
-        if self.kept is None or number == 0 or not offers(self.plan.task, "held_out"):
+        if self.kept is None or number == 0 or not self.plan.task.offers("held_out"):
             return {}
         every = config.held_out_evaluation
         due = number == config.rounds or (every > 0 and number % every == 0)
@@ -126,7 +125,7 @@ class Measures:
         model = task.model().eval()
         found = {}
         for part in range(clients):
-            records = held_out_of(task, ShardSource(partition_id=part, num_partitions=clients))
+            records = task.held_out(ShardSource(partition_id=part, num_partitions=clients))
             client_id = simulated_client_id(part, clients)
             vector_to_parameters(own.of(client_id), [p for p in model.parameters() if p.requires_grad])
             found[client_id] = self._scored(
@@ -139,6 +138,6 @@ class Measures:
         if not len(records.inputs):
             return HeldOut(0, {})
         outputs = model(records.inputs)
-        each = {n: s.measure(outputs, records.targets).double() for n, s in scores_of(self.plan.task).items()}
+        each = {n: s.measure(outputs, records.targets).double() for n, s in self.plan.task.scores().items()}
         means = {name: float(values.mean()) for name, values in each.items()}
-        return HeldOut(len(records.inputs), means, held_out_metrics_of(self.plan.task, model, records))
+        return HeldOut(len(records.inputs), means, self.plan.task.held_out_metrics(model, records))

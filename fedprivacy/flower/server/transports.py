@@ -40,7 +40,6 @@ from fedprivacy.gradients import trainable_parameters
 from fedprivacy.participation import Participation
 from fedprivacy.questions.standardise import STANDARDISE, Standardise
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.tasks.loader import scores_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class ByMessage:
             self.accounts.settle_late(asked, reply, self.registry[asked.metadata.dst_node_id].public_key)
         verdicts, number = sort_replies(opened, replies), opened.attempt.round
         closed = self.participation.closes(number, self._steps(opened), opened.began, usable(verdicts))
-        scores = scores_of(self.plan.task) if self.plan.config.local_evaluation else {}
+        scores = self.plan.task.scores() if self.plan.config.local_evaluation else {}
         return outcome_of(opened, in_time(verdicts, closed), closed.ended, scores)
 
     def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:

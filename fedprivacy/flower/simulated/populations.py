@@ -32,7 +32,8 @@ from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import choose_device
-from fedprivacy.tasks import Task, load_task
+from fedprivacy.tasks import Task
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.cohort import AnyMechanism, CohortTraining, PairwiseSum, Portion, StepMechanism, Trainee
@@ -219,7 +220,7 @@ class Population:
     """
 
     def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether = train_privately) -> None:
-        self._task = task or load_task(config.task)
+        self._task = open_task(config.task, task)
         self._config, self._train = config, train
         self.kept = KeptModels()
 

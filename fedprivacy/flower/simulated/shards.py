@@ -16,12 +16,11 @@ from fedprivacy.flower.client.local import engine_of
 from fedprivacy.flower.simulated.trial import opened_shard
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import autocast_of
-from fedprivacy.runs.usable import Usable, allows_null, check_usable, null_records, usable_in_training
-from fedprivacy.tasks import OnPublic, Shard, ShardSource, Task, TaskError
+from fedprivacy.runs.usable import Usable, check_usable, null_records, usable_in_training
+from fedprivacy.tasks import OnPublic, Shard, ShardSource, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import table_of
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.values.cell_text import text
-from fedprivacy.values.unit import unit_of
 from fedprivacy.values.wording import count_text
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ _FEWEST, _FEWEST_IN_PART = 10, 20
 """Fewest different records by which a shard is known as a copy of another, or of a part: fewer may just agree."""
 
 
-def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, computed: bool) -> None:
+def check_shards(task: OpenedTask, config: RunConfig, parts: Sequence[int], *, computed: bool) -> None:
     """Tell of records that count for nothing, that several clients hold, and of clients without any.
 
     Args:
@@ -49,7 +48,7 @@ def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, compute
         TaskError: more than half of the records count for nothing, and the task does not allow it.
     """
     shards = {simulated_client_id(part, config.clients): opened_shard(task, config, part) for part in parts}
-    if config.privacy and not isinstance(task, OnPublic):  # whose records are nobody's
+    if config.privacy and not isinstance(task.original, OnPublic):  # whose records are nobody's
         _tell_of_copies("shard", {client: _hashes(shard) for client, shard in islice(shards.items(), _COMPARED)})
     if empty := [client for client, shard in shards.items() if not len(shard)]:
         log.warning("%s: no record; see how the split gives its parts. Budgets are spent all the same.", _some(empty))
@@ -61,15 +60,14 @@ def check_shards(task: Task, config: RunConfig, parts: Sequence[int], *, compute
         found[client] = usable_in_training(task, shards[client], engine, views)
     void = [client for client, usable in found.items() if usable.mostly_void]
     reasons = [f"more than half of those of {_some(void)}"] if void else []
-    allowed = allows_null(task)
-    remedy = "" if allowed else "Mend them, or set allow_null = True in the task to train on the others."
+    remedy = "" if task.allow_null else "Mend them, or set allow_null = True in the task to train on the others."
     try:
-        check_usable(sum(found.values(), Usable(0, 0)), task.name, remedy, unit=unit_of(task).name, reasons=reasons)
+        check_usable(sum(found.values(), Usable(0, 0)), task.name, remedy, unit=task.unit.name, reasons=reasons)
     except ValueError as error:
         raise TaskError(f"task {task.name}: {error}") from error
 
 
-def check_tables(task: Task, config: RunConfig) -> None:
+def check_tables(task: OpenedTask, config: RunConfig) -> None:
     """Tell of records that the tables of the first two clients both hold.
 
     Raises:
@@ -77,7 +75,7 @@ def check_tables(task: Task, config: RunConfig) -> None:
     """
     rows = {}
     for part in range(min(config.clients, 2)):
-        table = table_of(task, ShardSource(partition_id=part, num_partitions=config.clients))
+        table = task.table(ShardSource(partition_id=part, num_partitions=config.clients))
         cells = zip(*(column[:_RECORDS] for column in table.columns.values()), strict=True)
         rows[simulated_client_id(part, config.clients)] = (hash(tuple(map(text, row))) for row in cells)
     _tell_of_copies("table", rows)

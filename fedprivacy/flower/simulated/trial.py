@@ -23,18 +23,9 @@ from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question, standardiser, unsuited
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import autocast_of
-from fedprivacy.tasks import Shard, ShardSource, Task, TaskError
+from fedprivacy.tasks import Shard, ShardSource, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import (
-    check_scores,
-    held_out_metrics_of,
-    held_out_of,
-    method_of,
-    metrics_of,
-    model_of,
-    offers,
-    table_of,
-)
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.tasks.sheet import collected, tell
 from fedprivacy.training.batches import AugmentationError
 from fedprivacy.training.machine import Machine
@@ -45,7 +36,7 @@ _RECORDS = 2
 """Number of records that go through model and loss; two, because the loss must give each its own value."""
 
 
-def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
+def try_task(task: OpenedTask, config: RunConfig, clients: Iterable[int]) -> None:
     """Open clients' shards, put the first one's records through model and loss, and evaluate a new model.
 
     Global random generators are restored afterwards, so that a trial changes no run.
@@ -61,7 +52,7 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
     before = RandomState.now()
     question = standardise_question(task)
     try:
-        model = model_of(task)
+        model = task.model()
         for number, partition_id in enumerate(clients):
             shard = _standardised(task, question, opened_shard(task, config, partition_id))
             if number == 0:
@@ -71,13 +62,13 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         if question is not None and config.privacy:
             try_table(task, config, question.columns)
         measured = (model if question is None else nn.Sequential(standardiser(question), model)).eval()
-        _told_of_nan(task, metrics_of(task, measured))
+        _told_of_nan(task, task.evaluate(measured))
         _measured_by_client(task, measured, config.clients)
     finally:
         before.restore()
 
 
-def _told_of_nan(task: Task, metrics: Mapping[str, float]) -> None:
+def _told_of_nan(task: OpenedTask, metrics: Mapping[str, float]) -> None:
     """Warn that a new model is measured as "not a number", which is what a mean of no records is."""
     if bad := [name for name, value in metrics.items() if math.isnan(value)]:
         log.warning(
@@ -87,7 +78,7 @@ def _told_of_nan(task: Task, metrics: Mapping[str, float]) -> None:
         )
 
 
-def machine_for(task: Task, config: RunConfig, *, stacked: bool) -> Machine:
+def machine_for(task: OpenedTask, config: RunConfig, *, stacked: bool) -> Machine:
     """This machine, and how it will compute the gradients of the first client's records; no value of them is read.
 
     Warns, once in a process, where that is slow. In this process it is decided only once, for all clients.
@@ -107,20 +98,20 @@ def machine_for(task: Task, config: RunConfig, *, stacked: bool) -> Machine:
     return Machine.here(engine, stacked=stacked)
 
 
-def try_table(task: Task, config: RunConfig, columns: Iterable[str]) -> None:
+def try_table(task: OpenedTask, config: RunConfig, columns: Iterable[str]) -> None:
     """Open the first client's table, and see that it has the columns that questions look at.
 
     Raises:
         TaskError: says what is missing.
     """
-    table = table_of(task, ShardSource(partition_id=0, num_partitions=config.clients))
+    table = task.table(ShardSource(partition_id=0, num_partitions=config.clients))
     if unknown := sorted(set(columns) - table.columns.keys()):
         raise TaskError(
             f"task {task.name}: the table has no column {', '.join(unknown)}; it has {', '.join(table.columns)}."
         )
 
 
-def _standardised(task: Task, question: Spread | None, shard: Shard) -> Shard:
+def _standardised(task: OpenedTask, question: Spread | None, shard: Shard) -> Shard:
     """Return a few records of a shard, standardised by the question's bounds alone."""
     if question is None:
         return shard
@@ -130,7 +121,7 @@ def _standardised(task: Task, question: Spread | None, shard: Shard) -> Shard:
     return shard.of_records(standardiser(question)(few[0]), few[1])
 
 
-def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
+def opened_shard(task: OpenedTask, config: RunConfig, partition_id: int) -> Shard:
     """A simulated client's shard, which stays open for the life of the process.
 
     Raises:
@@ -138,7 +129,7 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
     """
     client = simulated_client_id(partition_id, config.clients)
     try:
-        with method_of(task, f"shard() for {client}"), _tables_told():
+        with task.calling(f"shard() for {client}"), _tables_told():
             try:
                 return simulated_shard(task, partition_id, config.clients, config.device)
             except Refused as error:
@@ -164,19 +155,19 @@ def _tables_told() -> Iterator[None]:
                 tell(sheet, whole=False)
 
 
-def _measured_by_client(task: Task, model: nn.Module, clients: int) -> None:
+def _measured_by_client(task: OpenedTask, model: nn.Module, clients: int) -> None:
     """Measure a model on the first client's held-out records, where the task holds some out."""
-    if not offers(task, "held_out"):
+    if not task.offers("held_out"):
         return
-    records = held_out_of(task, ShardSource(partition_id=0, num_partitions=clients))
+    records = task.held_out(ShardSource(partition_id=0, num_partitions=clients))
     if len(records.inputs):
-        with method_of(task, "the model on held-out records"), torch.no_grad():
+        with task.calling("the model on held-out records"), torch.no_grad():
             outputs = model(records.inputs)
-        check_scores(task, outputs[:_RECORDS], records.targets[:_RECORDS])
-        held_out_metrics_of(task, model, records)
+        task.check_scores(outputs[:_RECORDS], records.targets[:_RECORDS])
+        task.held_out_metrics(model, records)
 
 
-def _viewed(task: Task, shard: Shard, multiplicity: int) -> None:
+def _viewed(task: OpenedTask, shard: Shard, multiplicity: int) -> None:
     """Make views of made-up records of a shard's kind, if there are to be any."""
     if multiplicity:
         try:
@@ -186,17 +177,17 @@ def _viewed(task: Task, shard: Shard, multiplicity: int) -> None:
             raise TaskError(f"task {task.name}: {error}.") from error
 
 
-def _trained(task: Task, model: nn.Module, shard: Shard, client: str, *, evaluates: bool) -> None:
+def _trained(task: OpenedTask, model: nn.Module, shard: Shard, client: str, *, evaluates: bool) -> None:
     """Forward pass and loss of a few records; on the CPU, where a label out of range does not end the process."""
     some = shard.of_records(shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()).by_row()
     inputs, targets = some.inputs, some.targets
     if len(inputs):
-        with method_of(task, f"the model on records of {client}, shape {list(inputs.shape)},"):
+        with task.calling(f"the model on records of {client}, shape {list(inputs.shape)},"):
             outputs = model(inputs)
-        with method_of(task, f"loss() for {client}"):
+        with task.calling(f"loss() for {client}"):
             task.loss(outputs, targets)
         if evaluates:
-            check_scores(task, outputs.detach(), targets)
+            task.check_scores(outputs.detach(), targets)
     try:
         works_on(task, shard)
     except (LossShapeError, UnsupportedModelError) as error:

@@ -9,7 +9,6 @@ from fedprivacy.runs.plans.plan import RunPlan, TrainingPlan
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.algorithms import Ditto, MeanRegularised
 from fedprivacy.training.algorithms.algorithm import pull_that_leaves, share_left
 from fedprivacy.values.wording import budget_text, count_text, delta_text, noise_text
@@ -86,7 +85,7 @@ def simulated_sizes(plan: RunPlan) -> dict[str, float]:
     sizes = {}
     for part in range(parts):
         try:
-            shard = shard_of(plan.task, ShardSource(partition_id=part, num_partitions=parts))
+            shard = plan.task.shard(ShardSource(partition_id=part, num_partitions=parts))
         except Exception:  # the task's own code: it may know of real clients only, who disclose their sizes later
             return {}
         sizes[simulated_client_id(part, parts)] = plan.shard_size(len(shard))

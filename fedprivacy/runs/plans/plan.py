@@ -24,12 +24,13 @@ from fedprivacy.questions.standardise import standardise_question
 from fedprivacy.runs.plans.noise import Demand, RunNoise, Standing, UserLevelNoise, standings_on
 from fedprivacy.runs.settings.client_terms import ClientTerms, client_terms_of
 from fedprivacy.runs.settings.configuration import ASKING_KEYS, USUAL_SPEND, ConfigError, RunConfig, Value, resolve
-from fedprivacy.tasks import Task, TaskError, load_task, relation_of
+from fedprivacy.tasks import Task, TaskError, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import agreed, augmentation_of, model_of, offers
+from fedprivacy.tasks.loader import open_task
+from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.unit import Unit, unit_of
+from fedprivacy.values.unit import Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,12 +53,12 @@ class RunPlan:
     """
 
     config: RunConfig
-    task: Task
+    task: OpenedTask
     run_id: str = ""
 
     def __post_init__(self) -> None:
         try:
-            agreed(self.config.task, self.task)
+            object.__setattr__(self, "task", open_task(self.config.task, self.task))
         except TaskError as error:
             raise ConfigError([str(error)]) from error
 
@@ -65,7 +66,7 @@ class RunPlan:
     def _of(cls, given: Mapping[str, Value | None], task: Task | None, run_id: str = "") -> Self:
         """The plan of a configuration by hyphenated key; a `ConfigError` lists everything that is wrong with it."""
         config = resolve(given, task)
-        plan = cls(config, task or load_task(config.task), run_id)
+        plan = cls(config, open_task(config.task, task), run_id)
         _ = plan.client_terms
         return plan
 
@@ -276,7 +277,7 @@ class RunPlan:
     @property
     def unit(self) -> Unit:
         """The unit of privacy: a row, or the task's persons."""
-        return unit_of(self.task)
+        return self.task.unit
 
     @property
     def total_steps(self) -> int:
@@ -357,8 +358,8 @@ class TrainingPlan(RunPlan):
     @property
     def measures(self) -> bool:
         """Tell whether the run measures its model without callbacks."""
-        held_out = offers(self.task, "held_out") and bool(self.simulated_clients)
-        return offers(self.task, "evaluate") or held_out or self.config.local_evaluation > 0
+        held_out = self.task.offers("held_out") and bool(self.simulated_clients)
+        return self.task.offers("evaluate") or held_out or self.config.local_evaluation > 0
 
     @cached_property
     def standardise(self) -> Spread | None:
@@ -476,7 +477,7 @@ def questions_in(text: str) -> Questionnaire:
         raise ConfigError([f"questions: {error}"]) from error
 
 
-def initial_parameters(file: str, task: Task) -> dict[str, Tensor]:
+def initial_parameters(file: str, task: OpenedTask) -> dict[str, Tensor]:
     """The trained parameters that a file holds for a task's model, by name; what else is in it is left aside.
 
     Args:
@@ -491,7 +492,7 @@ def initial_parameters(file: str, task: Task) -> dict[str, Tensor]:
 
     from fedprivacy.gradients import trainable_parameters
 
-    own = trainable_parameters(model_of(task))
+    own = trainable_parameters(task.model())
     try:
         found = load_file(Path(file))
     except (SafetensorError, OSError) as error:
@@ -512,7 +513,7 @@ def initial_parameters(file: str, task: Task) -> dict[str, Tensor]:
 def _check_layers(plan: TrainingPlan) -> None:
     """Raise a `ConfigError` unless the model has the layers that the run's algorithm has each client keep."""
     try:
-        _ = plan.config.algorithm_in(1).layers(model_of(plan.task))
+        _ = plan.config.algorithm_in(1).layers(plan.task.model())
     except ValueError as error:
         raise ConfigError([f"algorithm is '{plan.config.algorithm}', and {error}"]) from error
 
@@ -521,7 +522,7 @@ def _check_views(plan: TrainingPlan) -> None:
     """Raise a `ConfigError` unless the task has views of records, where the run wants some."""
     if plan.config.augmentation_multiplicity:
         try:
-            augmentation_of(plan.task)
+            plan.task.needed_augmentation()
         except TaskError as error:
             raise ConfigError([f"augmentation-multiplicity is set, and {error}"]) from error
 

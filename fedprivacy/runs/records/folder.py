@@ -33,7 +33,7 @@ from fedprivacy.runs.settings.client_terms import client_terms_of
 from fedprivacy.runs.settings.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.settings.run_file import RUN_FILE, as_toml
 from fedprivacy.tasks import Task, TaskError
-from fedprivacy.tasks.loader import agreed
+from fedprivacy.tasks.loader import open_task
 from fedprivacy.values.evaluation import Evaluation, HeldOut
 from fedprivacy.values.events import NeighbouringRelation, as_list, from_list
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
@@ -276,7 +276,7 @@ def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> Trai
     if problem := _other_terms(given.get("client-terms"), recorded):
         raise ConfigError([problem])
     try:
-        return TrainingPlan(replace(recorded, resume=str(folder), out=str(folder)), agreed(recorded.task, task))
+        return TrainingPlan(replace(recorded, resume=str(folder), out=str(folder)), open_task(recorded.task, task))
     except TaskError as error:
         raise ConfigError([str(error)]) from error
 

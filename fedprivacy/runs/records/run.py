@@ -190,11 +190,12 @@ class Run:
         from torch import nn
 
         from fedprivacy.questions.standardise import STANDARDISE, Standardise
-        from fedprivacy.tasks.loader import TaskError, agreed
+        from fedprivacy.tasks.loader import open_task
+        from fedprivacy.tasks.opened import TaskError
 
         if isinstance(task, str):
             raise TaskError(f"the task is '{task}', a text; for a client's model, write model(client_id='{task}').")
-        model = agreed(str(self.settings["task"]), task or self._task).model()
+        model = open_task(str(self.settings["task"]), task or self._task).model()
         with safe_open(self._written(MODEL), framework="pt") as file:
             names = file.keys()
             model.load_state_dict({name: file.get_tensor(name) for name in names}, strict=False)

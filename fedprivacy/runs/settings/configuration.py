@@ -239,28 +239,29 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     Raises:
         ConfigError: lists unknown keys, wrong types, values out of range and impossible combinations, all of them.
     """
-    from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
+    from fedprivacy.tasks.loader import open_task  # torch: seconds that `--help` need not wait for
+    from fedprivacy.tasks.opened import TaskError
 
     settings, wrong = parse_settings(given)
     together = []
     if {"batch_size", "sampling_rate"} <= settings.keys():  # both given: a recipe always has a sampling rate
         together.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
+    opened = None
     try:
-        task = agreed(cast(str | None, settings.get("task")), task)
+        opened = open_task(cast(str | None, settings.get("task")), task)
     except TaskError as error:
         together.append(str(error))
-        task = None
-    else:
-        together += task_problems(task) + recipe_problems(task.recipe, settings, wrong)
-        settings = _recipe_settings(task, settings) | {"task": word_of(task)} | settings
+    if opened:
+        together += task_problems(opened) + recipe_problems(opened.recipe, settings, wrong)
+        settings = _recipe_settings(opened, settings) | {"task": opened.word} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
     if not settings["privacy"]:
         settings = {name: value for name, value in settings.items() if name not in _PRIVATE_ONLY}
         settings["epsilon"] = math.inf  # of the private run beside it: here nothing would keep them
     wrong |= not_allowed(FIELDS, settings)
-    together += question_problems(task, settings, wrong) if task else []
-    if getattr(task, "standardise", None) is not None and settings["privacy"] and "epsilon" not in wrong:
+    together += question_problems(opened, settings, wrong) if opened else []
+    if opened and opened.standardise is not None and settings["privacy"] and "epsilon" not in wrong:
         settings.setdefault("question_spend", USUAL_SPEND * min(float(settings["epsilon"]), 10.0))
     known = KnownSettings(FIELDS, settings, wrong, SWITCHES)
     alone = [line for words in wrong.values() for line in words.splitlines()]

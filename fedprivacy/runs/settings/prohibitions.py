@@ -18,7 +18,8 @@ from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, argum
 from fedprivacy.training.optimizers import OPTIMIZERS, build_optimizer, settings_of
 
 if TYPE_CHECKING:
-    from fedprivacy.tasks import Recipe, Task
+    from fedprivacy.tasks import Recipe
+    from fedprivacy.tasks.opened import OpenedTask
 
 USER_LEVEL = ("user_level_noise_multiplier", "user_level_epsilon")
 """Settings any of which switches user-level noise on."""
@@ -345,15 +346,15 @@ PROHIBITIONS: tuple[Rule | LeftOpen, ...] = (
 """Rules about settings beside one another, in the order in which their problems are told."""
 
 
-def task_problems(task: Task) -> list[str]:
+def task_problems(task: OpenedTask) -> list[str]:
     """Find problems that keep a task from being trained under any settings."""
     from fedprivacy.gradients import UnsupportedModelError, check_frozen, check_model
-    from fedprivacy.tasks.loader import TaskError, model_of
+    from fedprivacy.tasks.opened import TaskError
 
     problems = []
     try:
-        check_model(model := model_of(task))
-        check_frozen(model, model_of(task))
+        check_model(model := task.model())
+        check_frozen(model, task.model())
     except TaskError as error:
         problems.append(str(error))
     except UnsupportedModelError as error:
@@ -366,11 +367,10 @@ def task_problems(task: Task) -> list[str]:
     return problems
 
 
-def question_problems(task: Task, given: Mapping[str, Value], wrong: Collection[str]) -> list[str]:
+def question_problems(task: OpenedTask, given: Mapping[str, Value], wrong: Collection[str]) -> list[str]:
     """Find problems of the question that a task standardises by, or of a spend for a question that it does not ask."""
     from fedprivacy.questions.arguments import QuestionError
     from fedprivacy.questions.standardise import standardise_question
-    from fedprivacy.tasks.loader import offers_table
 
     try:
         question = standardise_question(task)
@@ -383,7 +383,7 @@ def question_problems(task: Task, given: Mapping[str, Value], wrong: Collection[
             f"task {task.name} standardises by a question, whose answer goes to every client and is in no user-level "
             "account; leave user-level-noise-multiplier and user-level-epsilon open, or give the task no question."
         ]
-    if question is not None and not offers_table(task):
+    if question is not None and not task.offers("table"):
         return [f"task {task.name} standardises by a question, which is asked of its table; give it a method table()."]
     return []
 
