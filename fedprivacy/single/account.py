@@ -119,29 +119,29 @@ class KeptAccount:
             try:
                 self._guard.charge(attempt, event, 1)
             except AlreadyChargedError:
-                if self._charged(attempt)[1] != event:
+                if self._place_and_event(attempt)[1] != event:
                     attempt = attempt.again
                     continue
                 if (sealed := self._guard.sealed(attempt) or self._guard.adopted(attempt)) is not None:
-                    return _unpacked(sealed)
-            release = compute(Position(1 + self._guard.renewals, self._charged(attempt)[0]))
+                    return _unpack(sealed)
+            release = compute(Position(1 + self._guard.renewals, self._place_and_event(attempt)[0]))
             try:
-                self._guard.seal(attempt, _packed(release))
+                self._guard.seal(attempt, _pack(release))
             except SealError:  # it was released before, and the file no longer has it
                 attempt = attempt.again
             else:
                 return release
 
-    def _charged(self, attempt: Attempt) -> tuple[int, Event]:
+    def _place_and_event(self, attempt: Attempt) -> tuple[int, Event]:
         """Return the place of a charge among all charges of the file, counted from 1, and its event."""
         charges = enumerate(self._guard.charges(), 1)
         return next((place, charge.event) for place, charge in charges if charge.attempt == attempt)
 
 
-def _packed(release: Release) -> bytes:
+def _pack(release: Release) -> bytes:
     return _NORM.pack(release.following) + release.gradient.cpu().numpy().astype("<f4", copy=False).tobytes()
 
 
-def _unpacked(sealed: bytes) -> Release:
+def _unpack(sealed: bytes) -> Release:
     gradient = np.frombuffer(sealed, dtype="<f4", offset=_NORM.size).astype(np.float32)
     return Release(torch.from_numpy(gradient), _NORM.unpack_from(sealed)[0])

@@ -358,7 +358,7 @@ def train(
     }
     named = optimizer if isinstance(optimizer, str) else "its own"
     settings = plan | rates | {"optimizer": named, "evaluate_every": evaluate_every}
-    kept = _kept(folder, settings) if folder and resume else None
+    kept = _read_checkpoint(folder, settings) if folder and resume else None
     model, optimizer = deepcopy((model, optimizer))  # together, for an optimiser holds the model's parameters
     if device is not None:
         model.to(device_of(device))
@@ -481,7 +481,7 @@ def _folder(checkpoint: str | Path | None, *, resume: bool) -> Path | None:
     return folder
 
 
-def _kept(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def _read_checkpoint(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """Read the checkpoint to go on with, which must be of the same settings; None: there is none yet."""
     kept = read(folder)
     for name, before in kept["settings"].items() if kept else ():

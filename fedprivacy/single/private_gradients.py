@@ -79,7 +79,7 @@ def shard_of(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | No
             "made-up pair of their shapes and types, for example prototype=(torch.zeros(3), torch.tensor(0))."
         )
     inputs, targets = (like.new_zeros(len(data), *like.shape) for like in prototype)
-    reasons = [_copied(cast(Any, data), place, inputs, targets) for place in range(len(data))]
+    reasons = [_copy_record(cast(Any, data), place, inputs, targets) for place in range(len(data))]
     tally = CellTally()
     for reason in filter(None, reasons):
         tally.add("", Fault(reason, _PAIRS))
@@ -88,7 +88,7 @@ def shard_of(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | No
     return shard, [str(cells) for cells in tally.unreadable()[:_REASONS]]
 
 
-def _copied(data: Any, place: int, inputs: Tensor, targets: Tensor) -> str:
+def _copy_record(data: Any, place: int, inputs: Tensor, targets: Tensor) -> str:
     """Copy one record of a data set to its place; return why it is unreadable or not of the prototype's kind, or ""."""
     try:
         item = data[place]
@@ -244,8 +244,8 @@ class PrivateGradients:
         with undisturbed:
             usable = usable_records(self._engine, self._shard, views)
         check_usable(usable, "data", "" if allow_null else _ALLOW, unit=unit.name, reasons=reasons)
-        self._account, self._run = _opened(account, budget, relation, unit, state)
-        noise, planned = _planned(self._account, mechanism.event, steps, noise_multiplier, state)
+        self._account, self._run = _open_account(account, budget, relation, unit, state)
+        noise, planned = _noise_and_steps(self._account, mechanism.event, steps, noise_multiplier, state)
         self.steps, self.delta, self.event = (
             int(planned),
             delta,
@@ -282,7 +282,7 @@ class PrivateGradients:
                 being taken, or another process made this object. Nothing was charged.
         """
         with self._alone(), undisturbed:
-            shown = self._trained()
+            shown = self._shown_parameters()
             self._engine.prepare(*self._shard.blank)
             if not self.left:
                 raise BudgetExhaustedError(
@@ -308,12 +308,12 @@ class PrivateGradients:
 
     def _compute(self, position: Position) -> Release:
         with torch.no_grad():
-            for own, p in zip(_trained_in(self._own).values(), self._trained(), strict=True):
+            for own, p in zip(_trained_in(self._own).values(), self._shown_parameters(), strict=True):
                 own.copy_(p)
         step = self._engine, self._shard, self.clipping_norm, self._keystream, position
         return Release(*self._gradient.release(*step))
 
-    def _trained(self) -> list[nn.Parameter]:
+    def _shown_parameters(self) -> list[nn.Parameter]:
         """Return the trained parameters of the model that the loop sees, which must be those of the copy."""
         shown = _trained_in(self._shown)
         now, before = ({name: p.shape for name, p in each.items()} for each in (shown, _trained_in(self._own)))
@@ -363,7 +363,7 @@ class _State:
         raise ValueError("resume is no state of a training; give what state_dict() returned.")
 
 
-def _opened(
+def _open_account(
     account: str | Path | None, budget: PrivacyBudget, relation: NeighbouringRelation, unit: Unit, state: _State | None
 ) -> tuple[StepAccount, str]:
     """Open an account; return with it the name of this training there."""
@@ -386,7 +386,7 @@ def _opened(
     return KeptAccount(guard, run), run
 
 
-def _planned(
+def _noise_and_steps(
     account: StepAccount, event: PoissonSampledGaussian, steps: int | None, noise: float | None, state: _State | None
 ) -> tuple[float, int]:
     """Find the noise multiplier and the number of steps; `event` has the sampling rate and the relation."""

@@ -65,7 +65,7 @@ def shifted(pixels: int) -> Augmentation:
 
     def view(inputs: Tensor, chances: Tensor) -> Tensor:
         for axis, chance in zip((-2, -1), chances.unbind(1), strict=True):
-            inputs = _moved(inputs, (chance * (2 * pixels + 1)).floor().long() - pixels, axis)
+            inputs = _move(inputs, (chance * (2 * pixels + 1)).floor().long() - pixels, axis)
         return inputs
 
     return Augmentation(view, 2)
@@ -87,7 +87,7 @@ def mirrored() -> Augmentation:
     return Augmentation(view, 1)
 
 
-def _moved(inputs: Tensor, shifts: Tensor, axis: int) -> Tensor:
+def _move(inputs: Tensor, shifts: Tensor, axis: int) -> Tensor:
     """Move each record's values along an axis by its own number of places, [batch]."""
     import torch
 

@@ -53,10 +53,10 @@ class DirichletSplit:
         Raises:
             ValueError: the records cannot be split into that many parts.
         """
-        return [rows.copy() for rows in self._drawn(labels.tobytes(), labels.dtype.str, num_partitions)]
+        return [rows.copy() for rows in self._draw(labels.tobytes(), labels.dtype.str, num_partitions)]
 
     @lru_cache(maxsize=4)  # noqa: B019 - by the split's values: each client of a simulation asks for the same draw
-    def _drawn(self, labels: bytes, kind: str, num_partitions: int) -> list[NDArray[np.int64]]:
+    def _draw(self, labels: bytes, kind: str, num_partitions: int) -> list[NDArray[np.int64]]:
         # Imported here: a deployed client reads its folder and should not wait seconds for these in every round.
         with needing_extras(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # in a notebook without widgets, tqdm warns that it needs them for bars
@@ -144,16 +144,16 @@ class BundledClassification(Task):
     def _part(self, source: ShardSource) -> Records:
         if source.partition_id is None or source.num_partitions is None:
             raise ValueError("The client names neither a data folder nor a part of the split; give it a folder.")
-        features, labels = self._separated()[0]
+        features, labels = self._separate()[0]
         rows = self._rows(source.num_partitions)[source.partition_id]
         return features[rows], labels[rows]
 
     @cache  # noqa: B019 - a task lives as long as its process
     def _rows(self, num_partitions: int) -> list[NDArray[np.int64]]:
-        return self.split.rows(self._separated()[0][1], num_partitions)
+        return self.split.rows(self._separate()[0][1], num_partitions)
 
     @cache  # noqa: B019 - a task lives as long as its process
-    def _separated(self) -> tuple[Records, Records]:
+    def _separate(self) -> tuple[Records, Records]:
         """Separate the records: (the clients' records, the server's public ones)."""
         with needing_extras():
             from sklearn.model_selection import train_test_split
@@ -167,7 +167,7 @@ class BundledClassification(Task):
     @cache  # noqa: B019 - a task lives as long as its process
     def _test(self) -> Shard:
         """Return the server's public records."""
-        return self._to_shard(*self._separated()[1])
+        return self._to_shard(*self._separate()[1])
 
     def _to_shard(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Shard:
         inputs = torch.as_tensor(self.scaled(features), dtype=torch.float32)

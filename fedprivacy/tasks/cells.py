@@ -139,7 +139,7 @@ def listed(name: str, given: object) -> tuple[Any, ...]:
         TableError: it is no list, but a text, of which each letter would be one, or a set, which has no order.
     """
     if isinstance(given, str | bytes | AbstractSet | Mapping) or not isinstance(given, Iterable):
-        raise TableError(f"{name} is {_shown(given)}; give a list of texts or numbers.")
+        raise TableError(f"{name} is {_level_text(given)}; give a list of texts or numbers.")
     return tuple(given)
 
 
@@ -175,9 +175,13 @@ class Levels:
                 raise TableError(f"levels {levels[same]!r} and {level!r} are the same; name each once.")
             words = self._words(level)
             if level is not None and not isinstance(level, str | Number | np.generic):
-                raise TableError(f"level {_shown(level)} is of type {type(level).__name__}; give texts or numbers.")
+                raise TableError(
+                    f"level {_level_text(level)} is of type {type(level).__name__}; give texts or numbers."
+                )
             if not words or (_is_number(level) and math.isnan(number(level))):
-                raise TableError(f"level {_shown(level)} stands for nothing, or is missing; give another, or none.")
+                raise TableError(
+                    f"level {_level_text(level)} stands for nothing, or is missing; give another, or none."
+                )
             value = number(level) if _is_number(level) else notation.number(words)
             self._texts[words] = place
             self._values.append(value)
@@ -233,7 +237,7 @@ def _is_number(level: object) -> bool:
     return isinstance(level, Number) and not isinstance(level, bool)
 
 
-def _shown(level: object) -> str:
+def _level_text(level: object) -> str:
     try:
         return repr(level)
     except Exception:  # a whole number of too many digits

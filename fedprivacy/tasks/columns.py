@@ -78,7 +78,7 @@ class Table:
         for name in self.columns:
             if not isinstance(name, str):
                 raise TableError(f"a column's name is a {type(name).__name__}; give a text.")
-        kept = {name: _kept(name, column) for name, column in self.columns.items()}
+        kept = {name: _frozen_column(name, column) for name, column in self.columns.items()}
         if not kept:
             raise TableError("the table has no column; give one at least.")
         if len({len(column) for column in kept.values()}) > 1:
@@ -122,7 +122,7 @@ class Table:
         """
         if column not in self._numbers:
             values = _as_numbers(self._cells(column), self._notation.number)
-            values[~np.isfinite(values) | self._marked(column)] = np.nan
+            values[~np.isfinite(values) | self._missing_mask(column)] = np.nan
             values.flags.writeable = False
             self._numbers[column] = values
         return self._numbers[column]
@@ -139,7 +139,7 @@ class Table:
         """
         known = [(type(level), level) for level in levels]  # 1, 1.0 and True are equal, but not the same level
         if all(kind in (str, int, float, bool) for kind, _ in known):
-            return self._kept((column, *known), lambda: self._codes(column, levels))
+            return self._keep_reading((column, *known), lambda: self._codes(column, levels))
         return self._codes(column, levels)
 
     def _codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
@@ -168,15 +168,15 @@ class Table:
         Raises:
             TableError: there is no such column.
         """
-        return self._kept(column, lambda: self._empty(column))
+        return self._keep_reading(column, lambda: self._empty(column))
 
     def _empty(self, column: str) -> NDArray[np.bool_]:
         cells = self._cells(column)
         if isinstance(cells, np.ndarray):
-            return np.asarray(np.isnan(cells) | self._marked(column))
+            return np.asarray(np.isnan(cells) | self._missing_mask(column))
         return np.array(read_each(cells, self._notation.is_empty), np.bool_)
 
-    def _marked(self, column: str) -> NDArray[np.bool_]:
+    def _missing_mask(self, column: str) -> NDArray[np.bool_]:
         """Return which numbers of an array stand for nothing; of other cells that is seen when each is read."""
         cells = self._cells(column)
         if not isinstance(cells, np.ndarray):
@@ -184,7 +184,7 @@ class Table:
         marks = replace(self._notation, missing=())
         return _codes_of_array(cells, Levels(self._notation.missing, marks)) >= 0
 
-    def _kept(self, key: Hashable, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    def _keep_reading(self, key: Hashable, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return a column as it was read before, or read it now; the oldest column kept makes room."""
         if key not in self._readings:
             values = read()
@@ -206,7 +206,7 @@ def without_records(table: Table) -> Table:
     return replace(table, columns=none, persons=None if table.persons is None else ())
 
 
-def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | NDArray[Any]:
+def _frozen_column(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | NDArray[Any]:
     """Freeze a column: an array of numbers is copied, any other column is kept cell by cell."""
     if not isinstance(column, np.ndarray):
         if isinstance(column, str | bytes) or not hasattr(column, "__len__"):

@@ -76,7 +76,7 @@ class Number:
     def inputs(self, cell: Cell, notation: Notation = PLAIN) -> list[float]:
         """Return one number, or two; NaN where the cell holds none."""
         empty = notation.is_empty(cell)
-        value = self._of_nothing if empty else self._value(cell, notation)
+        value = self._missing_number if empty else self._value(cell, notation)
         scaled = (value - self.centre) / self.scale
         number = min(max(scaled, -self.limit), self.limit) if math.isfinite(scaled) else math.nan
         return [number, float(empty)] if self.indicate_missing else [number]
@@ -86,7 +86,7 @@ class Number:
         return no_number(cell, notation)
 
     @property
-    def _of_nothing(self) -> float:
+    def _missing_number(self) -> float:
         if self.missing is None:
             return self.centre if self.indicate_missing else math.nan
         return self.missing

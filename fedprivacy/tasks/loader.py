@@ -48,7 +48,7 @@ def load_task(name: str, sha256: str | None = None) -> Task:
         found = sources.load("task", BUILT_IN.get(name, name), sha256)
     except sources.SourceError as error:
         raise TaskError(str(error)) from error
-    task = _made(found, name) if callable(found) else found
+    task = _make(found, name) if callable(found) else found
     _LOADED.append(OpenedTask(task, name, f"task is '{name}'"))
     return task
 
@@ -75,7 +75,7 @@ def open_task(word: str | None = None, task: Task | None = None) -> OpenedTask:
     return opened
 
 
-def _made(maker: Callable[[], Task], name: str) -> Task:
+def _make(maker: Callable[[], Task], name: str) -> Task:
     try:
         inspect.signature(maker).bind()
     except TypeError as error:

@@ -108,7 +108,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
     entries = sorted(folder.iterdir())
     if len(entries) > MOST_FILES:
         return Trial(untried=f"{folder} holds more than {MOST_FILES} files")
-    tables = {file: table for file in entries if (table := _opened(file)) is not None}
+    tables = {file: table for file in entries if (table := _open_table(file)) is not None}
     if not tables:
         return Trial(untried=f"{folder} holds no .csv and no .parquet file with {FEWEST_ROWS} rows")
     ends, tried, left, misread = time.monotonic() + patience, 0, 0, list[Misread]()
@@ -291,7 +291,7 @@ def _cells(table: Table) -> Counter[bytes]:
     return Counter(repr([(number.tobytes(), text) for number, text in row]).encode() for row in zip(*read, strict=True))
 
 
-def _opened(file: Path) -> _Csv | _Parquet | None:
+def _open_table(file: Path) -> _Csv | _Parquet | None:
     """Open a table with a few rows of a file; None: it is no table, or has too few rows."""
     try:
         text = file.suffix == ".csv" or file.suffixes[-2:] == [".csv", ".gz"]

@@ -272,10 +272,10 @@ def masked(cell: Cell) -> str:
     >>> masked("Meier, 70,5 kg")
     'Xxxxx, 99,9 xx'
     """
-    return "".join(_masked(character) for character in text(cell)[:20])
+    return "".join(_mask(character) for character in text(cell)[:20])
 
 
-def _masked(character: str) -> str:
+def _mask(character: str) -> str:
     if character.isdigit():
         return "9"
     if character.isalpha():

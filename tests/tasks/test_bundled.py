@@ -26,7 +26,7 @@ def test_every_private_record_belongs_to_exactly_one_client(name, records, clien
     task = load_task(name)
     parts = [task.shard(ShardSource(partition_id=i, num_partitions=clients)) for i in range(clients)]
     assert min(map(len, parts)) > 0
-    (private, _), (public, _) = task._separated()
+    (private, _), (public, _) = task._separate()
     assert len(private) + len(public) == records
     assert sum(len(part) for part in parts) == len(private)
     owned = torch.cat([part.inputs.flatten(1) for part in parts]).sort(0).values
@@ -113,7 +113,7 @@ def test_the_split_names_itself_and_stays_the_same():
 
 
 def test_the_scaling_constants_of_cancer_are_those_of_the_public_records():
-    (_, _), (public, _) = load_task("cancer")._separated()
+    (_, _), (public, _) = load_task("cancer")._separate()
     assert np.allclose(public.mean(0), PUBLIC_MEANS, rtol=0.05)
     assert np.allclose(public.std(0), PUBLIC_SCALES, rtol=0.05)
 
