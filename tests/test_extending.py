@@ -22,7 +22,7 @@ from fedprivacy.runs.records.run import open_run
 from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import load_task
-from fedprivacy.tasks.built_in import BUILT_IN
+from fedprivacy.tasks.identity import BUILT_IN
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.optimizers import OPTIMIZERS
@@ -101,7 +101,7 @@ import sys
 from fedprivacy.accounting import FILTERS
 from fedprivacy.gradients.clipping import CLIPPINGS
 from fedprivacy.runs.settings.strategies import STRATEGIES, KnownStrategy
-from fedprivacy.tasks.built_in import BUILT_IN
+from fedprivacy.tasks.identity import BUILT_IN
 from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.optimizers import OPTIMIZERS
 

@@ -32,7 +32,7 @@ from fedprivacy.commands.terminal import (
     print_json,
 )
 from fedprivacy.deploy.services import Platform
-from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.tasks.identity import DEFAULT_TASK
 
 if TYPE_CHECKING:
     from fedprivacy.deploy.inspection import Finding

@@ -33,7 +33,7 @@ from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.gradients.structure import Problem, grouped, made_private, replacements
 from fedprivacy.runs.usable import Usable, null_records, usable_in_training
 from fedprivacy.tasks import ShardSource, Task
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.identity import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.one_cell import READERS, Trial, try_cells
 from fedprivacy.tasks.opened import is_task, lacking

@@ -14,7 +14,7 @@ from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import REPORT
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import RUNS, RunConfig, Value, resolve
-from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.tasks.identity import DEFAULT_TASK
 from fedprivacy.training.machine import Machine
 from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
 from fedprivacy.values.unit import Unit

@@ -22,8 +22,8 @@ from fedprivacy.runs.plans.plan import QuestionPlan, RunPlan, questions_in
 from fedprivacy.runs.records.folder import plan_of
 from fedprivacy.runs.settings.configuration import ASKING_KEYS, FIELDS, ConfigError, Value, resolve
 from fedprivacy.tasks import TaskError, load_task
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.bundled import BundledClassification
+from fedprivacy.tasks.identity import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import public_name
 from fedprivacy.tasks.opened import OpenedTask
 

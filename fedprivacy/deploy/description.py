@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion
 
 from fedprivacy._support.settings import ConfigError, fields_of, not_allowed, parse, setting
 from fedprivacy.deploy.keys import MAX_DAYS, KeyFileError, check_client_names, subject_name
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.identity import BUILT_IN, DEFAULT_TASK
 
 SOUND_SINCE = (0, 2)
 """First series of releases that may be deployed: what is earlier can be broken, see SECURITY.md."""

@@ -49,7 +49,7 @@ from fedprivacy.deploy.services import (
 )
 from fedprivacy.ledger.database import file_url
 from fedprivacy.runs.settings.configuration import resolve
-from fedprivacy.tasks.built_in import BUILT_IN
+from fedprivacy.tasks.identity import BUILT_IN
 from fedprivacy.tasks.loader import public_name
 
 RECORD = "deployment.toml"

@@ -53,7 +53,8 @@ class Callback:
         """The run begins, or goes on, in which case what the callback remembers follows.
 
         Args:
-            plan: its settings are `plan.config`, its task is `plan.task`.
+            plan: its settings are `plan.config`, its task is `plan.task`, and the task's own object
+                `plan.task.original`.
         """
 
     def measure(self, round: int, model: nn.Module) -> Mapping[str, float]:

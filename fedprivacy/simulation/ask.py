@@ -22,7 +22,7 @@ from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as
 from fedprivacy.server.question_run import record
 from fedprivacy.simulation.preconditions import check_asking
 from fedprivacy.tasks import Task
-from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.tasks.identity import DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
 
 

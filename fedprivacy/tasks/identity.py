@@ -1,4 +1,4 @@
-"""Names that outlive a run: those of clients, and of the datasets that budgets belong to."""
+"""Names that outlive a run: those of the built-in tasks, of clients, and of the datasets that budgets belong to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
+
+BUILT_IN = {
+    "digits": "fedprivacy.tasks.digits:Digits",
+    "cancer": "fedprivacy.tasks.cancer:Cancer",
+}
+"""Sources of the built-in tasks, by name."""
+
+DEFAULT_TASK = "digits"
 
 
 def simulated_client_id(partition_id: int, num_partitions: int) -> str:

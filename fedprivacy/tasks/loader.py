@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import PurePath
 
 from fedprivacy._support import sources
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.identity import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.opened import OpenedTask, TaskError
 from fedprivacy.tasks.task import Task
 

@@ -40,7 +40,7 @@ class Wine(BundledClassification):
 
 TASK = Addition(
     edits={
-        "fedprivacy/tasks/built_in.py": [
+        "fedprivacy/tasks/identity.py": [
             after('    "cancer": "fedprivacy.tasks.cancer:Cancer",\n', '    "wine": "fedprivacy.tasks.wine:Wine",\n')
         ],
     },

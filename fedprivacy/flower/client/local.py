@@ -54,10 +54,9 @@ from fedprivacy.questions.standardise import Standardise, standardise_question, 
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.settings.device import autocast_of, choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
-from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table, without_records
-from fedprivacy.tasks.identity import dataset_id, simulated_client_id
+from fedprivacy.tasks.identity import DEFAULT_TASK, dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.opened import OpenedTask, TaskError
 from fedprivacy.tasks.task import NO_TABLE

@@ -45,7 +45,7 @@ from fedprivacy.runs.settings.prohibitions import (
     task_problems,
 )
 from fedprivacy.runs.settings.strategies import DEFAULT_STRATEGY, STRATEGIES
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.identity import BUILT_IN, DEFAULT_TASK
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, Algorithm, LocalTraining, arguments_of
 from fedprivacy.training.optimizers import LEARNING_RATE_SCHEDULES
 from fedprivacy.values.budget import Allowance

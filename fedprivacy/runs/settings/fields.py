@@ -24,7 +24,7 @@ from fedprivacy.runs.settings.client_terms import EPSILONS, NOISE_MULTIPLIERS, S
 from fedprivacy.runs.settings.device import AUTOCASTS, check_device
 from fedprivacy.runs.settings.strategies import DEFAULT_STRATEGY, STRATEGIES
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.identity import BUILT_IN, DEFAULT_TASK
 from fedprivacy.trackers import TRACKERS, check_trackers
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
