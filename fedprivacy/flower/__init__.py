@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedprivacy.flower.server.registry import TooFewClientsError as TooFewClientsError
     from fedprivacy.flower.server.rounds import RoundFailedError as RoundFailedError
     from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
-    from fedprivacy.flower.simulated.crew import WorkerError as WorkerError
     from fedprivacy.flower.simulated.engine import InProcessGrid as InProcessGrid
+    from fedprivacy.flower.simulated.workers import WorkerError as WorkerError
 
 _HOMES = {
     "BudgetSpentError": "server.accounts",
@@ -22,7 +22,7 @@ _HOMES = {
     "PrivateStrategy": "server.strategy",
     "RoundFailedError": "server.rounds",
     "TooFewClientsError": "server.registry",
-    "WorkerError": "simulated.crew",
+    "WorkerError": "simulated.workers",
     "private_client": "client.client_app",
 }
 

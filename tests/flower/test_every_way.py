@@ -17,9 +17,9 @@ from flwr.app import MessageType
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.simulated.crew import Crew, answer_to
 from fedprivacy.flower.simulated.populations import Population, train_privately
 from fedprivacy.flower.simulated.without_privacy import NullBooks, plain_client, train_without_privacy
+from fedprivacy.flower.simulated.workers import Crew, answer_to
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
