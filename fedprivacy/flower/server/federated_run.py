@@ -24,13 +24,13 @@ from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
+    ServerControl,
     as_arrays,
     forgotten,
     read_state,
     save_checkpoint,
     write_state,
 )
-from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.measures import ClientModels, Measures
 from fedprivacy.flower.server.noisy_average import UserLevelReleases, check_averages

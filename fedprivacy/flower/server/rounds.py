@@ -20,7 +20,7 @@ from torch import Tensor
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
-from fedprivacy.flower.server.control import ServerControl, flat
+from fedprivacy.flower.server.checkpoint import ServerControl, flat
 from fedprivacy.flower.server.noisy_average import UserLevelReleases
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import Eligible

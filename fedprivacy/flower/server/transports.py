@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
-from fedprivacy.flower.server.control import ServerControl, flat
+from fedprivacy.flower.server.checkpoint import ServerControl, flat
 from fedprivacy.flower.server.exchange import Correspondence, Replies, with_content
 from fedprivacy.flower.server.one_round import (
     Instruction,
