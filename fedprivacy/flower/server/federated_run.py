@@ -33,7 +33,6 @@ from fedprivacy.flower.server.checkpoint import (
 )
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.measures import ClientModels, Measures
-from fedprivacy.flower.server.noisy_average import UserLevelReleases, check_averages
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.rounds import (
@@ -43,9 +42,10 @@ from fedprivacy.flower.server.rounds import (
     RunRounds,
     StrategyChooses,
     Transport,
+    UserLevelReleases,
 )
 from fedprivacy.flower.server.transports import ByMessage, Together, population_of
-from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
+from fedprivacy.flower.server.wrapped import WrappedStrategy, averages, check_averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire
