@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 
 from fedprivacy._support.settings import ConfigError
-from fedprivacy.participation.availability import ALWAYS, Availability
 from fedprivacy.participation.draws import DrawPurpose, Draws
 from fedprivacy.participation.sizes import Cohort
-from fedprivacy.participation.speeds import INSTANT, Speeds
+from fedprivacy.participation.timing import ALWAYS, INSTANT, Availability, Speeds
 
 DROPPED_OUT, TOO_LATE = "dropped-out", "too-late"
 """Reasons why an update is not averaged."""
