@@ -6,8 +6,15 @@ whether or not its update is averaged.
 """
 
 from fedprivacy.participation.draws import Draws
-from fedprivacy.participation.participation import DROPPED_OUT, TOO_LATE, Closed, Participation, Turnout
-from fedprivacy.participation.sizes import COHORTS, Cohort
+from fedprivacy.participation.participation import (
+    COHORTS,
+    DROPPED_OUT,
+    TOO_LATE,
+    Closed,
+    Cohort,
+    Participation,
+    Turnout,
+)
 from fedprivacy.participation.timing import ALWAYS, Availability, Speeds, availability_of, speeds_of
 
 __all__ = [
