@@ -23,7 +23,7 @@ from fedprivacy.flower.simulated.workers import Crew, answer_to
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.server.app import build_strategy
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS
 from tests.flower.blobs import Chain, DeepBlobs, PrivateChain, plan_of
