@@ -31,10 +31,9 @@ from fedprivacy.flower.server.checkpoint import (
     save_checkpoint,
     write_state,
 )
-from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.measures import ClientModels, Measures
+from fedprivacy.flower.server.nodes import ClientRegistry, Correspondence, EnrolledClient
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
-from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.rounds import (
     PoissonSampled,
     RoundFailedError,

@@ -25,8 +25,8 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
 from fedprivacy.flower.server.checkpoint import ServerControl, flat
+from fedprivacy.flower.server.nodes import Eligible
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
-from fedprivacy.flower.server.registry import Eligible
 from fedprivacy.flower.server.wrapped import WrappedStrategy
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.plans.noise import UserLevelNoise

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from fedprivacy.flower.server.registry import ClientRegistry, Eligible, EnrolledClient, TooFewClientsError
+from fedprivacy.flower.server.nodes import ClientRegistry, Eligible, EnrolledClient, TooFewClientsError
 from fedprivacy.participation import Participation, Turnout
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 

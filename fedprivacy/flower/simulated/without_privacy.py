@@ -37,8 +37,8 @@ from fedprivacy.flower.client.local import LocalClient, engine_of, simulated_cli
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.kept import KeptFor, KeptInState
 from fedprivacy.flower.server.checkpoint import Checkpoint
+from fedprivacy.flower.server.nodes import Eligible, EnrolledClient
 from fedprivacy.flower.server.one_round import RoundOutcome
-from fedprivacy.flower.server.registry import Eligible, EnrolledClient
 from fedprivacy.flower.simulated.populations import Order, Start, load, optimizer_in, trainees
 from fedprivacy.flower.wire.messages import WireMessage
 from fedprivacy.gradients import GradientEngine, trainable_parameters
