@@ -42,9 +42,8 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import resolve
-from fedprivacy.server.app import server_app
+from fedprivacy.server.app import build_strategy, server_app
 from fedprivacy.server.recorder import Recorder
-from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.values.rounds import Observer, RoundResult
 from fedprivacy.values.series import RunFacts

@@ -6,10 +6,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.runs.records.folder import plan_of
-from fedprivacy.server.app import RunStart
-from fedprivacy.server.question_run import answer_run_config
+from fedprivacy.server.app import RunStart, answer_run_config, build_strategy
 from fedprivacy.server.recorder import Recorder
-from fedprivacy.server.strategies import build_strategy
 from fedprivacy.trackers import build_trackers
 
 app = ServerApp()

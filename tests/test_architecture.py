@@ -130,7 +130,7 @@ def test_only_the_door_builds_a_client_s_replies():
 def test_what_runs_at_a_hospital_imports_no_server_no_simulator_and_no_null_mechanism():
     """The null mechanism, by which a simulation trains without privacy, is the simulator's."""
     elsewhere = tuple(f"fedprivacy.flower.{room}" for room in ("server", "simulated"))
-    assert importlib.util.find_spec("fedprivacy.flower.simulated.null_mechanism")
+    assert importlib.util.find_spec("fedprivacy.flower.simulated.without_privacy")
     paths = [*modules("fedprivacy/flower/client"), *modules("fedprivacy/flower/wire"), *modules("clients")]
     found = {name_of(path): [name for name in imports(path) if name.startswith(elsewhere)] for path in paths}
     assert {name: names for name, names in found.items() if names} == {}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedprivacy.accounting import noise_multiplier
-from fedprivacy.flower.simulated.null_mechanism import NullMechanism, PlainCohort
+from fedprivacy.flower.simulated.without_privacy import NullMechanism, PlainCohort
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.single.loop import Trained, train

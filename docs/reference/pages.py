@@ -42,7 +42,7 @@ from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.runs.settings.configuration import CONFIG, FIELDS, GROUPS, LEDGER, resolve
 from fedprivacy.runs.settings.run_file import RUN_FILE
 from fedprivacy.runs.user_level_book import BOOK
-from fedprivacy.server.question_run import ANSWERS
+from fedprivacy.server.app import ANSWERS
 from fedprivacy.simulation.profile import TABLE, TRACE
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS
 from fedprivacy.training.machine import MACHINE

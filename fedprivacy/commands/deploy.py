@@ -182,7 +182,7 @@ def run(
 
 def _answered(out: Path) -> None:
     """Say where the answers of a deployment are, and which clients gave none."""
-    from fedprivacy.server.question_run import ANSWERS
+    from fedprivacy.server.app import ANSWERS
 
     PLAIN.print(f"Completed: the questions are answered; answers in {out / ANSWERS}")
     failures: dict[str, str] = json.loads((out / ANSWERS).read_text())["failures"]

@@ -10,19 +10,19 @@ from fedprivacy._support.lazy import from_homes, names_of
 if TYPE_CHECKING:
     from fedprivacy.flower.client.client_app import private_client as private_client
     from fedprivacy.flower.server.accounts import BudgetSpentError as BudgetSpentError
-    from fedprivacy.flower.server.registry import TooFewClientsError as TooFewClientsError
+    from fedprivacy.flower.server.nodes import TooFewClientsError as TooFewClientsError
     from fedprivacy.flower.server.rounds import RoundFailedError as RoundFailedError
     from fedprivacy.flower.server.strategy import PrivateStrategy as PrivateStrategy
-    from fedprivacy.flower.simulated.crew import WorkerError as WorkerError
     from fedprivacy.flower.simulated.engine import InProcessGrid as InProcessGrid
+    from fedprivacy.flower.simulated.workers import WorkerError as WorkerError
 
 _HOMES = {
     "BudgetSpentError": "server.accounts",
     "InProcessGrid": "simulated.engine",
     "PrivateStrategy": "server.strategy",
     "RoundFailedError": "server.rounds",
-    "TooFewClientsError": "server.registry",
-    "WorkerError": "simulated.crew",
+    "TooFewClientsError": "server.nodes",
+    "WorkerError": "simulated.workers",
     "private_client": "client.client_app",
 }
 

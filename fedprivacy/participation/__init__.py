@@ -5,11 +5,17 @@ knows the sampled clients, so sampling clients amplifies nothing in its view; an
 whether or not its update is averaged.
 """
 
-from fedprivacy.participation.availability import ALWAYS, Availability, availability_of
 from fedprivacy.participation.draws import Draws
-from fedprivacy.participation.participation import DROPPED_OUT, TOO_LATE, Closed, Participation, Turnout
-from fedprivacy.participation.sizes import COHORTS, Cohort
-from fedprivacy.participation.speeds import Speeds, speeds_of
+from fedprivacy.participation.participation import (
+    COHORTS,
+    DROPPED_OUT,
+    TOO_LATE,
+    Closed,
+    Cohort,
+    Participation,
+    Turnout,
+)
+from fedprivacy.participation.timing import ALWAYS, Availability, Speeds, availability_of, speeds_of
 
 __all__ = [
     "ALWAYS",

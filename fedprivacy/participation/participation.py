@@ -1,5 +1,8 @@
 """The course of a round: the clients that are available, asked, and in time, and the end of the round.
 
+A `Cohort` samples the clients to ask from those that are available. Formal guarantee: none, as the package says: the
+server knows the clients that are asked, and each spends the cost of a round.
+
 All of it is a function of the run's key, the round, the clients' ids and public numbers: calls keep no state, so that
 they may be repeated, for one client or for all.
 """
@@ -7,19 +10,60 @@ they may be repeated, for one client or for all.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedprivacy._support.settings import ConfigError
-from fedprivacy.participation.availability import ALWAYS, Availability
 from fedprivacy.participation.draws import DrawPurpose, Draws
-from fedprivacy.participation.sizes import Cohort
-from fedprivacy.participation.speeds import INSTANT, Speeds
+from fedprivacy.participation.timing import ALWAYS, INSTANT, Availability, Speeds
 
 DROPPED_OUT, TOO_LATE = "dropped-out", "too-late"
 """Reasons why an update is not averaged."""
+
+
+class Cohort(Protocol):
+    """Rule that chooses clients by one uniform draw for each."""
+
+    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+        """Return the clients that a round asks, given a number between 0 and 1 for each, shape [clients]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """A fixed number of clients, or all if there are fewer: every set of that size is equally likely."""
+
+    size: int
+
+    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+        """Return the clients with the smallest numbers."""
+        if len(client_ids) <= self.size:
+            return set(client_ids)
+        return {client_ids[n] for n in np.argpartition(drawn, self.size)[: self.size].tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """Each client with the same probability, independently: a round may ask many, or nobody."""
+
+    rate: float
+
+    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+        """Return the clients whose number is below the rate."""
+        return {client_ids[n] for n in np.flatnonzero(drawn < self.rate).tolist()}
+
+
+COHORTS: dict[str, Callable[[int, int], Cohort]] = {
+    "fixed": lambda size, clients: FixedSize(size),
+    "poisson": lambda size, clients: Poisson(size / clients),
+}
+"""Factories of cohorts by name: (expected size, number of the run's clients) -> cohort."""
 
 
 @dataclass(frozen=True, slots=True)

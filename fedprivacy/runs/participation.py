@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from fedprivacy._support.settings import key_of
 from fedprivacy.participation import ALWAYS, COHORTS, Draws, Participation, availability_of, speeds_of
-from fedprivacy.participation.speeds import INSTANT, Equal
+from fedprivacy.participation.timing import INSTANT, Equal
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig
 
 CLOCKED = ("over_selection", "deadline", "speeds", "availability")

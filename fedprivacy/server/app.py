@@ -1,11 +1,17 @@
-"""The ServerApp of a simulation, and the parts that every server composes its own from."""
+"""The ServerApp of a simulation, and the parts that every server composes its own from.
+
+`RunStart` is a run that is about to begin or to go on; `build_strategy` builds the Flower strategy that its
+configuration names. `answer_run_config` asks instead of training: the questions of a deployment's run-config.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
 import logging
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -13,24 +19,36 @@ from typing import Self
 import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
 
+from fedprivacy._support.durable import write_durably
 from fedprivacy._support.logs import about, follow_environment
-from fedprivacy.flower import PrivateStrategy
+from fedprivacy._support.settings import ConfigError, key_of
+from fedprivacy._support.sources import SourceError, load
+from fedprivacy.flower import PrivateStrategy, RoundFailedError
 from fedprivacy.flower.server.accounts import Books, RunAccounts
+from fedprivacy.flower.server.ask_clients import AskResult, ask_clients
 from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
+from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.plans.plan import TrainingPlan
+from fedprivacy.runs.plans.plan import QuestionPlan, TrainingPlan, questions_in
 from fedprivacy.runs.records.folder import plan_of, read_run_id
-from fedprivacy.runs.settings.configuration import RunConfig
-from fedprivacy.server.question_run import answer_run_config
+from fedprivacy.runs.records.store import RunRecording
+from fedprivacy.runs.settings.configuration import ASKING_KEYS, RUNS, RunConfig, Value
+from fedprivacy.runs.settings.strategies import SERVER_SETTINGS, STRATEGIES, KnownStrategy
 from fedprivacy.server.recorder import Recorder
-from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.trackers import build_trackers
-from fedprivacy.values.rounds import Observer
+from fedprivacy.values.nulls import plain
+from fedprivacy.values.rounds import Observer, RoundResult
+from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.series import RunFacts
 
-flower_log = logging.getLogger("flwr")
+log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")
+
+ANSWERS = "answers.json"
+"""Name of the file in the run's folder that holds a deployment's answers."""
 
 
 def server_app(
@@ -142,3 +160,108 @@ def going_on(finished: int, rounds: int) -> str:
     if finished >= rounds:
         return f"All {rounds} rounds are finished already: nothing is run again."
     return f"Going on after round {finished} of {rounds}."
+
+
+def build_strategy(config: RunConfig) -> Strategy:
+    """The configured strategy. Servers alone come here: a client imports nothing that a server names.
+
+    A round needs as few clients as the strategy can do with: the others may have spent their budgets.
+
+    Raises:
+        ConfigError: the configuration names a source that makes no strategy, or none with these settings.
+    """
+    known = STRATEGIES.get(config.strategy, KnownStrategy(source=config.strategy))
+    fewest = known.fewest_clients
+    sampling = {"fraction_evaluate": 0.0, "min_train_nodes": fewest, "min_available_nodes": fewest}
+    chosen = {name: value for name in SERVER_SETTINGS if (value := getattr(config, name)) is not None}
+    fraction = 1.0 if config.user_level else config.fraction_train  # the wrapper samples clients, then
+    (sampling if fraction == 1.0 else chosen)["fraction_train"] = fraction
+    chosen = {known.arguments.get(name, name): value for name, value in chosen.items()}
+    try:
+        return _load_strategy(known.source, {**chosen, **known.fixed}, sampling)
+    except SourceError as error:
+        raise ConfigError([str(error)]) from error
+
+
+def _load_strategy(source: str, chosen: Mapping[str, float], offered: Mapping[str, float]) -> Strategy:
+    """The strategy that a source names, or that its class or function makes; what is offered, it need not take.
+
+    Raises:
+        SourceError: it does not take the chosen ones, needs others, or makes something else.
+    """
+    found = load("strategy", source)
+    signature = inspect.signature(found) if callable(found) else inspect.Signature()
+    any_name = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    taken = {name: value for name, value in {**offered, **chosen}.items() if any_name or name in signature.parameters}
+    if ignored := chosen.keys() - taken.keys():
+        keys = ", ".join(sorted(map(key_of, ignored)))
+        raise SourceError(
+            f"strategy is '{source}', which takes no {keys}; leave that open, or let it take the argument."
+        )
+    try:
+        signature.bind(**taken)
+    except TypeError as error:
+        raise SourceError(f"strategy is '{source}', but {error}; give every argument a default.") from error
+    made = found(**taken) if callable(found) else found
+    if not isinstance(made, Strategy):
+        kind = type(made).__name__
+        raise SourceError(f"strategy is '{source}', which makes a value of type {kind}; let it make a Flower Strategy.")
+    return made
+
+
+def answer_run_config(grid: Grid, run_config: Mapping[str, Value], task: Task | None = None) -> None:
+    """Ask a deployment's clients what its run-config says; the answers go into Flower's log, and into the run's folder.
+
+    Raises:
+        ConfigError: the settings, or the questions, are wrong.
+        RoundFailedError: no client answered.
+    """
+    plan = QuestionPlan.of({key: value for key, value in run_config.items() if key in ASKING_KEYS}, task)
+    asked = questions_in(str(run_config["questions"]))
+    plan = replace(plan, config=replace(plan.config, out=plan.config.out or RUNS))
+    done = ask_clients(grid, plan, asked)
+    record_answers(done, plan)
+    if not done.told:
+        reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in done.failures.items())
+        raise RoundFailedError(f"No client answered ({reasons}); the clients' own logs say what happened.")
+    folder = Path(plan.config.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = {"federation": done.federation, "clients": done.clients, "failures": done.failures, "spent": done.spent}
+    write_durably(folder / ANSWERS, (json.dumps(plain(facts), indent=2) + "\n").encode())
+    for row in done.federation:
+        group = f" ({row['group']})" if row["group"] else ""
+        flower_log.info("%s%s: %s +- %s", row["figure"], group, row["value"], row["error"])
+
+
+def record_answers(done: AskResult, plan: QuestionPlan) -> None:
+    """Put what was asked into the run store, where pages find it: a run of one round, whose metrics are the answers.
+
+    It is for people: where it cannot be written, the answers stand all the same.
+    """
+    if not done.spent:
+        return
+    figures = (figure for number, _ in enumerate(done.asked.questions) for figure in done.figures(number))
+    metrics = {
+        f"{figure.name} ({figure.group})" if figure.group else figure.name: figure.value
+        for figure in figures
+        if figure.value is not None
+    }
+    facts = RunFacts(
+        run_id=done.run_id,
+        name="; ".join(question.sentence_of(done.unit) for question in done.asked.questions),
+        settings=plan.config.public(),
+        noise_multiplier=done.event.noise_multiplier if done.event else 0.0,
+        relation=plan.relation,
+        metric=next(iter(metrics), ""),
+        unit=str(plan.unit),
+    )
+    answered = tuple(sorted(done.told.keys() & done.spent.keys() - set(done.reread)))
+    try:
+        recording = RunRecording(done.ledger, facts)
+        recording.add(RoundResult(0, {}, done.before, (), {}))
+        recording.add(RoundResult(1, metrics, done.spent, answered, done.failures))
+        recording.end(RunStatus.FINISHED)
+        recording.flush()
+        recording.close()
+    except LedgerError as error:
+        log.warning("The run store cannot be written; the answers are kept. %s", error)

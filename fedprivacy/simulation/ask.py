@@ -19,7 +19,7 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.settings.configuration import LEDGER, RUNS, ConfigError, Value, simulation_settings
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords
-from fedprivacy.server.question_run import record
+from fedprivacy.server.app import record_answers
 from fedprivacy.simulation.preconditions import check_asking
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import DEFAULT_TASK
@@ -123,5 +123,5 @@ def ask_simulation(plan: QuestionPlan, asked: Questionnaire, *, anew: bool = Fal
 
     drive(server, private_client(own, plan.config), plan.config)
     (done,) = outcomes
-    record(done, plan)
+    record_answers(done, plan)
     return done

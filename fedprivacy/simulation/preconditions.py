@@ -23,7 +23,7 @@ from fedprivacy.runs.plans.plan import QuestionPlan, TrainingPlan
 from fedprivacy.runs.records.folder import check_usable
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.runs.settings.device import choose_device
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.server.app import build_strategy
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.trackers import build_trackers

@@ -18,8 +18,7 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.simulated.engine import drive
-from fedprivacy.flower.simulated.null_books import NullBooks
-from fedprivacy.flower.simulated.without_privacy import plain_client
+from fedprivacy.flower.simulated.without_privacy import NullBooks, plain_client
 from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plans.advice import training_advice

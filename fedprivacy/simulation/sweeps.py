@@ -34,7 +34,7 @@ from fedprivacy.runs.records.removal import charged_in
 from fedprivacy.runs.settings.configuration import FIELDS, SWEEP_KEYS, ConfigError, Value
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.server.app import build_strategy
 from fedprivacy.simulation.simulate import prepared, run
 from fedprivacy.tasks import Task
 

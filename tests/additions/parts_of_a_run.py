@@ -78,7 +78,7 @@ import inspect, tomllib
 
 import fedprivacy as fp
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig, resolve
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.server.app import build_strategy
 from tests.flower.blobs import Blobs
 
 config = resolve({"evaluate-every": 2, "strategy": "fedmedian"})

@@ -30,7 +30,7 @@ from fedprivacy.flower.server.checkpoint import (
 from fedprivacy.runs.records.folder import RunFolderError, RunWriter, read_lines
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.strategies import STRATEGIES
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.server.app import build_strategy
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.runs import SAMPLING
 

@@ -18,8 +18,8 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.flower.simulated import cluster, joining
 from fedprivacy.flower.simulated.cluster import ClusterWorkers
-from fedprivacy.flower.simulated.crew import WorkerError
 from fedprivacy.flower.simulated.populations import train_privately
+from fedprivacy.flower.simulated.workers import WorkerError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.placement import Placement

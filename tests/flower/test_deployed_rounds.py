@@ -19,7 +19,7 @@ from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
+from fedprivacy.flower.server.nodes import ClientRegistry, EnrolledClient
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify

@@ -17,14 +17,13 @@ from flwr.app import MessageType
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.simulated.crew import Crew, answer_to
-from fedprivacy.flower.simulated.null_books import NullBooks
 from fedprivacy.flower.simulated.populations import Population, train_privately
-from fedprivacy.flower.simulated.without_privacy import plain_client, train_without_privacy
+from fedprivacy.flower.simulated.without_privacy import NullBooks, plain_client, train_without_privacy
+from fedprivacy.flower.simulated.workers import Crew, answer_to
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.server.app import build_strategy
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS
 from tests.flower.blobs import Chain, DeepBlobs, PrivateChain, plan_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedprivacy.flower.simulated.null_mechanism import NullMechanism, PlainCohort
+from fedprivacy.flower.simulated.without_privacy import NullMechanism, PlainCohort
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.stacked import Stack

@@ -12,7 +12,7 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.flower import InProcessGrid, TooFewClientsError
 from fedprivacy.flower.client import release
-from fedprivacy.flower.server.registry import ClientRegistry, Eligible, EnrolledClient
+from fedprivacy.flower.server.nodes import ClientRegistry, Eligible, EnrolledClient
 from fedprivacy.flower.wire.messages import ENROLMENT, ENROLMENT_REQUEST, Enrolment, EnrolmentRequest, RefusalCode
 from fedprivacy.tasks.identity import key_hash
 from tests.operations import operations

@@ -26,7 +26,7 @@ from fedprivacy.flower import (
 )
 from fedprivacy.flower.client import release
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.server.nodes import Correspondence
 from fedprivacy.flower.server.wrapped import EligibleGrid
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt, RefusalCode
 from fedprivacy.ledger import Ledger

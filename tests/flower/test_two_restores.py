@@ -12,7 +12,7 @@ import pytest
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.accounts import BudgetSpentError
-from fedprivacy.flower.server.registry import TooFewClientsError
+from fedprivacy.flower.server.nodes import TooFewClientsError
 from fedprivacy.guard import BudgetExhaustedError
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger

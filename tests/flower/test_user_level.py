@@ -15,7 +15,7 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.server.noisy_average import OVER
+from fedprivacy.flower.server.rounds import OVER
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import BOOK
 from fedprivacy.training.user_level import CLIENT_ALLOWANCE

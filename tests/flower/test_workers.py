@@ -18,9 +18,8 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy.flower import PrivateStrategy, WorkerError, private_client
 from fedprivacy.flower.simulated import engine
-from fedprivacy.flower.simulated.crew import TrainingErrand
 from fedprivacy.flower.simulated.populations import CohortUpdate, Population, Start, train_privately
-from fedprivacy.flower.simulated.workers import Workers
+from fedprivacy.flower.simulated.workers import TrainingErrand, Workers
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.placement import Placement

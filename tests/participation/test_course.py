@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Draws, Participation, availability_of, speeds_of
-from fedprivacy.participation.availability import DAY
+from fedprivacy.participation.timing import DAY
 from fedprivacy.runs.settings.configuration import ConfigError
 
 DRAWS = Draws.of("seed 0")

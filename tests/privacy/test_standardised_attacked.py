@@ -12,7 +12,7 @@ from torch import nn
 
 import fedprivacy as fp
 from fedprivacy.flower.client.local import LocalClient
-from fedprivacy.flower.simulated.null_mechanism import PlainCohort
+from fedprivacy.flower.simulated.without_privacy import PlainCohort
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from fedprivacy.questions.standardise import STANDARDISE, Standardise

@@ -15,7 +15,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from fedprivacy.runs.settings.strategies import STRATEGIES
-from fedprivacy.server.strategies import build_strategy
+from fedprivacy.server.app import build_strategy
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import run
 

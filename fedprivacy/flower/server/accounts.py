@@ -16,8 +16,8 @@ from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.server.checkpoint import Checkpoint
+from fedprivacy.flower.server.nodes import Eligible, EnrolledClient
 from fedprivacy.flower.server.one_round import Instruction, RoundOutcome, Unusable, checked_receipt, evidence
-from fedprivacy.flower.server.registry import Eligible, EnrolledClient
 from fedprivacy.flower.simulated.populations import Order
 from fedprivacy.flower.wire.messages import Grant, QuestionGrant, spending
 from fedprivacy.flower.wire.payloads import history_text

@@ -17,9 +17,8 @@ from flwr.serverapp import Grid
 
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Accounts, BudgetSpentError, check_named
-from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.server.nodes import ClientRegistry, Correspondence, EnrolledClient
 from fedprivacy.flower.server.one_round import OpenRound, outcome_of, sort_replies
-from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
 from fedprivacy.flower.wire.payloads import blank, of_arrays
 from fedprivacy.ledger import Ledger

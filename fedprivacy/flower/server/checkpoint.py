@@ -1,4 +1,7 @@
-"""The checkpoint of a run after a finished round: everything that the next round depends on, in one file.
+"""The state of a run between two rounds, and its checkpoint: everything that the next round depends on, in one file.
+
+`GlobalModel` is the model that the next round sends, with its moving average; `ServerControl` the control vector that
+an algorithm's server half sends with it. A `Checkpoint` has both, and the state of strategy, callbacks and randomness.
 
 The file is written whole or not at all, so a run that is killed at any moment finds the last finished round. It holds
 only facts that the server knows anyway: updates that went through a mechanism, and public facts. There is no pickle:
@@ -25,12 +28,15 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from torch import Tensor
 
 from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
-from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.runs.records.folder import RunFolderError, begun_only, writing
+from fedprivacy.training.algorithms import RoundTurnout
+from fedprivacy.training.algorithms.algorithm import ServerHalf
+from fedprivacy.training.local_round import CONTROL
 from fedprivacy.training.optimizers import MovingAverage
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -48,6 +54,58 @@ State = Mapping[str, StateValue]
 
 Layout = dict[str, tuple[str, Any]]
 """Kind and JSON part of each value of a state, by attribute name; its arrays are kept apart."""
+
+
+@dataclass(slots=True)
+class ServerControl:
+    """The control of a run, which every averaged round moves.
+
+    Attributes:
+        value: the control that the next round sends, shape [d]; None: nothing yet.
+        weights: public weights of all clients whose updates were averaged in any round, by client_id.
+    """
+
+    value: Tensor | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def advance(  # noqa: PLR0917 - what a round is made of
+        self,
+        half: ServerHalf,
+        start: Tensor,
+        mean: Tensor,
+        weights: Mapping[str, float],
+        steps: int,
+        learning_rate: float,
+    ) -> None:
+        """Advance the control by one round.
+
+        Args:
+            half: the server half of the round's algorithm.
+            start: the round's model, shape [d].
+            mean: the average of the updates, shape [d].
+            weights: weights of the clients in the average, by client_id.
+            steps: local steps of each client.
+            learning_rate: learning rate of these steps.
+        """
+        self.weights |= weights
+        share = sum(weights.values()) / sum(self.weights.values())
+        turnout = RoundTurnout(share, steps, learning_rate)
+        before = None if self.value is None else self.value.double()
+        self.value = half.advanced(before, start.double(), mean.double(), turnout).float()
+
+    @property
+    def record(self) -> dict[str, ArrayRecord]:
+        return {} if self.value is None else {CONTROL: ArrayRecord({CONTROL: Array(self.value.numpy())})}
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The array part of the state; JSON can hold the weights."""
+        return {} if self.value is None else {CONTROL: self.value.numpy()}
+
+    @classmethod
+    def of(cls, weights: Mapping[str, float], arrays: Arrays) -> Self:
+        """Restore the state from its `weights` and `arrays`."""
+        return cls(torch.from_numpy(arrays[CONTROL]) if arrays else None, dict(weights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +172,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "strategy": layout,
         "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
         "user_level_clipping_norm": checkpoint.user_level_clipping_norm,
-        "control": checkpoint.control.facts,
+        "control": checkpoint.control.weights,
         "keeps": checkpoint.keeps,
         "callbacks": [(name, layout) for name, layout, _ in callbacks],
     }
@@ -329,6 +387,11 @@ class GlobalModel:
         self.average.add(arrays.to_torch_state_dict())
 
 
-def as_arrays(parameters: Mapping[str, torch.Tensor]) -> ArrayRecord:
+def as_arrays(parameters: Mapping[str, Tensor]) -> ArrayRecord:
     """Parameters as a Flower record."""
     return ArrayRecord({name: Array(parameter.numpy()) for name, parameter in parameters.items()})
+
+
+def flat(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Tensor:
+    """A model's named parameters as one vector of float64, shape [d]."""
+    return torch.from_numpy(np.concatenate([arrays[name].numpy().ravel().astype(np.float64) for name in names]))

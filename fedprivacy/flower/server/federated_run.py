@@ -24,18 +24,16 @@ from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
+    ServerControl,
     as_arrays,
     forgotten,
     read_state,
     save_checkpoint,
     write_state,
 )
-from fedprivacy.flower.server.control import ServerControl
-from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.measures import ClientModels, Measures
-from fedprivacy.flower.server.noisy_average import UserLevelReleases, check_averages
+from fedprivacy.flower.server.nodes import ClientRegistry, Correspondence, EnrolledClient
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
-from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.rounds import (
     PoissonSampled,
     RoundFailedError,
@@ -43,9 +41,10 @@ from fedprivacy.flower.server.rounds import (
     RunRounds,
     StrategyChooses,
     Transport,
+    UserLevelReleases,
 )
 from fedprivacy.flower.server.transports import ByMessage, Together, population_of
-from fedprivacy.flower.server.wrapped import WrappedStrategy, averages
+from fedprivacy.flower.server.wrapped import WrappedStrategy, averages, check_averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.questions.questionnaire import Questionnaire

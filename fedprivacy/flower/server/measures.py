@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from fedprivacy.flower.kept import KeptModels
-from fedprivacy.flower.server.control import flat
+from fedprivacy.flower.server.checkpoint import flat
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.standardise import Standardise
 from fedprivacy.runs.plans.plan import TrainingPlan

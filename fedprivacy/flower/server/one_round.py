@@ -16,8 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedprivacy._support import signing
 from fedprivacy.flower.client.release import ARRAYS, digest
-from fedprivacy.flower.server.exchange import Replies
-from fedprivacy.flower.server.registry import EnrolledClient
+from fedprivacy.flower.server.nodes import EnrolledClient, Replies
 from fedprivacy.flower.simulated.populations import Order
 from fedprivacy.flower.unpublished import is_unreached
 from fedprivacy.flower.wire.messages import (

@@ -3,13 +3,17 @@
 The rounds of two runs differ in two things. A `Transport` (`fedprivacy.flower.server.transports`) asks the clients: by
 Flower's messages, or all together as a simulated population, in this process, in others or on a cluster. A
 `RoundSchedule` decides which updates are averaged in a round: those of the clients that the wrapped strategy chose for
-this round; or a Poisson sample of all clients, in one noisy average (`StrategyChooses`, `PoissonSampled`).
+this round (`StrategyChooses`); or a Poisson sample of all clients, in one noisy average (`PoissonSampled`).
+
+The noisy average is user-level central DP (`UserLevelReleases`). The wrapped strategy never sees a client's update
+then. It gets the global model plus the noisy average as the one update of the round, with weight 1, so that everything
+it computes from that is post-processing.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,13 +24,19 @@ from torch import Tensor
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
-from fedprivacy.flower.server.control import ServerControl, flat
-from fedprivacy.flower.server.noisy_average import UserLevelReleases
+from fedprivacy.flower.server.checkpoint import ServerControl, flat
+from fedprivacy.flower.server.nodes import Eligible
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
-from fedprivacy.flower.server.registry import Eligible
 from fedprivacy.flower.server.wrapped import WrappedStrategy
+from fedprivacy.mechanisms.keystream import Keystream, Position
+from fedprivacy.runs.plans.noise import UserLevelNoise
+from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
+from fedprivacy.values.spent import UserLevelSpent
+
+OVER = "the next round does not fit the user-level budget"
+"""The reason given when a run ends on its user-level budget."""
 
 
 class RoundFailedError(RuntimeError):
@@ -200,6 +210,63 @@ class StrategyChooses(RoundSchedule):
 
     def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         return transport.given(outcome, self.wrapped.weighted_by) if outcome.participants else []
+
+
+class UserLevelReleases:
+    """The user-level releases of one run, each charged to an account of each client as a whole.
+
+    Args:
+        noise: the mechanism and the budget.
+        book: the account that a release is charged to before it is made.
+        keystream: the server's randomness; secret unless the run has a seed.
+        clipping_norm: the current norm of adaptive clipping when the run was stopped; None: the noise's first.
+    """
+
+    def __init__(
+        self, noise: UserLevelNoise, book: UserLevelBook, keystream: Keystream, clipping_norm: float | None = None
+    ) -> None:
+        self.clipping_norm = noise.clipping_norm if clipping_norm is None else clipping_norm
+        self._mechanism, self._book, self._keystream = noise.mechanism, book, keystream
+
+    def why_over(self, attempt: Attempt) -> str:
+        """The reason why the round cannot be opened; empty: it can. It depends on the number of rounds alone."""
+        return "" if self._book.allows(attempt) else OVER
+
+    def joined(self, client_ids: Iterable[str], attempt: Attempt) -> set[str]:
+        """Sample the clients that join the round, from all given ones, whether or not they have budget left."""
+        return self._mechanism.joined(client_ids, self._keystream, _position(attempt))
+
+    def average(self, attempt: Attempt, model: ArrayRecord, updates: Mapping[str, Message]) -> ArrayRecord:
+        """The global model plus the noisy average of the clients' updates; charged first.
+
+        Raises:
+            ValueError: the attempt has released its average already, or the budget does not allow it.
+            RunFolderError: the charge cannot be written; nothing is released.
+        """
+        self._book.charge(attempt)
+        arrays = {name: array.numpy() for name, array in model.items()}
+        start = flat(model, tuple(model)).numpy()
+        received = (reply.content.array_records[ARRAYS] for reply in updates.values())
+        differences = (flat(update, tuple(model)).numpy() - start for update in received)  # one client at a time
+        released = self._mechanism.release(
+            differences, start.size, self.clipping_norm, self._keystream, _position(attempt)
+        )
+        self.clipping_norm = released.clipping_norm
+        moved = np.split(start + released.mean, np.cumsum([values.size for values in arrays.values()])[:-1])
+        return ArrayRecord(
+            {
+                name: Array(part.reshape(old.shape).astype(old.dtype))
+                for (name, old), part in zip(arrays.items(), moved, strict=True)
+            }
+        )
+
+    def spent(self) -> UserLevelSpent:
+        """The current standing of the account."""
+        return self._book.spent(self.clipping_norm)
+
+
+def _position(attempt: Attempt) -> Position:
+    return Position(attempt.round, attempt.attempt)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import Strategy
 from fedprivacy._support.logs import follow_environment
 from fedprivacy.flower.server.accounts import Books, RunAccounts
 from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
-from fedprivacy.flower.server.exchange import Replies
 from fedprivacy.flower.server.federated_run import EvaluateFn, FederatedRun, PrivateResult, RunParts
+from fedprivacy.flower.server.nodes import Replies
 from fedprivacy.flower.server.one_round import OpenRound
 from fedprivacy.flower.server.rounds import RunRounds
 from fedprivacy.flower.server.transports import ByMessage

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
-from fedprivacy.flower.server.control import ServerControl, flat
-from fedprivacy.flower.server.exchange import Correspondence, Replies, with_content
+from fedprivacy.flower.server.checkpoint import ServerControl, flat
+from fedprivacy.flower.server.nodes import ClientRegistry, Correspondence, Replies, with_content
 from fedprivacy.flower.server.one_round import (
     Instruction,
     OpenRound,
@@ -33,7 +33,6 @@ from fedprivacy.flower.server.one_round import (
     sort_replies,
     usable,
 )
-from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.simulated.populations import CohortUpdate, Population
 from fedprivacy.flower.wire.messages import SpendingMessage
 from fedprivacy.gradients import trainable_parameters

@@ -1,4 +1,7 @@
-"""The strategy that a run wraps: it chooses among clients that may be asked, and sees no others."""
+"""The strategy that a run wraps: it chooses among clients that may be asked, and sees no others.
+
+User-level noise cannot work with every strategy: `check_averages` refuses the others.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,26 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from fedprivacy.flower.server.registry import ClientRegistry, Eligible, EnrolledClient, TooFewClientsError
+from fedprivacy.flower.server.nodes import ClientRegistry, Eligible, EnrolledClient, TooFewClientsError
 from fedprivacy.participation import Participation, Turnout
-from fedprivacy.runs.settings.configuration import RunConfig
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 
 if TYPE_CHECKING:
     from fedprivacy.flower.unpublished import NodeInfo
 
 AVERAGING = (flower.FedAvg, flower.FedProx, flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
 """Strategies that need only the average of the updates; their subclasses may look at each update."""
+
+_COMPARE_UPDATES = (
+    *(flower.Bulyan, flower.FedMedian, flower.FedTrimmedAvg, flower.MultiKrum, flower.QFedAvg),
+    *(flower.FedXgbBagging, flower.FedXgbCyclic),
+)
+"""Flower's strategies that compute something else from the updates than their average."""
+
+_NOISE_OF_THEIR_OWN = (
+    *(flower.DifferentialPrivacyServerSideFixedClipping, flower.DifferentialPrivacyClientSideFixedClipping),
+    *(flower.DifferentialPrivacyServerSideAdaptiveClipping, flower.DifferentialPrivacyClientSideAdaptiveClipping),
+)
 
 _BETWEEN_LOOKS = 0.9
 """Seconds after which a second look at the nodes means waiting: `sample_nodes` sleeps 1 s between looks."""
@@ -31,6 +45,26 @@ _BETWEEN_LOOKS = 0.9
 def averages(strategy: Strategy) -> bool:
     """Tell whether a strategy is known to need no more than the average."""
     return type(strategy) in AVERAGING
+
+
+def check_averages(strategy: Strategy) -> None:
+    """Refuse a strategy that cannot work with one noisy average instead of the clients' updates.
+
+    Raises:
+        ConfigError: the strategy compares updates, or adds noise of its own.
+    """
+    name = type(strategy).__name__
+    if isinstance(strategy, _COMPARE_UPDATES):
+        raise ConfigError(
+            [
+                f"the strategy is {name}, which compares the clients' updates, and with user-level noise there is "
+                "nothing but their noisy average; wrap one that averages, such as FedAvg or FedAdam."
+            ]
+        )
+    if isinstance(strategy, _NOISE_OF_THEIR_OWN):
+        raise ConfigError(
+            [f"the strategy is {name}, which adds noise of its own; wrap the strategy that it wraps instead."]
+        )
 
 
 @dataclass(frozen=True)

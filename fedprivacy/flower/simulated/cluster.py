@@ -1,8 +1,8 @@
 """Workers on a Ray cluster that runs already: a cohort trains on its machines, and on their GPUs where they have any.
 
-What workers change, and what not: `fedprivacy.flower.simulated.crew`. Each is a Ray actor that hosts many clients: it
-opens their shards, so that records are loaded where they are used, and in a round it gets one message, with its row of
-the cohort. The model goes to each machine once. The server, with its accounts, ledger and recorder, stays in the
+What workers change, and what not: `fedprivacy.flower.simulated.workers`. Each is a Ray actor that hosts many clients:
+it opens their shards, so that records are loaded where they are used, and in a round it gets one message, with its row
+of the cohort. The model goes to each machine once. The server, with its accounts, ledger and recorder, stays in the
 process that joined the cluster, and needs no GPU.
 
 Machines may go and come. What an actor was asked that dies, alone or with its machine, one that lives is asked, under
@@ -38,9 +38,9 @@ from typing import Any, Self
 
 import torch
 
-from fedprivacy.flower.simulated.crew import Crew, Worker, WorkerError, answer_to, packed
 from fedprivacy.flower.simulated.joining import joined
 from fedprivacy.flower.simulated.populations import Order, Population, Start, TrainTogether
+from fedprivacy.flower.simulated.workers import Crew, Worker, WorkerError, answer_to, packed
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig

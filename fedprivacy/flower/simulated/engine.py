@@ -15,9 +15,8 @@ from fedprivacy.flower.client.client_app import TaskApp
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.simulated.cluster import ClusterWorkers
-from fedprivacy.flower.simulated.crew import USELESS, Crew
 from fedprivacy.flower.simulated.populations import Population, train_privately
-from fedprivacy.flower.simulated.workers import Workers
+from fedprivacy.flower.simulated.workers import USELESS, Crew, Workers
 from fedprivacy.flower.unpublished import begin_task, empty_run, failed_reply, number
 from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.settings.configuration import RunConfig

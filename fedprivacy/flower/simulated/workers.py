@@ -1,28 +1,265 @@
-"""Worker processes: a cohort of a simulated population trains on several cores, each client where its shard is kept.
+"""A population whose clients are in other processes: workers, each takes a row of clients.
 
-What they change, and what not: `fedprivacy.flower.simulated.crew`. A worker ends with the pipe to it, whatever it is
-doing: none outlives the server.
+`Crew` is any such population: it divides a cohort, and repeats what a dead worker leaves undone. The workers of
+`Workers` are processes of this machine; `fedprivacy.flower.simulated.cluster` has those of a Ray cluster.
+
+The server stays where it is, with its accounts, ledger and recorder. Each worker trains a row of clients that follow
+one another in the cohort, as `Population` trains all of them. A client has the same bits in any company, and their sum
+in any division (`fedprivacy.training.cohort`): so neither the number of workers nor the assignment of rows changes a
+bit of a seeded run. Each worker computes with one thread. A single process uses more threads for models of which a few
+records fill the cache (`fedprivacy.gradients.surroundings`), and then has other bits, unless `OMP_NUM_THREADS=1` is
+set.
+
+Rows are of the split's order, so that a client has the same worker in most rounds: there its shard is opened, when it
+is first asked for, and kept.
+
+The only randomness that a worker gets is one round's key. If a worker dies, another one gets its errand with the same
+key: the training that was charged is computed again, to the same bits, and no other is. A process on this machine ends
+with the pipe to it, whatever it is doing: none outlives the server.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import NoReturn
+from types import TracebackType
+from typing import Any, NoReturn, Protocol, Self
 
-from fedprivacy.flower.simulated.crew import Crew, Worker, answer_to, packed
-from fedprivacy.flower.simulated.populations import Population, Start, TrainTogether
+from fedprivacy.flower.simulated.populations import CohortUpdate, Order, Population, Start, TrainTogether
 from fedprivacy.runs.placement import Placement
-from fedprivacy.runs.settings.configuration import RunConfig
-from fedprivacy.tasks import Task
+from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
+from fedprivacy.tasks import Task, TaskError
+
+log = logging.getLogger("fedprivacy.engine")
+
+USELESS = "%s, and this process alone trains: with %s, clients get messages one after another."
+"""Warning with two gaps: the setting that asked for workers, and the reason why they have nothing to do."""
+
+
+class WorkerError(RuntimeError):
+    """Worker processes died or failed; the text names a remedy."""
+
+
+class Errand(Protocol):
+    """A piece of work for a row of clients, sent to a worker as a pickle."""
+
+    def done(self, population: Population, start: Start | None) -> object:
+        """Do the work, and return its result, which is pickled, too.
+
+        Args:
+            population: the population of the clients.
+            start: the common start of clients that train; None: they do not train.
+
+        Raises:
+            TaskError: the task prevents the work; the text names a remedy.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingErrand:
+    """The errand to train consecutive clients of a cohort, beginning at the rank `first`."""
+
+    first: int
+    orders: Sequence[Order]
+
+    def done(self, population: Population, start: Start | None) -> CohortUpdate:
+        """Return the sum of their releases, on the CPU, where any process can read it."""
+        assert start is not None
+        update = population.trained(self.first, self.orders, start)
+        update.sum.move("cpu")
+        return update
+
+
+class Worker(Protocol):
+    """Another process, which does one errand after another.
+
+    Attributes:
+        name: for people: "Worker 2 of 8".
+    """
+
+    name: str
+
+    def ask(self, start: Any, errand: bytes) -> None:
+        """Send an errand; a dead worker is noticed only when it does not answer.
+
+        Args:
+            start: the common start, in the form in which its crew hands it over.
+            errand: pickled.
+        """
+
+    def answer(self) -> bytes | None:
+        """Return the pickled answer to the oldest unanswered errand; None: the worker has died."""
+
+    def kill(self) -> str:
+        """End it, and say how it ended."""
+
+
+class Crew(Population, ABC):
+    """A population with workers. A context manager, with which they end.
+
+    Args:
+        task, config, train: see `Population`; they go to every worker.
+        placement: the settings that asked for workers.
+    """
+
+    def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
+        super().__init__(task, config, train)
+        self._placement = placement
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers now: all their data exists elsewhere, too."""
+
+    @abstractmethod
+    def _ready(self) -> Sequence[Worker]:
+        """The workers that wait for errands, at least one."""
+
+    @abstractmethod
+    def _instead_of(self, dead: Sequence[Worker]) -> Sequence[Worker]:
+        """Return workers that take over from dead ones; at least one."""
+
+    @abstractmethod
+    def _handed(self, start: Start | None) -> Any:
+        """Prepare a start once for all workers."""
+
+    def warn_of_messages(self, reason: str) -> None:
+        """Warn that workers are of no use."""
+        log.warning(USELESS, self._placement.words, reason)
+
+    def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
+        """Train as `Population` does, with the clients divided evenly among the workers.
+
+        Raises:
+            WorkerError: a worker died, and so did the one that took its clients; or it could not train.
+        """
+
+        def training(row: range) -> TrainingErrand:
+            return TrainingErrand(first + row.start, orders[row.start : row.stop])
+
+        update = CohortUpdate()
+        for part in self._divided(len(orders), training, start):
+            assert isinstance(part, CohortUpdate)
+            update.join(part)
+        return update
+
+    def _divided(self, clients: int, errand: Callable[[range], Errand], start: Start | None = None) -> Iterator[object]:
+        """Divide so many clients into rows, one for each worker, and yield the errands' results in any order.
+
+        Raises:
+            ConfigError, WorkerError: see `trained`; the workers are ended.
+        """
+        try:
+            workers = self._ready()
+            cuts = [clients * number // len(workers) for number in range(len(workers) + 1)]
+            errands = [pickle.dumps(errand(range(*row))) for row in pairwise(cuts)]
+            handed = self._handed(start)
+            lost = yield from self._heard(list(zip(workers, errands, strict=True)), handed)
+            if lost:
+                yield from self._heard_of_others(lost, handed, len(workers))
+        except BaseException:
+            self.close()  # whatever they were asked, nobody waits for it any more
+            raise
+
+    def _heard_of_others(self, lost: Sequence[_Asked], handed: Any, workers: int) -> Iterator[object]:
+        """Yield the results of errands whose workers have died, each from another worker."""
+        ends = {worker: worker.kill() for worker, _ in lost}
+        for worker, end in ends.items():
+            log.warning("%s died (%s); another one takes its clients.", worker.name, end)
+        others = self._instead_of(list(ends))
+        again = [(other, errand) for other, (_, errand) in zip(cycle(others), lost, strict=False)]
+        for other, errand in (yield from self._heard(again, handed)):
+            first = next(worker for worker, its in lost if its is errand)
+            raise WorkerError(
+                f"{first.name} died ({ends[first]}), and so did the one that took its clients ({other.kill()}). If "
+                f"memory was short, choose fewer workers; there were {workers}."
+            )
+
+    def _heard(self, asked: Sequence[_Asked], handed: Any) -> Generator[object, None, list[_Asked]]:
+        """Yield the results of errands; return the errands whose workers have died."""
+        for worker, errand in asked:
+            worker.ask(handed, errand)
+        lost = []
+        for worker, errand in asked:
+            answer = worker.answer()
+            if answer is None:
+                lost.append((worker, errand))
+            else:
+                yield _unpacked(answer)
+        return lost
+
+
+_Asked = tuple[Worker, bytes]
+"""A worker, and the errand on which it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """The traceback of an errand that failed."""
+
+    words: str
+
+
+def packed(crew: Placement, everything: object) -> bytes:
+    """Pickle by value even what a script defines, for a process that does not run this script.
+
+    Args:
+        crew: the settings that asked for this process.
+        everything: the objects that the process needs.
+
+    Raises:
+        ConfigError: an object cannot go to another process.
+    """
+    from ray import cloudpickle
+
+    dumps: Callable[[object], bytes] = cloudpickle.dumps
+    try:
+        return dumps(everything)
+    except Exception as error:
+        remedy = "leave ray-address open" if crew.ray_address else "choose workers 1"
+        raise ConfigError([f"{crew.words}, but the task cannot go to another process ({error}); {remedy}."]) from error
+
+
+def answer_to(population: Population, start: bytes, errand: bytes) -> bytes:
+    """Return a worker's answer to an errand, both pickled."""
+    try:
+        return pickle.dumps(pickle.loads(errand).done(population, pickle.loads(start)))
+    except TaskError as error:
+        return pickle.dumps(error)
+    except Exception:
+        return pickle.dumps(_Failure(traceback.format_exc()))
+
+
+def _unpacked(answer: bytes) -> object:
+    """Return the result of an errand, or raise its error."""
+    found = pickle.loads(answer)
+    if isinstance(found, _Failure):
+        raise WorkerError(f"A worker could not do its part:\n{found.words}")
+    if isinstance(found, TaskError):
+        problem = ConfigError([str(found)])
+        for note in getattr(found, "__notes__", []):
+            problem.add_note(note)
+        raise problem
+    return found
+
 
 _PROGRAM = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]))"
 
@@ -45,7 +282,6 @@ class Workers(Crew):
         self._workers: list[_Process] = []
 
     def close(self) -> None:
-        """End the workers now: all their data exists elsewhere, too."""
         while self._workers:
             self._workers.pop().kill()
 

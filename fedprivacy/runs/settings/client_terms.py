@@ -24,7 +24,7 @@ from math import inf
 from pathlib import Path
 
 from fedprivacy._support.settings import ConfigError, Value, fields_of, key_of, not_allowed, parse, setting
-from fedprivacy.participation.traces import names_trace, numbered
+from fedprivacy.participation.timing import names_trace, numbered
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.wording import count_text
 

@@ -17,8 +17,8 @@ from typing import ClassVar
 from fedprivacy._support.settings import LEAST, WHOLE, is_printable, setting
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
-from fedprivacy.participation import availability, speeds
-from fedprivacy.participation.sizes import COHORTS
+from fedprivacy.participation import COHORTS
+from fedprivacy.participation.timing import AVAILABILITY_FORMS, SPEED_FORMS, check_availability, check_speeds
 from fedprivacy.runs.settings import client_terms
 from fedprivacy.runs.settings.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
 from fedprivacy.runs.settings.device import AUTOCASTS, check_device
@@ -304,10 +304,10 @@ class ParticipationSettings(SettingsGroup, question="Who takes part?", basic=("f
         bounds=(0.0, 0.99),
     )
     speeds: str = setting(
-        f"Simulated: seconds that a local step takes each client: {speeds.FORMS}. Left open: one, where the run has a "
+        f"Simulated: seconds that a local step takes each client: {SPEED_FORMS}. Left open: one, where the run has a "
         "clock (over-selection, deadline or availability).",
         "",
-        check=speeds.check_form,
+        check=check_speeds,
     )
     deadline: float | None = setting(
         "Simulated: seconds after which a round is over; what comes later is charged, and not averaged.",
@@ -315,9 +315,9 @@ class ParticipationSettings(SettingsGroup, question="Who takes part?", basic=("f
         bounds=(LEAST, 1e9),
     )
     availability: str = setting(
-        f"Simulated: when each client can be asked: {availability.FORMS}, in seconds. Left open: always.",
+        f"Simulated: when each client can be asked: {AVAILABILITY_FORMS}, in seconds. Left open: always.",
         "",
-        check=availability.check_form,
+        check=check_availability,
     )
 
 

@@ -1,7 +1,7 @@
 """Strategies: how the server averages, by name, and which settings of a run each takes.
 
 Flower implements them, and this floor knows no Flower: a strategy is named by its source, as a task is, and the server
-loads it (`fedprivacy.server.strategies`). What it takes is written down here, because a configuration refuses what its
+loads it (`fedprivacy.server.app`). What it takes is written down here, because a configuration refuses what its
 strategy would ignore before anything starts. To add a strategy is to add an entry.
 """
 
