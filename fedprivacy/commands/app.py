@@ -20,14 +20,12 @@ from rich.markup import escape
 from fedprivacy._support.extras import installed, lacks
 from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
 from fedprivacy._support.settings import fields_of, kind_of
-from fedprivacy.commands.calculator.cli import epsilon, sigma
-from fedprivacy.commands.compare import compare
+from fedprivacy.commands.calculator.cli import epsilon, risk, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.risk import risk
-from fedprivacy.commands.runs import runs_app
+from fedprivacy.commands.runs import compare, runs_app
 from fedprivacy.commands.terminal import (
     OUT,
     OUTPUT,

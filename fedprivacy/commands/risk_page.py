@@ -306,7 +306,7 @@ def draw(subjects: Sequence[StatedRisk], path: Path, *, listed: bool) -> None:
             written.
     """
     from fedprivacy.figures import style
-    from fedprivacy.runs.records.risk_figure import risk_figure
+    from fedprivacy.runs.records.report import risk_figure
 
     if path.suffix not in _FORMATS:
         raise AskingError(f"figure is '{path}'; choose a name that ends in one of {', '.join(_FORMATS)}.")
