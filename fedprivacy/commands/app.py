@@ -169,8 +169,7 @@ def simulate(
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy._support.console import console_of
-    from fedprivacy.commands.client_table import client_table, failures
-    from fedprivacy.commands.outcome import nobody_trained, outcome_text, result_text
+    from fedprivacy.commands.outcome import client_table, failures, nobody_trained, outcome_text, result_text
     from fedprivacy.commands.run_tables import held_out_table
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.records.folder import REPORT
