@@ -49,7 +49,7 @@ def runs(
     if context.invoked_subcommand:
         return
     from fedprivacy.ledger import LedgerError
-    from fedprivacy.runs.records.listing import list_runs
+    from fedprivacy.runs.records.catalogue import list_runs
     from fedprivacy.runs.settings.configuration import ConfigError
 
     with plain_errors(ConfigError, LedgerError, code=2):

@@ -13,7 +13,7 @@ from fedprivacy.dashboard import presentation
 from fedprivacy.dashboard.api import NOTHING_YET, Limit, Offset, Runs, Words, one_of
 from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, themed
 from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
-from fedprivacy.runs.records.listing import RunFilter, ordered, row_of
+from fedprivacy.runs.records.catalogue import RunFilter, ordered, row_of
 from fedprivacy.runs.settings.configuration import NAMING, PLACES, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names
 from fedprivacy.values.nulls import or_infinite
