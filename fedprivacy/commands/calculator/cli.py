@@ -55,8 +55,7 @@ def epsilon(
     """
     from fedprivacy.accounting.histories import check_delta, of_person
     from fedprivacy.commands.calculator import trainings as asked
-    from fedprivacy.commands.calculator.costs import Spent, costs
-    from fedprivacy.commands.calculator.pages import spent_json, spent_page
+    from fedprivacy.commands.calculator.answers import Spent, costs, spent_json, spent_page
 
     typed: dict[str, Any] = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
     with plain_errors(ValueError, code=2):
@@ -79,8 +78,7 @@ def sigma(
     as_json: Json = False,
 ) -> None:
     """Tell what noise a budget needs: the smallest noise multiplier. Reads no records, runs nothing."""
-    from fedprivacy.commands.calculator.costs import least_noise
-    from fedprivacy.commands.calculator.pages import noise_json, noise_page
+    from fedprivacy.commands.calculator.answers import least_noise, noise_json, noise_page
     from fedprivacy.commands.calculator.trainings import missing
 
     with plain_errors(ValueError, code=2):
