@@ -1,4 +1,4 @@
-"""A finished run in a terminal: its clients as a table, its result in words, and what to type next, ready to be pasted.
+"""A finished run in a terminal: tables of its clients, its result in words, and what to type next, ready to be pasted.
 
 Of many clients, equal ones share a row; of many that differ, the table shows quantiles and what stands out.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Column
+from rich.table import Column, Table
 
 from fedprivacy._support.table import compact_table, figure_columns, text_columns
 from fedprivacy.commands.terminal import as_typed
@@ -23,7 +23,7 @@ from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import RUNS, RunConfig, Value, resolve
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.training.machine import Machine
-from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
+from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS, spread_of
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.unit import Unit
@@ -136,6 +136,20 @@ def _words(history: RunHistory, budgets: set[float]) -> tuple[str, str]:
         f"{'each client its own budget' if len(budgets) > 1 else limit}, delta {delta:g}; accountant PLD; "
         f"{history.relation} relation{unit_text(history.unit)}. {reading_text(least)} Left: local steps of this run."
     )
+
+
+def held_out_table(history: RunHistory) -> Table | None:
+    """The spread of clients' models on their held-out records; None: they were not measured."""
+    if (record := history.last_held_out) is None:
+        return None
+    clients, records = count_text(len(record.held_out), "client"), plural(Unit.of(history.unit).name)
+    headings = f"all {records}", "least", "lower quartile", "median", "upper quartile", "most"
+    table = compact_table("score", *figure_columns(*headings, wrapped=True))
+    table.title = f"Each client's model on its held-out, public {records}, after round {record.round}"
+    for name, spread in spread_of(record.held_out).items():
+        table.add_row(name, *(f"{value:.4g}" for value in spread))
+    table.caption = f"Of {clients}; from the second figure on, of the clients' own figures."
+    return table
 
 
 def failures(history: RunHistory) -> list[str]:
