@@ -25,7 +25,7 @@ from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.runs import compare, runs_app
+from fedprivacy.commands.runs import SweepOptions, compare, run_sweep, runs_app
 from fedprivacy.commands.terminal import (
     OUT,
     OUTPUT,
@@ -451,10 +451,8 @@ def sweep(
     Finished runs are not repeated. Exit code 1: a run failed; the others are there. Simulations only: in a
     deployment, every run spends real people's privacy.
     """
-    from fedprivacy.commands import sweep as sweeps
-
-    given = sweeps.SweepOptions(out, seeds, baseline, baseline_learning_rates, metric, jobs)
-    sweeps.sweep(settings, given, quiet=quiet, as_json=as_json)
+    given = SweepOptions(out, seeds, baseline, baseline_learning_rates, metric, jobs)
+    run_sweep(settings, given, quiet=quiet, as_json=as_json)
 
 
 @app.command()
