@@ -20,7 +20,7 @@ SLOW = {
     "fedprivacy.runs.records.comparison.compare",
     "fedprivacy.runs.recommendation.recommend",
     "fedprivacy.runs.records.run.Run",
-    "fedprivacy.runs.records.listing.list_runs",
+    "fedprivacy.runs.records.catalogue.list_runs",
     "fedprivacy.simulation.simulate.simulate",
     "fedprivacy.simulation.sweeps.sweep",
 }

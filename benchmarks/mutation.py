@@ -106,6 +106,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "fedprivacy/ledger/charges.py": (
         "tests/ledger/test_store.py",
+        "tests/ledger/test_changes.py",
         "tests/ledger/test_journal.py",
         "tests/ledger/test_verify.py",
         "tests/ledger/test_export.py",

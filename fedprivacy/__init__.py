@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from fedprivacy.runs.callbacks import EarlyStopping as EarlyStopping
     from fedprivacy.runs.prospect import plan as plan
     from fedprivacy.runs.recommendation import recommend as recommend
+    from fedprivacy.runs.records.catalogue import list_runs as list_runs
     from fedprivacy.runs.records.comparison import compare as compare
-    from fedprivacy.runs.records.listing import list_runs as list_runs
     from fedprivacy.runs.records.run import Run as Run
     from fedprivacy.runs.records.run import open_run as open_run
     from fedprivacy.runs.settings.configuration import ConfigError as ConfigError
@@ -73,7 +73,7 @@ _HOMES = {
     "ask": "simulation.ask",
     "sweep": "simulation.sweeps",
     "open_run": "runs.records.run",
-    "list_runs": "runs.records.listing",
+    "list_runs": "runs.records.catalogue",
     "Callback": "runs.callbacks",
     "EarlyStopping": "runs.callbacks",
     "compare": "runs.records.comparison",

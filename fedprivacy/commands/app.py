@@ -20,14 +20,12 @@ from rich.markup import escape
 from fedprivacy._support.extras import installed, lacks
 from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
 from fedprivacy._support.settings import fields_of, kind_of
-from fedprivacy.commands.calculator.cli import epsilon, sigma
-from fedprivacy.commands.compare import compare
+from fedprivacy.commands.calculator.cli import epsilon, risk, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.risk import risk
-from fedprivacy.commands.runs import runs_app
+from fedprivacy.commands.runs import SweepOptions, compare, run_sweep, runs_app
 from fedprivacy.commands.terminal import (
     OUT,
     OUTPUT,
@@ -171,9 +169,7 @@ def simulate(
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy._support.console import console_of
-    from fedprivacy.commands.client_table import client_table, failures
-    from fedprivacy.commands.outcome import nobody_trained, outcome_text, result_text
-    from fedprivacy.commands.run_tables import held_out_table
+    from fedprivacy.commands import outcome
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.records.folder import REPORT
     from fedprivacy.simulation.profile import TABLE, TRACE
@@ -187,15 +183,19 @@ def simulate(
             trace = {"profile": str(Path(config.out) / TRACE)} if profile else {}
             print_json(history.summary() | {"out": config.out} | trace)
         elif quiet:
-            OUT.print(result_text(history, config), highlight=False, soft_wrap=True)
+            OUT.print(outcome.result_text(history, config), highlight=False, soft_wrap=True)
         else:
-            OUT.print(client_table(history, whole=verbose), highlight=False)
-            if spread := held_out_table(history):
+            OUT.print(outcome.client_table(history, whole=verbose), highlight=False)
+            if spread := outcome.held_out_table(history):
                 OUT.print(spread)
-            for line in failures(history):
+            for line in outcome.failures(history):
                 OUT.print(f"[yellow]{escape(line)}")
             given = settings | ({"config": str(file)} if file else {})
-            OUT.print(outcome_text(history, config, given, placement, verbose=verbose), highlight=False, soft_wrap=True)
+            OUT.print(
+                outcome.outcome_text(history, config, given, placement, verbose=verbose),
+                highlight=False,
+                soft_wrap=True,
+            )
             if profile and (table := Path(config.out) / TABLE).exists():
                 OUT.print(table.read_text(), highlight=False, soft_wrap=True, markup=False)
                 how = "open it in chrome://tracing, or at https://ui.perfetto.dev, which sends it nowhere"
@@ -204,7 +204,7 @@ def simulate(
                 from fedprivacy.dashboard.service import wait_for_reader
 
                 wait_for_reader(console)
-    idle = nobody_trained(history)
+    idle = outcome.nobody_trained(history)
     if idle and not as_json:
         OUT.print(f"[yellow]{escape(idle)}", soft_wrap=True)
     undrawn = not (Path(config.out) / REPORT).exists() and not lacks("altair", "vl_convert")
@@ -419,9 +419,9 @@ def recommend(
     The facts are the number of clients, their shard sizes where those are public, the model and the budget. No record
     is looked at, so that the choice costs no privacy.
     """
-    from fedprivacy.commands import recommend as recommending
+    from fedprivacy.commands import run_tables
 
-    recommending.recommend(settings | {"task": task}, shard_size, as_json=as_json)
+    run_tables.recommend(settings | {"task": task}, shard_size, as_json=as_json)
 
 
 app.command()(compare)
@@ -451,10 +451,8 @@ def sweep(
     Finished runs are not repeated. Exit code 1: a run failed; the others are there. Simulations only: in a
     deployment, every run spends real people's privacy.
     """
-    from fedprivacy.commands import sweep as sweeps
-
-    given = sweeps.SweepOptions(out, seeds, baseline, baseline_learning_rates, metric, jobs)
-    sweeps.sweep(settings, given, quiet=quiet, as_json=as_json)
+    given = SweepOptions(out, seeds, baseline, baseline_learning_rates, metric, jobs)
+    run_sweep(settings, given, quiet=quiet, as_json=as_json)
 
 
 @app.command()

@@ -329,7 +329,7 @@ def demo(
     ] = LogFormat.TEXT,
 ) -> None:
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
-    from fedprivacy.commands.client_table import client_table
+    from fedprivacy.commands.outcome import client_table
     from fedprivacy.deploy.app_folder import checked_plan, task_of, write_app
     from fedprivacy.deploy.demo import DemoDigits, OwnFolders, run_demo
     from fedprivacy.runs.records.folder import REPORT, check_usable, new_run_folder, plan_of, read_history

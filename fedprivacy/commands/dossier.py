@@ -32,7 +32,7 @@ from fedprivacy.ledger.store import Ledger
 from fedprivacy.runs.records.folder import MODEL, RunFolderError, read_history, read_run_id
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import for_every_screen, page
-from fedprivacy.runs.records.risk_figure import risk_figure
+from fedprivacy.runs.records.report import risk_figure
 from fedprivacy.values import wording
 from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.nulls import finite_or_none, or_infinite, plain, unbounded

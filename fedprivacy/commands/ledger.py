@@ -63,7 +63,7 @@ def show(
 ) -> None:
     """Show what every dataset was charged, over all runs, what its budget is, and what was asked."""
     from fedprivacy.commands import ledger_tables as showing
-    from fedprivacy.ledger.changes import budget_changes
+    from fedprivacy.ledger.charges import budget_changes
 
     with opened_ledger(ledger) as opened:
         datasets = showing.datasets(opened, dataset)

@@ -19,8 +19,7 @@ from fedprivacy._support.table import figure_columns, text_columns
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.spend import shortage
-from fedprivacy.ledger.changes import BudgetChange
-from fedprivacy.ledger.charges import NOTHING_SPENT, held_of
+from fedprivacy.ledger.charges import NOTHING_SPENT, BudgetChange, held_of
 from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.kept_answers import AskedQuestion
 from fedprivacy.ledger.schema import ChargeState

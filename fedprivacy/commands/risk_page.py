@@ -18,7 +18,7 @@ from fedprivacy._support.table import figure_columns
 from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked
-from fedprivacy.commands.calculator.pages import facts_table, meaning, training_lines
+from fedprivacy.commands.calculator.answers import facts_table, meaning, training_lines
 from fedprivacy.commands.calculator.trainings import AskingError, TrainingSteps
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.certificate import Certificate
@@ -306,7 +306,7 @@ def draw(subjects: Sequence[StatedRisk], path: Path, *, listed: bool) -> None:
             written.
     """
     from fedprivacy.figures import style
-    from fedprivacy.runs.records.risk_figure import risk_figure
+    from fedprivacy.runs.records.report import risk_figure
 
     if path.suffix not in _FORMATS:
         raise AskingError(f"figure is '{path}'; choose a name that ends in one of {', '.join(_FORMATS)}.")

@@ -1,47 +1,34 @@
-"""A run's tables in a terminal."""
+"""A run that has not begun, in a terminal: what its plan costs each client, and recommended settings."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Group
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from fedprivacy._support.table import compact_table, figure_columns, text_columns
 from fedprivacy.accounting.spend import MOST_RUNS
+from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
-from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.values.evaluation import spread_of
+from fedprivacy.runs.recommendation import recommendation
 from fedprivacy.values.spent import FOR_WHOM
-from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import (
     budget_text,
     count_text,
     epsilon_text,
     noise_text,
-    plural,
     proved_text,
     unit_text,
 )
 
 _MOST_GROUPS = 5
 """Columns of a plan."""
-
-
-def held_out_table(history: RunHistory) -> Table | None:
-    """The spread of clients' models on their held-out records; None: they were not measured."""
-    if (record := history.last_held_out) is None:
-        return None
-    clients, records = count_text(len(record.held_out), "client"), plural(Unit.of(history.unit).name)
-    headings = f"all {records}", "least", "lower quartile", "median", "upper quartile", "most"
-    table = compact_table("score", *figure_columns(*headings, wrapped=True))
-    table.title = f"Each client's model on its held-out, public {records}, after round {record.round}"
-    for name, spread in spread_of(record.held_out).items():
-        table.add_row(name, *(f"{value:.4g}" for value in spread))
-    table.caption = f"Of {clients}; from the second figure on, of the clients' own figures."
-    return table
 
 
 def plan_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
@@ -86,6 +73,29 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
         table,
         *([_budget_table(plan, outlooks)] if several else []),
     )
+
+
+def recommend(settings: dict[str, Any], shard_size: float | None, *, as_json: bool) -> None:
+    """Recommend settings and show them; see the command's help."""
+    found = recommendation(settings, shard_size=shard_size)
+    command = f"{as_typed()} simulate {found.options}"
+    if as_json:
+        told = {"settings": found.settings, "command": command, "call": found.call}
+        print_json(dataclasses.asdict(found) | told)
+        return
+    table = Table(Column("setting", no_wrap=True), Column("value", justify="right"), "why", title_justify="left")
+    table.title = f"For {escape(found.task)} at epsilon {found.budget.epsilon:g}, delta {found.budget.delta:g}"
+    table.caption = f"From public facts alone: {found.facts}. No record was looked at."
+    for choice in found.choices:
+        table.add_row(choice.key, str(choice.value), choice.why)
+    OUT.print(table)
+    OUT.print(
+        f"The budget then needs the noise multiplier {found.noise_multiplier:.3g}. The noise of all steps is "
+        f"{found.loudness:.1%} as long as the whole path."
+    )
+    for words in found.advice:
+        OUT.print(f"[yellow]{escape(words)}")
+    OUT.print(f"\n[bold]{escape(command)}[/]\n\n{escape(found.call)}", highlight=False, soft_wrap=True)
 
 
 def _most(outlook: Outlook) -> float:

@@ -16,7 +16,7 @@ from pydantic import WithJsonSchema
 
 from fedprivacy import figures
 from fedprivacy._support.altair import alt
-from fedprivacy.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find, one_of
+from fedprivacy.dashboard.api import NOTHING_YET, ClientName, Runs, TheRun, Words, find, one_of
 from fedprivacy.figures import observations
 from fedprivacy.figures.named import FigureOptions, NamedFigure, RunData
 from fedprivacy.figures.style import Rows

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from pydantic import WithJsonSchema
 
 from fedprivacy._support.settings import ConfigError
-from fedprivacy.dashboard import models
+from fedprivacy.dashboard import presentation
+from fedprivacy.dashboard.api import NOTHING_YET, Limit, Offset, Runs, Words, one_of
 from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, themed
-from fedprivacy.dashboard.lookup import NOTHING_YET, Runs, Words, one_of
 from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
-from fedprivacy.runs.records.listing import RunFilter, ordered, row_of
+from fedprivacy.runs.records.catalogue import RunFilter, ordered, row_of
 from fedprivacy.runs.settings.configuration import NAMING, PLACES, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names
 from fedprivacy.values.nulls import or_infinite
@@ -58,18 +58,18 @@ FigureName = Annotated[
 
 
 @experiments.get("/experiments", responses=NOTHING_YET)
-def table(
-    rows: Selected, limit: Annotated[int, Query(ge=1, le=500)] = 50, offset: Annotated[int, Query(ge=0, le=10**7)] = 0
-) -> models.Experiments:
+def table(rows: Selected, limit: Limit = 50, offset: Offset = 0) -> presentation.Experiments:
     """List runs with their settings and everything that they measured."""
     metrics = measured_names(row["metrics"] for row in rows)
-    return models.Experiments(
+    return presentation.Experiments(
         total=len(rows),
         runs=[_body(row) for row in rows[offset : offset + limit]],
         differing=_differing(rows),
         metrics=metrics,
         main=main_metrics(metrics),
-        figures=[models.FigureBody(name=n, title=each.title, about=each.about) for n, each in RUNS_FIGURES.items()],
+        figures=[
+            presentation.FigureBody(name=n, title=each.title, about=each.about) for n, each in RUNS_FIGURES.items()
+        ],
     )
 
 
@@ -93,8 +93,8 @@ def _differing(rows: Iterable[dict[str, Any]]) -> list[str]:
     return differing_settings([row["settings"] for row in rows], ignored=(*NAMING, *PLACES))
 
 
-def _body(row: dict[str, Any]) -> models.ExperimentBody:
+def _body(row: dict[str, Any]) -> presentation.ExperimentBody:
     private = row["settings"].get("privacy") is not False
     texts = {name: metric_text(name, value) for name, value in row["metrics"].items()}
     spent = epsilon_text(or_infinite(row["epsilon"])) if row["rounds"] else "not yet"
-    return models.ExperimentBody(**row, metric_texts=texts, epsilon_text=spent if private else NO_PRIVACY)
+    return presentation.ExperimentBody(**row, metric_texts=texts, epsilon_text=spent if private else NO_PRIVACY)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Header, HTTPException, Request
 from fastapi.responses import StreamingResponse
 
 from fedprivacy.dashboard import presentation
-from fedprivacy.dashboard.lookup import NOT_FOUND, Runs, TheRun, find
+from fedprivacy.dashboard.api import NOT_FOUND, Runs, TheRun, find
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.store import RunStore, StoredRun

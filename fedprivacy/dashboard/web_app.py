@@ -23,11 +23,10 @@ from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedprivacy.dashboard.api import ROOT, api
+from fedprivacy.dashboard.api import ROOT, Runs, api
 from fedprivacy.dashboard.drawings import drawings
 from fedprivacy.dashboard.experiments import experiments
 from fedprivacy.dashboard.live import Listeners, live
-from fedprivacy.dashboard.lookup import Runs
 from fedprivacy.dashboard.security import HEALTH, AccessMiddleware, Door
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records.catalogue import Catalogue

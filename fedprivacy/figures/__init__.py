@@ -9,10 +9,8 @@ The rows behind them are in `fedprivacy.figures.observations`.
 
 from fedprivacy.figures.attacks import audit_figure, limit_figure
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
-from fedprivacy.figures.cost import cost_figure
-from fedprivacy.figures.named import NAMED_FIGURES
-from fedprivacy.figures.notebook import RunFigures
-from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure
+from fedprivacy.figures.named import NAMED_FIGURES, RunFigures
+from fedprivacy.figures.run import cost_figure, epsilon_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg
 
 __all__ = [

@@ -1,11 +1,14 @@
-"""Figures of one run: its metric, its clients' privacy loss, one against the other, and the remaining rounds."""
+"""Figures of one run: its metric, its clients' privacy loss, one against the other, and what each round cost whom."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import chain
+
+import numpy as np
 
 from fedprivacy._support.altair import alt
 from fedprivacy.figures import observations
@@ -13,6 +16,7 @@ from fedprivacy.figures.axes import (
     AXIS_ROOM,
     Label,
     PlotFrame,
+    label_step,
     leaders,
     loss_scale,
     metric_scale,
@@ -26,8 +30,11 @@ from fedprivacy.figures.axes import (
 )
 from fedprivacy.figures.style import (
     COMPOSED,
+    COSTS,
     EXHAUSTED,
+    GRID,
     INK,
+    PAPER,
     SPENDING,
     SPENT,
     WIDTH,
@@ -41,7 +48,7 @@ from fedprivacy.figures.style import (
 )
 from fedprivacy.values.evaluation import OF_CLIENTS, OF_EACH
 from fedprivacy.values.metrics import measured_on
-from fedprivacy.values.series import Curve, RunFacts, RunSeries
+from fedprivacy.values.series import CostMap, Curve, RunFacts, RunSeries
 from fedprivacy.values.spent import ClientState
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
@@ -49,6 +56,13 @@ MOST_DOTS = 100
 """Maximum number of rounds with dots in a trade-off; more are a line without dots."""
 
 LOSS_TITLE = "largest ε of a client"
+
+MOST_ROWS = 60
+"""Maximum number of clients in a figure of costs; of more, the first."""
+
+_ROW, _ROOM, _CLASS = 16, 100, 70
+"""Height of a client's row in a figure of costs, in which a name fits, room of the names beside the plot, and width of
+a class of growths in the legend, in px."""
 
 _COLOURS = {"spending": SPENDING, ClientState.SPENT: SPENT, ClientState.EXHAUSTED: EXHAUSTED, "chosen": INK}
 """Colours of lines and labels: of clients that can go on, of those that cannot, and of active ones that were chosen."""
@@ -88,7 +102,7 @@ def epsilon_figure(series: RunSeries, width: int = WIDTH, *, below: bool = False
     Raises:
         ValueError: the run has no finished round, or is a baseline, which has no epsilon.
     """
-    check_private(series.facts)
+    _check_private(series.facts)
     return styled(_epsilon_panel(series, width, below=below))
 
 
@@ -111,7 +125,7 @@ def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = W
 
     Arguments and errors are those of `metric_figure`.
     """
-    check_private(series.facts)
+    _check_private(series.facts)
     metric = metric or series.facts.metric
     title = _tradeoff_title(series, metric, width)
     rows = [row for row in observations.tradeoff_rows(series, metric) if None not in row.values()]
@@ -129,7 +143,34 @@ def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = W
     return styled(layered(layers, title, width))
 
 
-def check_private(facts: RunFacts) -> None:
+def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
+    """Draw clients by rounds: the growth of each client's epsilon, darker for more; brighter on a dark page.
+
+    Zero growth is grey; unknown growth is empty.
+
+    Args:
+        cost: growth of epsilon; at most `MOST_ROWS` of its clients are shown.
+        facts: facts about the run.
+        width: width of the plot, in px.
+
+    Raises:
+        ValueError: there is no client or no round, or the run is a baseline: it has no epsilon.
+    """
+    _check_private(facts)
+    if not cost.client_ids or not cost.first:
+        raise ValueError("the run has no finished round to draw; wait for its first.")
+    clients = cost.client_ids[:MOST_ROWS]
+    cells = _cells(cost, clients)
+    names = chart_of([{"row": place, "name": shortened(name)} for place, name in enumerate(clients)])
+    layers = [
+        _boxes([cell for cell in cells if not cell["growth"] > 0.0], cost, width).encode(alt.ColorValue(GRID)),
+        _boxes([cell for cell in cells if cell["growth"] > 0.0], cost, width).encode(_cost_colour(cost, width)),
+        names.mark_text(align="right", fontSize=12).encode(_row(cost), alt.XValue(-8), alt.Text("name:N")),
+    ]
+    return styled(layered(layers, _cost_title(cost, cells, facts, width), width, _ROW * len(clients)))
+
+
+def _check_private(facts: RunFacts) -> None:
     """Refuse to draw the epsilon of a baseline, by a ValueError."""
     if not facts.private:
         raise ValueError(f"{facts.name} has {NO_PRIVACY}: there is no epsilon to draw.")
@@ -308,3 +349,91 @@ def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, alt.Text("text:N"))
     falls = bool(rows) and rows[-1]["value"] < rows[0]["value"]
     return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
+
+
+def _cells(cost: CostMap, clients: tuple[str, ...]) -> Rows:
+    """Return the rows of the table, with the place of each."""
+    rows = {client_id: place for place, client_id in enumerate(clients)}
+    bounds = _bounds(cost)
+    classes = _classes(bounds)
+    return [
+        {
+            "client": row["client"],
+            "row": rows[row["client"]],
+            "begin": row["first_round"] - 0.5,
+            "end": row["last_round"] + 0.5,
+            "rounds": " to ".join(map(str, sorted({row["first_round"], row["last_round"]}))),
+            "class": classes[bisect_left(bounds, row["growth"])],
+            "growth": row["growth"],
+            "grown": epsilon_text(row["growth"]),
+        }
+        for row in observations.cost_rows(cost)
+        if row["client"] in rows
+    ]
+
+
+def _boxes(cells: Rows, cost: CostMap, width: int) -> alt.Chart:
+    """Draw a rectangle for each cell, with a small gap to the next.
+
+    Cells have no words for a screen reader: thousands of them would be useless, and the table holds the same.
+    """
+    gap = min(1.0, 0.15 * width / len(cost.first))
+    tooltip = [alt.Tooltip("client:N"), alt.Tooltip("rounds:N"), alt.Tooltip("grown:N", title="growth of ε")]
+    boxes: alt.Chart = chart_of(cells).mark_rect(stroke=PAPER, strokeWidth=gap, aria=False)
+    return boxes.encode(_rounds(cost), _row(cost), alt.X2("end"), tooltip=tooltip)
+
+
+def _row(cost: CostMap) -> alt.Y:
+    rows = list(range(min(MOST_ROWS, len(cost.client_ids))))
+    return alt.Y("row:O").axis(None).scale(domain=rows, paddingInner=0, paddingOuter=0)
+
+
+def _rounds(cost: CostMap) -> alt.X:
+    """Make an axis from the first round of the first column to the last round of the last."""
+    first, last = cost.first[0], cost.last[-1]
+    labelled = [number for number in range(0, last + 1, label_step(last - first)) if number >= first]
+    axis = alt.Axis(format="d", values=labelled, grid=False)
+    return alt.X("begin:Q").title("round").scale(domain=[first - 0.5, last + 0.5], nice=False).axis(axis)
+
+
+def _cost_colour(cost: CostMap, width: int) -> alt.Color:
+    longest = max(last - first + 1 for first, last in zip(cost.first, cost.last, strict=True))
+    title = "growth of ε per round" if longest == 1 else f"growth of ε per column of up to {longest} rounds"
+    columns = (width + _ROOM) // _CLASS
+    legend = alt.Legend(title=title, orient="bottom", columns=columns, symbolType="square", titleLimit=width + _ROOM)
+    return alt.Color("class:N").scale(domain=_classes(_bounds(cost)), range=list(COSTS)).legend(legend)
+
+
+def _classes(bounds: Sequence[float]) -> list[str]:
+    return [*(f"≤ {bound:g}" for bound in bounds), f"> {bounds[-1]:g}"]
+
+
+def _bounds(cost: CostMap) -> list[float]:
+    return bounds_below(float(np.max(cost.growth, where=np.isfinite(cost.growth), initial=0.0)))
+
+
+def bounds_below(largest: float) -> list[float]:
+    """Return five numbers of the series 1, 2, 5, 10, 20, ..., the last just below the largest; ascending.
+
+    The first round costs many times as much as a later one, and both must be visible: so steps are not even.
+    """
+    limit = largest if largest > 0.0 else 1.0
+    exponent = math.floor(math.log10(limit))
+    series = [digit * 10.0**power for power in range(exponent - 2, exponent + 1) for digit in (1, 2, 5)]
+    return [bound for bound in series if bound < limit][-len(COSTS) + 1 :]
+
+
+def _cost_title(cost: CostMap, cells: Rows, facts: RunFacts, width: int) -> alt.TitleParams:
+    known = count_text(len(cost.client_ids), "client")
+    clients = f"the first {MOST_ROWS} of {known}" if len(cost.client_ids) > MOST_ROWS else known
+    what = [*seen("growth of each one's ε", facts.delta), "over all runs"]
+    return titled(_dearest(cells), [[clients], what, ["grey: none", "empty: unknown"]], width + _ROOM)
+
+
+def _dearest(cells: Rows) -> str:
+    """Name the cell with the largest growth."""
+    cell = max(cells, key=lambda cell: cell["growth"], default=None)
+    if cell is None or not cell["growth"] > 0.0:
+        return "No client's ε grew"
+    noun = "rounds" if " to " in cell["rounds"] else "round"
+    return f"ε grew most by {cell['grown']}: {shortened(cell['client'])} in {noun} {cell['rounds']}"

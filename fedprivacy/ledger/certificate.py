@@ -24,7 +24,7 @@ from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.spend import shortage
-from fedprivacy.ledger.changes import BudgetChange, budget_changes
+from fedprivacy.ledger.charges import BudgetChange, budget_changes
 from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.journal import canonical, now, read_entries
 from fedprivacy.ledger.replay import (

@@ -1,14 +1,17 @@
-"""Charges and budgets in the ledger's tables, and the balances that charges add up to.
+"""Charges and budgets in the ledger's tables, the balances that charges add up to, and their changes by the journal.
 
-Functions that write need a transaction with exclusive access to the ledger.
+Functions that write need a transaction with exclusive access to the ledger. Every change of an account or a budget
+appends an entry that names the datasets, in the same transaction. So `read_changed`, which knows an account as of one
+entry and reads the later entries, knows which accounts to read again; all others are unchanged.
 """
 
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -17,9 +20,11 @@ from sqlalchemy import ColumnElement, Connection, Select, Update, bindparam, fun
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
-from fedprivacy.ledger.database import among, given, insert_rows, is_given, put_rows
+from fedprivacy.ledger.database import Database, among, given, insert_rows, is_given, put_rows
+from fedprivacy.ledger.journal import Head
 from fedprivacy.ledger.replay import SETTLES, Evidence
 from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, keys, runs
+from fedprivacy.ledger.schema import journal as entries
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
@@ -311,3 +316,109 @@ def _summed() -> Select[Any]:
     mechanism = [charges.c[column.name] for column in balances.primary_key]
     counted = select(*mechanism, func.sum(charges.c.steps), func.count())
     return counted.where(charges.c.state != ChargeState.VOID).group_by(*mechanism)
+
+
+class ChangedAccounts(NamedTuple):
+    """Accounts and budgets of some datasets at one moment.
+
+    Attributes:
+        head: newest entry of the journal.
+        dataset_ids: datasets whose accounts were read.
+        accounts: accounts by dataset; datasets that were charged nothing are missing.
+        allowances: budgets in force.
+    """
+
+    head: Head
+    dataset_ids: Collection[str]
+    accounts: Mapping[str, Account]
+    allowances: Mapping[str, Allowance]
+
+
+def read_changed(connection: Connection, known: Set[str], since: Head, unread: Set[str]) -> ChangedAccounts:
+    """Read the accounts of those datasets that were written about since another reading.
+
+    Args:
+        connection: connection in a transaction that sees one state of the ledger.
+        known: datasets of interest.
+        since: newest entry of the journal at the other reading.
+        unread: datasets among them that are read in any case.
+    """
+    now = journal.head(connection)
+    changed = unread if now == since else _named_since(connection, since)
+    wanted = known if changed is None else (changed & known) | unread
+    if not wanted:
+        return ChangedAccounts(now, (), {}, {})
+    return ChangedAccounts(now, wanted, accounts_of(connection, wanted), allowances_of(connection, wanted))
+
+
+def _named_since(connection: Connection, since: Head) -> set[str] | None:
+    """Return the datasets whose accounts or budgets later entries change; None: the journal does not hold `since`."""
+    if since == Head():
+        return None
+    held = connection.scalar(select(entries.c.hash).where(entries.c.number == since.number))
+    if held != since.hash:  # an older copy was restored
+        return None
+    named: set[str] = set()
+    for entry in connection.scalars(select(entries.c.entry).where(entries.c.number > since.number)):
+        facts = json.loads(entry)
+        named.update(_NAMED[facts["kind"]](facts))
+    return named
+
+
+_NAMED: Mapping[str, Callable[[Mapping[str, Any]], Iterable[str]]] = {
+    "run": lambda _: (),
+    "key": lambda _: (),
+    "answer": lambda _: (),
+    "budget": lambda entry: entry["budgets"],
+    "charge": lambda entry: entry["charges"],
+    "settlement": lambda entry: entry["receipts"],
+    "reconciliation": lambda entry: (entry["dataset_id"],),
+}
+"""Functions, by kind of entry, that return the datasets whose account or budget the entry changes; see `replay`."""
+
+_BUDGETS = '%"kind":"budget"%'
+"""Pattern of such entries: within a text of theirs the quotes would be escaped."""
+
+
+class BudgetChange(NamedTuple):
+    """A budget that a dataset was given.
+
+    Attributes:
+        at: time, in ISO 8601.
+        epsilon: budget over all runs; None: losses are only measured.
+        delta: delta of the budget.
+        expires: time from which nothing is granted, in ISO 8601; None: never.
+        reason: reason that was given; None: its first run brought it.
+        by: who changed it, as they said, or the account of the operating system that did; empty: unknown.
+    """
+
+    at: str
+    epsilon: float | None
+    delta: float
+    expires: str | None
+    reason: str | None
+    by: str
+
+
+def budget_changes(
+    database: Database, dataset_ids: Collection[str], last: int | None = None
+) -> dict[str, list[BudgetChange]]:
+    """Read the budgets that datasets were given, in order, from the journal.
+
+    Args:
+        database: database of the ledger.
+        dataset_ids: datasets; one that is unknown has no budgets.
+        last: number of the last entry that counts; None: all do.
+    """
+    found: dict[str, list[BudgetChange]] = {dataset_id: [] for dataset_id in dataset_ids}
+    wanted = select(entries.c.entry).where(entries.c.entry.like(_BUDGETS)).order_by(entries.c.number)
+    if last is not None:
+        wanted = wanted.where(entries.c.number <= last)
+    with database.reading() as connection:
+        for (text,) in connection.execution_options(yield_per=1000).execute(wanted):
+            entry = json.loads(text)
+            for dataset_id in found.keys() & entry["budgets"].keys():
+                epsilon, delta, _, expires = entry["budgets"][dataset_id]
+                said = entry.get("reason"), entry.get("by", "")
+                found[dataset_id].append(BudgetChange(entry["at"], epsilon, delta, expires, *said))
+    return found

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.software import software
-from fedprivacy.ledger import changes, charges, journal, kept_answers
+from fedprivacy.ledger import charges, journal, kept_answers
 from fedprivacy.ledger.charges import Account, Allowed
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError, no_dataset
@@ -287,7 +287,7 @@ class Ledger:
         """Read each dataset's unit of privacy; datasets that no run of this ledger has charged are missing."""
         return self.database.read(lambda connection: charges.units_of(connection, dataset_ids))
 
-    def read_changed(self, known: Set[str], since: journal.Head, unread: Set[str]) -> changes.ChangedAccounts:
+    def read_changed(self, known: Set[str], since: journal.Head, unread: Set[str]) -> charges.ChangedAccounts:
         """Read the accounts and budgets of those datasets that were written about since another reading.
 
         Args:
@@ -295,7 +295,7 @@ class Ledger:
             since: `head` of the other reading; if the journal does not hold it, all datasets are read.
             unread: datasets among them that are read in any case.
         """
-        return self.database.read(lambda connection: changes.read_changed(connection, known, since, unread))
+        return self.database.read(lambda connection: charges.read_changed(connection, known, since, unread))
 
     def dataset_ids(self) -> list[str]:
         """List every dataset that has a budget, sorted."""

@@ -26,7 +26,7 @@ from fedprivacy.accounting.histories import Executed, without
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.accounting.spend import shortage
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
-from fedprivacy.ledger.changes import ChangedAccounts
+from fedprivacy.ledger.charges import ChangedAccounts
 from fedprivacy.ledger.journal import Head
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.values.attempt import Attempt
@@ -56,7 +56,7 @@ class Odometer:
     """Every enrolled client's privacy loss, over all runs on one ledger, read again only where that was written since.
 
     A reading costs what was charged between two readings, by whatever run, and not what there are clients. It says what
-    one that read every account would say: `fedprivacy.ledger.changes` has the reason. It is a reading and no guarantee:
+    one that read every account would say: `fedprivacy.ledger.charges` has the reason. It is a reading and no guarantee:
     grants are decided by `Ledger.reserve`, on what the ledger holds then.
 
     Args:

@@ -106,9 +106,13 @@ class MlflowTracker:
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """Find the run, or create it."""
+        from sqlalchemy import URL
+
         self._private = facts.private
         remote = os.environ.get("MLFLOW_TRACKING_URI")
-        store = remote or f"sqlite:///{folder.absolute() / DATABASE}"
+        # The driver is named because MLflow makes the parent folder of a "sqlite:///" URL without decoding its name.
+        local = URL.create("sqlite+pysqlite", database=str(folder.absolute() / DATABASE))
+        store = remote or local.render_as_string()
         _make_tables(store)
         self._client = self._connect(tracking_uri=store)
         artifacts = None if remote else (folder.absolute() / "mlflow-artifacts").as_uri()

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedprivacy.figures.notebook import Figure
+from fedprivacy.figures.named import Figure
 from fedprivacy.figures.style import for_both_themes, to_svg
 from simulations.reproduce.experiment import Reproduction, ReproductionError, Row
 from simulations.reproduce.figures import DrawnRow, budgets_figure, has_lines, reproduction_figure

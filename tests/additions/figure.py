@@ -54,7 +54,7 @@ FIGURE = Addition(
     edits={
         "fedprivacy/figures/named.py": [
             after(
-                "from fedprivacy.figures.style import Rows\n",
+                "from fedprivacy.figures.style import WIDTH, Rows, to_svg\n",
                 "from fedprivacy.figures.turnout import turnout_figure, turnout_rows\n",
             ),
             after("        lambda run, options: observations.cost_rows(run.costs(options.clients)),\n    ),\n", ENTRY),

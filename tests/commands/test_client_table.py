@@ -8,9 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fedprivacy.commands.client_table import MOST_FAILURES, MOST_ROWS, client_table, failures
-from fedprivacy.commands.outcome import outcome_text
-from fedprivacy.commands.run_tables import held_out_table
+from fedprivacy.commands.outcome import MOST_FAILURES, MOST_ROWS, client_table, failures, held_out_table, outcome_text
 from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import resolve

@@ -13,7 +13,7 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.figures import to_svg
-from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
+from fedprivacy.figures.comparison import EpsilonLine, spread_of, sweep_figure
 from fedprivacy.runs.records.folder import read_history, read_lines
 from fedprivacy.runs.records.grid import FINISHED, SweepGrid, folder_of
 from fedprivacy.simulation.simulate import RoundProgress

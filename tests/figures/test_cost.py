@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.figures import cost_figure
-from fedprivacy.figures.cost import bounds_below
+from fedprivacy.figures.run import bounds_below
 from fedprivacy.figures.style import COSTS, GRID
 from fedprivacy.values.series import CostMap
 from tests.figures.reading import coloured, drawn, marks, rows, texts, width, written

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedprivacy.figures import cost_figure, epsilon_figure, metric_figure, run_figure, tradeoff_figure
-from fedprivacy.figures.named import RunData
-from fedprivacy.figures.notebook import RunFigures
+from fedprivacy.figures.named import RunData, RunFigures
 from fedprivacy.figures.observations import cost_rows
 from fedprivacy.runs.records.run import Run
 from tests.runs.histories import alike, unlike

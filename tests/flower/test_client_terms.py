@@ -15,7 +15,7 @@ from rich.console import Console
 
 import fedprivacy as fp
 from fedprivacy.audit.gates.claimed_epsilon import check_run
-from fedprivacy.commands.client_table import client_table
+from fedprivacy.commands.outcome import client_table
 from fedprivacy.flower.simulated.populations import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE

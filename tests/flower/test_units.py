@@ -10,7 +10,7 @@ from rich.console import Console
 import fedprivacy as fp
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html, spent_words
-from fedprivacy.commands.client_table import client_table
+from fedprivacy.commands.outcome import client_table
 from fedprivacy.guard import LogError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.certificate import certify

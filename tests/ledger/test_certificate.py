@@ -17,7 +17,7 @@ from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
-from fedprivacy.ledger.changes import budget_changes
+from fedprivacy.ledger.charges import budget_changes
 from fedprivacy.ledger.journal import canonical
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.records.store.writer import record_audits

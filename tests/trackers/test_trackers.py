@@ -4,12 +4,14 @@ import json
 import math
 import os
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
 import threading
 import time
 import tomllib
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -226,6 +228,21 @@ def test_in_mlflow_a_run_that_goes_on_stays_one_run_where_its_own_setting_says(t
     found = history(client, only_run(client), "epsilon/median")
     assert found == [(each.round, each.epsilons.median) for each in POINTS]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.exhaustive
+def test_mlflow_writes_into_the_run_s_folder_whatever_characters_its_name_has(tmp_path):
+    """In a URL `%41` is an A, and a `?` begins its options."""
+    (tmp_path / "PA").mkdir()
+    (folder := tmp_path / "P%41?x=é 100%").mkdir()
+    tracker = build_trackers("mlflow")["mlflow"]
+    tracker.begin(FACTS, folder)
+    tracker.record(POINTS[0])
+    tracker.end(RunStatus.FINISHED)
+    with closing(sqlite3.connect(folder / "mlflow.db")) as database:
+        assert database.execute("SELECT name, status FROM runs").fetchall() == [("digits-1", "FINISHED")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["P%41?x=é 100%", "PA"]
+    assert not [*(tmp_path / "PA").iterdir()]
 
 
 @pytest.mark.exhaustive

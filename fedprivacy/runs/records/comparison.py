@@ -13,7 +13,7 @@ from typing import Any
 
 from fedprivacy._support.altair import alt
 from fedprivacy.figures import compared_metric_figure, save_png, to_svg
-from fedprivacy.figures.notebook import Figure
+from fedprivacy.figures.named import Figure
 from fedprivacy.figures.observations import FEWEST_RUNS, MOST_RUNS, names_of
 from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.records.history import RunHistory

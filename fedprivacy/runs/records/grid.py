@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from fedprivacy._support.settings import ConfigError, key_of, kind_of, names_in
 from fedprivacy.figures import save_png
-from fedprivacy.figures.notebook import Figure
-from fedprivacy.figures.sweep import EpsilonLine, SeedSpread, spread_of, sweep_figure
+from fedprivacy.figures.comparison import EpsilonLine, SeedSpread, spread_of, sweep_figure
+from fedprivacy.figures.named import Figure
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.comparison import final_of
 from fedprivacy.runs.records.folder import has_terms_of, read_history

@@ -1,6 +1,7 @@
 """A run as one HTML file: for the people who must answer for it, to mail, print and keep.
 
 Numbers are computed here, sentences live in `report.html.jinja`; see `fedprivacy.runs.records.html_page`.
+The page's curve of what an attack can find, `risk_figure`, is drawn for `fedprivacy risk` and the dossier too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from fedprivacy import figures
-from fedprivacy._support.altair import debug_mode
+from fedprivacy._support.altair import alt, debug_mode
 from fedprivacy._support.durable import write_durably
 from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import RATES, Risk
@@ -22,16 +25,18 @@ from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import for_every_screen, page
-from fedprivacy.runs.records.risk_figure import risk_figure
 from fedprivacy.values.evaluation import Evaluation, HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
-from fedprivacy.values.unit import Unit
-from fedprivacy.values.wording import plural, written_out
+from fedprivacy.values.unit import RECORD, Unit
+from fedprivacy.values.wording import at_most_text, delta_text, epsilon_text, plural, share_text, written_out
 
 TEMPLATE = "report.html.jinja"
 FIGURE_WIDTH = 335
 """Width of each plot in px: two with their labels are as wide as the page."""
+
+_CURVE_POINTS = 200
+_CURVE_WIDTH = 320
 
 
 @debug_mode(False)  # figures are checked part by part in the tests; here it would be a quarter of the time
@@ -162,3 +167,24 @@ def _factor_text(epsilon: float) -> str:
     factor = Decimal(repr(math.exp(epsilon)))
     rounded = factor.quantize(Decimal(1).scaleb(factor.adjusted() - 2), ROUND_CEILING)
     return written_out(rounded)
+
+
+def risk_figure(risk: Risk, unit: str = RECORD.name, width: int = _CURVE_WIDTH) -> alt.LayerChart:
+    """Draw the most that any attack finds, beside what epsilon and delta alone allow.
+
+    Args:
+        risk: the risk of one unit.
+        unit: name of the unit of privacy.
+        width: width of the plot between its axes, in px.
+    """
+    grid = np.geomspace(RATES[0], 1.0, _CURVE_POINTS)
+    wrong, most = RATES[1], at_most_text(float(risk.found(RATES[1])))
+    return figures.limit_figure(
+        grid,
+        risk.found(grid),
+        f"Who accuses {share_text(wrong)} wrongly finds at most {most} of the {plural(unit)}",
+        [f"one {unit}", f"ε = {epsilon_text(risk.epsilon)} at δ = {delta_text(risk.delta)}"],
+        alone=Risk.of_budget(risk.epsilon, risk.delta).found(grid) if risk.whole else None,
+        marked=[(rate, found := float(risk.found(rate)), at_most_text(found)) for rate in RATES],
+        width=width,
+    )

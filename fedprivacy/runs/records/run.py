@@ -160,8 +160,7 @@ class Run:
     @property
     def figures(self) -> RunFigures:
         """The run's figures: `run.figures.epsilon()` in a notebook's cell shows one."""
-        from fedprivacy.figures.named import RunData
-        from fedprivacy.figures.notebook import RunFigures
+        from fedprivacy.figures.named import RunData, RunFigures
 
         return RunFigures(RunData(self.history.series, self.history.costs))
 
