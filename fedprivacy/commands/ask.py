@@ -26,7 +26,7 @@ from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.settings.configuration import LEDGER
 from fedprivacy.simulation.ask import ask_simulation, questionnaire, simulation_plan
-from fedprivacy.values.nulls import finite_or_none, plain
+from fedprivacy.values.numbers import finite_or_none, plain
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
 
 

@@ -30,7 +30,7 @@ from fedprivacy.questions.questionnaire import describe
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import Claims, Event, PoissonSampledGaussian, as_fields
-from fedprivacy.values.nulls import plain
+from fedprivacy.values.numbers import plain
 from fedprivacy.values.wording import (
     budget_text,
     count_text,

@@ -16,7 +16,7 @@ from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import RUNS, RunConfig, Value, resolve
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.training.machine import Machine
-from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
+from fedprivacy.values.metrics import OF_CLIENTS, RECORDS
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import (
     NO_PRIVACY,

@@ -26,7 +26,7 @@ from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.values.events import History, NeighbouringRelation, from_list
-from fedprivacy.values.nulls import finite_or_none, or_infinite
+from fedprivacy.values.numbers import finite_or_none, or_infinite
 from fedprivacy.values.spent import FOR_WHOM
 from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.wording import (

@@ -13,7 +13,7 @@ from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.runs.records.history import RunHistory
-from fedprivacy.values.evaluation import spread_of
+from fedprivacy.values.metrics import spread_of
 from fedprivacy.values.spent import FOR_WHOM
 from fedprivacy.values.unit import Unit
 from fedprivacy.values.wording import (

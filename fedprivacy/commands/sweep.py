@@ -80,7 +80,7 @@ def sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: b
 def _table(rows: Sequence[dict[str, Any]], swept: Sequence[str], metric: str) -> Table:
     """A row for each combination."""
     from fedprivacy.runs.records.grid import DEVIATION
-    from fedprivacy.values.nulls import or_infinite
+    from fedprivacy.values.numbers import or_infinite
     from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, is_share, metric_name, metric_text
 
     means = [row.get(metric) for row in rows]

@@ -12,7 +12,7 @@ from fedprivacy.dashboard.lookup import NOT_FOUND, ClientName, Runs, TheRun, Wor
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.records.store import ClientQuery
 from fedprivacy.values.columns import CLIENT_COLUMNS
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned
 from fedprivacy.values.spent import ClientState

@@ -20,7 +20,7 @@ from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as
 from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.loader import shard_of
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import budget_text, count_text
 

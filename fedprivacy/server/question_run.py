@@ -18,7 +18,7 @@ from fedprivacy.runs.plans.plan import QuestionPlan, questions_in
 from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import ASKING_KEYS, RUNS, Value
 from fedprivacy.tasks import Task
-from fedprivacy.values.nulls import plain
+from fedprivacy.values.numbers import plain
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import RunFacts

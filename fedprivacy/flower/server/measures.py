@@ -27,7 +27,7 @@ from fedprivacy.tasks.loader import held_out_metrics_of, held_out_of, metrics_of
 from fedprivacy.training.algorithms import Algorithm, text_of
 from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.training.local_round import personal_mask
-from fedprivacy.values.evaluation import Evaluation, HeldOut
+from fedprivacy.values.metrics import Evaluation, HeldOut
 
 
 @dataclass(frozen=True)

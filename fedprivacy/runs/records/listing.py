@@ -14,7 +14,7 @@ from fedprivacy._support.settings import KIND_WORDS, ConfigError, kind_of, names
 from fedprivacy.runs.records.catalogue import Catalogue, default_sources
 from fedprivacy.runs.settings.configuration import FIELDS
 from fedprivacy.values.metrics import measured_names, shown_metric
-from fedprivacy.values.nulls import finite_or_none, plain
+from fedprivacy.values.numbers import finite_or_none, plain
 from fedprivacy.values.runs import Rows, RunStanding, RunStatus
 from fedprivacy.values.wording import less_is_better
 

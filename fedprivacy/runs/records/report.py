@@ -23,7 +23,7 @@ from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writi
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import for_every_screen, page
 from fedprivacy.runs.records.risk_figure import risk_figure
-from fedprivacy.values.evaluation import Evaluation, HeldOut, ScoreSpread, spread_of
+from fedprivacy.values.metrics import Evaluation, HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 from fedprivacy.values.unit import Unit
