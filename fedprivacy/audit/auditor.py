@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedprivacy._support.console import Bar, console_of
-from fedprivacy._support.extras import needing_extras
+from fedprivacy._support.imports import needing_extras
 from fedprivacy._support.settings import parse
 from fedprivacy._support.sources import hushed, kind_and_place
 from fedprivacy.audit.findings import Findings, Gate, LowerBound

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
 from fedprivacy.questions.constructors import parse

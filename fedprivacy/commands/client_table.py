@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Column
 
-from fedprivacy._support.table import compact_table, figure_columns, text_columns
+from fedprivacy._support.console import compact_table, figure_columns, text_columns
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
 from fedprivacy.commands.terminal import OUT, Json, Quiet, plain_errors, print_json
 
 if TYPE_CHECKING:

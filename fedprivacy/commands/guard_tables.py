@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
 from fedprivacy.accounting import more_runs
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.spend import shortage

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedprivacy._support.table import figure_columns
+from fedprivacy._support.console import figure_columns
 from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.table import Table
 
-from fedprivacy._support.table import compact_table, figure_columns, text_columns
+from fedprivacy._support.console import compact_table, figure_columns, text_columns
 from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook

@@ -11,7 +11,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedprivacy._support.table import text_columns
+from fedprivacy._support.console import text_columns
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, plain_errors, print_json
 from fedprivacy.runs.settings.configuration import RUNS

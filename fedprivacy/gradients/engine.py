@@ -10,7 +10,7 @@ from functools import partial, reduce
 import torch
 from torch import Tensor, nn
 
-from fedprivacy._support.memory import out_of_memory
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain

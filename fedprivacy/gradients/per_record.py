@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedprivacy._support.memory import out_of_memory
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import WHOLE, Layout, cut, filled, sizes_up_to
 from fedprivacy.gradients.models import Loss

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy._support.memory import out_of_memory
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods import admitted

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedprivacy._support.table import figure_columns
+from fedprivacy._support.console import figure_columns
 from fedprivacy.commands.calculator.costs import PLD, Accountant, Cost, Noise, Spent, Worth
 from fedprivacy.commands.calculator.trainings import TrainingSteps, described, steps_text
 from fedprivacy.values.events import NeighbouringRelation
