@@ -23,9 +23,8 @@ from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import (
     Judged,
     claimed_epsilon,
+    deployed_client,
     four_claims,
-    host_duties,
-    host_records,
     invariance,
     local_evaluation,
     verdict,
@@ -72,9 +71,9 @@ GATES: dict[str, Callable[[OurClient], Gate]] = {
 """Gates by name, in the order in which they run."""
 
 NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
-    "node": host_duties.check,
-    "node-noise": host_records.check_noise,
-    "reading": host_records.check_reading,
+    "node": deployed_client.check_duties,
+    "node-noise": deployed_client.check_noise,
+    "reading": deployed_client.check_reading,
 }
 """Gates of a deployed client, by name; they run first."""
 
