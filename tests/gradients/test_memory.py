@@ -15,8 +15,7 @@ from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods import admitted
 from fedprivacy.gradients.per_record import RowByRow
-from fedprivacy.gradients.pieces import TableRows
-from fedprivacy.gradients.summation import Sums
+from fedprivacy.gradients.pieces import Sums, TableRows
 from fedprivacy.gradients.surroundings import Surroundings
 from tests.gradients.oracle import check_every_clipping, cross_entropy
 
