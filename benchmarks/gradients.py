@@ -36,7 +36,7 @@ from benchmarks.gradient_steps import OurStep, nonprivate_step
 from benchmarks.measure import Step, interleaved, median, nothing, peak_bytes, time_ratio
 from benchmarks.noise import noise_ratio
 from benchmarks.peers_opacus import DEFAULT, MODES, opacus_step
-from fedprivacy._support.memory import keep_freed_memory
+from fedprivacy._support.native import keep_freed_memory
 
 OURS, CHUNKED, NONPRIVATE = "ours", "chunked", "nonprivate"
 

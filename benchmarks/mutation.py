@@ -78,8 +78,9 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/gradients/test_invariance.py",
         "tests/training/test_adaptive.py",
     ),
-    "fedprivacy/gradients/summation.py": (
+    "fedprivacy/gradients/pieces.py": (
         "tests/privacy/test_survivors.py",
+        "tests/gradients/test_pieces.py",
         "tests/gradients/test_attacks.py",
         "tests/gradients/test_clipped_sum.py",
         "tests/gradients/test_summing.py",

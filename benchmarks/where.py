@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, problem
 from benchmarks.measure import Mark, interleaved, median
-from fedprivacy.gradients import GradientEngine, engine, methods, pieces, program, summation, tape
+from fedprivacy.gradients import GradientEngine, engine, methods, pieces, program, tape
 from fedprivacy.mechanisms import gaussian_sum, keystream
 from fedprivacy.tasks.task import Shard
 from fedprivacy.training import batches, optimizers
@@ -179,7 +179,7 @@ def _spenders() -> Iterator[tuple[str, object, str]]:
         yield SUMS, kind, "add_weighted_sum"
     yield SUMS, GradientEngine, "_add"
     for step in ("__init__", "add", "total"):
-        yield BLOCKS, summation.Sums, step
+        yield BLOCKS, pieces.Sums, step
     yield NOISE, gaussian_sum, "lattice_step"
     yield NOISE, gaussian_sum, "add_lattice_noise"
     yield OPTIMISER, NoisyMean, "release"

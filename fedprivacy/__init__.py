@@ -22,7 +22,7 @@ import it before torch.
 
 from typing import TYPE_CHECKING, Any
 
-from fedprivacy._support.lazy import from_homes, names_of
+from fedprivacy._support.imports import from_homes, names_of
 from fedprivacy._support.native import ask_for_short_waits, ask_for_strict_products
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 from packaging.requirements import Requirement
 
-from fedprivacy._support.extras import EXTRAS, installed
+from fedprivacy._support.imports import EXTRAS, installed
 from fedprivacy.commands.app import app
 from tests.house import HOUSE, ROOT, imports
 from tests.terminal import CliRunner

@@ -1,4 +1,7 @@
-"""Console for progress: a terminal, a notebook's cell, or plain text in a file or a pipe."""
+"""What a console shows: tables narrow enough for 80 columns, and progress.
+
+Progress goes to a terminal, to a notebook's cell, or as plain text to a file or a pipe.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,28 @@ from importlib.util import find_spec
 from io import StringIO
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+
+
+def text_columns(*headings: str) -> list[Column]:
+    """Return columns of texts: what has no room goes on in the next line, and is never cut."""
+    return [Column(heading, overflow="fold") for heading in headings]
+
+
+def figure_columns(*headings: str, wrapped: bool = False) -> list[Column]:
+    """Return columns of figures, on the right; unless `wrapped`, they and their headings stay on one line."""
+    return [Column(heading, justify="right", no_wrap=not wrapped) for heading in headings]
+
+
+def compact_table(*columns: Column | str) -> Table:
+    """Return a table without a frame; its title and caption begin on the left."""
+    table = Table(*columns, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.title_justify = table.caption_justify = "left"
+    return table
 
 
 def console_of(*, shown: bool) -> Console:

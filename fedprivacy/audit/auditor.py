@@ -16,16 +16,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedprivacy._support.console import Bar, console_of
-from fedprivacy._support.extras import needing_extras
+from fedprivacy._support.imports import needing_extras
 from fedprivacy._support.settings import parse
 from fedprivacy._support.sources import hushed, kind_and_place
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import (
     Judged,
     claimed_epsilon,
+    deployed_client,
     four_claims,
-    host_duties,
-    host_records,
     invariance,
     local_evaluation,
     verdict,
@@ -71,9 +70,9 @@ GATES: dict[str, Callable[[OurClient], Gate]] = {
 """Gates by name, in the order in which they run."""
 
 NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
-    "node": host_duties.check,
-    "node-noise": host_records.check_noise,
-    "reading": host_records.check_reading,
+    "node": deployed_client.check_duties,
+    "node-noise": deployed_client.check_noise,
+    "reading": deployed_client.check_reading,
 }
 """Gates of a deployed client, by name; they run first."""
 

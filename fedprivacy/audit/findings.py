@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedprivacy.accounting.views import View
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import count_text, epsilon_text, proved_text, unit_text

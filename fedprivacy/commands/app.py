@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedprivacy._support.extras import installed, lacks
+from fedprivacy._support.imports import installed, lacks
 from fedprivacy._support.logs import LEVEL, LogFormat, LogLevel, LogSettings
 from fedprivacy._support.settings import fields_of, kind_of
 from fedprivacy.commands.calculator.cli import epsilon, risk, sigma

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.flower.server.ask_clients import AskResult
 from fedprivacy.questions.constructors import parse
@@ -26,7 +26,7 @@ from fedprivacy.runs.plans.plan import QuestionPlan
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.settings.configuration import LEDGER
 from fedprivacy.simulation.ask import ask_simulation, questionnaire, simulation_plan
-from fedprivacy.values.nulls import finite_or_none, plain
+from fedprivacy.values.numbers import finite_or_none, plain
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, plural, unit_text
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedprivacy._support.extras import MissingExtraError, needing_extras
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
+from fedprivacy._support.imports import MissingExtraError, needing_extras
 from fedprivacy.audit.findings import Findings
 from fedprivacy.commands.terminal import OUT, print_json
 

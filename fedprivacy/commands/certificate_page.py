@@ -17,7 +17,7 @@ from fedprivacy.ledger.certificate import Certificate, CertificateError
 from fedprivacy.questions.questionnaire import describe
 from fedprivacy.runs.records.html_page import page
 from fedprivacy.values import wording
-from fedprivacy.values.nulls import or_infinite
+from fedprivacy.values.numbers import or_infinite
 from fedprivacy.values.runs import Verdict
 from fedprivacy.values.unit import Unit
 

@@ -26,7 +26,7 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy._support.extras import command, installed
+from fedprivacy._support.imports import command, installed
 from fedprivacy._support.sources import SourceError, is_source, load, names_file
 from fedprivacy.gradients.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.engine import GradientEngine

@@ -35,7 +35,7 @@ from fedprivacy.runs.records.html_page import for_every_screen, page
 from fedprivacy.runs.records.report import risk_figure
 from fedprivacy.values import wording
 from fedprivacy.values.metrics import measured_on
-from fedprivacy.values.nulls import finite_or_none, or_infinite, plain, unbounded
+from fedprivacy.values.numbers import finite_or_none, or_infinite, plain, unbounded
 from fedprivacy.values.runs import Verdict
 from fedprivacy.values.spent import UserLevelSpent
 from fedprivacy.values.unit import RECORD, Unit

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
 from fedprivacy.accounting import more_runs
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.spend import shortage
@@ -21,7 +21,7 @@ from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import UNNAMED, Claims, PoissonSampledGaussian, as_fields, from_fields, from_list
-from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
+from fedprivacy.values.numbers import finite_or_none, or_infinite, plain
 from fedprivacy.values.wording import (
     budget_text,
     count_text,

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from sqlalchemy import func, select
 
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.spend import shortage
@@ -29,7 +29,7 @@ from fedprivacy.questions.questionnaire import describe
 from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import Claims, Event, PoissonSampledGaussian, as_fields
-from fedprivacy.values.nulls import plain
+from fedprivacy.values.numbers import plain
 from fedprivacy.values.wording import (
     budget_text,
     count_text,

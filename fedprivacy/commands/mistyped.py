@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import CommandFunctionType
 
-from fedprivacy._support.extras import MissingExtraError, needing_extras
+from fedprivacy._support.imports import MissingExtraError, needing_extras
 from fedprivacy._support.settings import key_of
 from fedprivacy.commands.terminal import PLAIN, plain_errors
 from fedprivacy.runs.settings.configuration import BASIC, FIELDS

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedprivacy._support.table import compact_table, figure_columns, text_columns
+from fedprivacy._support.console import compact_table, figure_columns, text_columns
 from fedprivacy.commands.terminal import as_typed
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.records.folder import REPORT
@@ -23,7 +23,7 @@ from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import RUNS, RunConfig, Value, resolve
 from fedprivacy.tasks.identity import DEFAULT_TASK
 from fedprivacy.training.machine import Machine
-from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS, spread_of
+from fedprivacy.values.metrics import OF_CLIENTS, RECORDS, spread_of
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.unit import Unit

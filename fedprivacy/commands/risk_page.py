@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedprivacy._support.table import figure_columns
+from fedprivacy._support.console import figure_columns
 from fedprivacy.accounting.histories import ROWS, of_person
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked
@@ -26,7 +26,7 @@ from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.values.events import History, NeighbouringRelation, from_list
-from fedprivacy.values.nulls import finite_or_none, or_infinite
+from fedprivacy.values.numbers import finite_or_none, or_infinite
 from fedprivacy.values.spent import FOR_WHOM
 from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.wording import (

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedprivacy._support.table import compact_table, figure_columns, text_columns
+from fedprivacy._support.console import compact_table, figure_columns, text_columns
 from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.commands.terminal import OUT, as_typed, print_json
 from fedprivacy.runs.plans.plan import TrainingPlan

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedprivacy._support.table import figure_columns, text_columns
+from fedprivacy._support.console import figure_columns, text_columns
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, OUT, PLAIN, Json, Quiet, as_typed, plain_errors, print_error, print_json
 from fedprivacy.runs.settings.configuration import RUNS
@@ -289,7 +289,7 @@ def run_sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_jso
 def _sweep_table(rows: Sequence[dict[str, Any]], swept: Sequence[str], metric: str) -> Table:
     """A row for each combination."""
     from fedprivacy.runs.records.grid import DEVIATION
-    from fedprivacy.values.nulls import or_infinite
+    from fedprivacy.values.numbers import or_infinite
     from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, is_share, metric_name, metric_text
 
     means = [row.get(metric) for row in rows]

@@ -23,7 +23,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from fedprivacy._support.extras import installed, of_uvx, requirement
+from fedprivacy._support.imports import installed, of_uvx, requirement
 from fedprivacy._support.logs import FORMAT, LogFormat, writes_json
 
 log = logging.getLogger("fedprivacy")

@@ -17,7 +17,7 @@ from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.runs.records.store import ClientQuery, StoredRun
 from fedprivacy.values.columns import CLIENT_COLUMNS
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned
 from fedprivacy.values.spent import ClientState

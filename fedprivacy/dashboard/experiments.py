@@ -16,7 +16,7 @@ from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
 from fedprivacy.runs.records.catalogue import RunFilter, ordered, row_of
 from fedprivacy.runs.settings.configuration import NAMING, PLACES, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names
-from fedprivacy.values.nulls import or_infinite
+from fedprivacy.values.numbers import or_infinite
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, metric_text
 
 experiments = APIRouter(tags=["runs"])

@@ -23,7 +23,7 @@ from fedprivacy.runs.records.store import StoredRun
 from fedprivacy.values.columns import CLIENT_COLUMNS, json_row
 from fedprivacy.values.events import Event
 from fedprivacy.values.metrics import shown_metric
-from fedprivacy.values.nulls import plain
+from fedprivacy.values.numbers import plain
 from fedprivacy.values.runs import AuditResult, Failures, RunStanding
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import ClientSpent, ClientStanding, reason_of

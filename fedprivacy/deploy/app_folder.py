@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jinja2
 
-from fedprivacy._support.extras import MissingExtraError, lacks
+from fedprivacy._support.imports import MissingExtraError, lacks
 from fedprivacy._support.sources import names_file
 from fedprivacy.deploy.description import SetupError, flower_window
 from fedprivacy.runs.plans.plan import QuestionPlan, RunPlan, questions_in

@@ -25,7 +25,7 @@ from platform import python_version
 from cryptography import x509
 
 from fedprivacy._support.durable import free_bytes, size_text
-from fedprivacy._support.memory import attainable_bytes
+from fedprivacy._support.native import attainable_bytes
 from fedprivacy.deploy.description import PARTY_FILE, SOUND_SINCE, Party, flower_window, is_sound, works_with_flower
 from fedprivacy.deploy.federation import program
 from fedprivacy.deploy.keys import CLOCK_SKEW, fingerprint, has_signed

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from fedprivacy.figures.style import Rows
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap, Curve, RunFacts, RunSeries
 from fedprivacy.values.wording import NO_PRIVACY, metric_name

@@ -46,8 +46,7 @@ from fedprivacy.figures.style import (
     styled,
     titled,
 )
-from fedprivacy.values.evaluation import OF_CLIENTS, OF_EACH
-from fedprivacy.values.metrics import measured_on
+from fedprivacy.values.metrics import OF_CLIENTS, OF_EACH, measured_on
 from fedprivacy.values.series import CostMap, Curve, RunFacts, RunSeries
 from fedprivacy.values.spent import ClientState
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text

@@ -5,7 +5,7 @@ Every name is loaded when it is first asked for: a data owner's client loads nei
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import from_homes, names_of
+from fedprivacy._support.imports import from_homes, names_of
 
 if TYPE_CHECKING:
     from fedprivacy.flower.client.client_app import private_client as private_client

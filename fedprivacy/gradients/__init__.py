@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import names_of, when_asked
+from fedprivacy._support.imports import names_of, when_asked
 
 if TYPE_CHECKING:
     from fedprivacy.gradients.clipping import AutomaticClipping, Clipping, FlatClipping, PerLayerClipping

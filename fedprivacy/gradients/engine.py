@@ -10,19 +10,17 @@ from functools import partial, reduce
 import torch
 from torch import Tensor, nn
 
-from fedprivacy._support.memory import out_of_memory
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain
 from fedprivacy.gradients.methods import Admitted, Obstacle, admitted, still_apart
 from fedprivacy.gradients.models import Loss, restored, trainable_parameters
-from fedprivacy.gradients.pieces import STRETCH
+from fedprivacy.gradients.pieces import STRETCH, Sized, Sums
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
-from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.surroundings import Modes, Surroundings, by_speed, computing_with, one_at_a_time, undisturbed
-from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.watch import IndicesInRange, in_range, with_known_classes
 
 _LONGEST_SQUARED = 2.0**200

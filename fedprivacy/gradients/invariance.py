@@ -29,8 +29,8 @@ from torch.utils._pytree import tree_leaves
 
 from fedprivacy.gradients.layout import WHOLE, plain, same_bits
 from fedprivacy.gradients.models import restored
+from fedprivacy.gradients.pieces import Sized
 from fedprivacy.gradients.selfcheck import DisagreementError, Method, PlaceError
-from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.watch import NothingLeftOver, Watch
 
 ENOUGH = 64

@@ -36,6 +36,7 @@ from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import WHOLE, Layout, sizes_up_to, with_small
 from fedprivacy.gradients.models import InPlaceError, Loss, LossShapeError, UnsupportedModelError, checked_losses
+from fedprivacy.gradients.pieces import Sized
 from fedprivacy.gradients.products import one_row_at_a_time
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.rules import Rule, opaque, rule_for
@@ -50,7 +51,7 @@ from fedprivacy.gradients.selfcheck import (
     checked,
 )
 from fedprivacy.gradients.surroundings import computing_with
-from fedprivacy.gradients.tape import Sized, Tape
+from fedprivacy.gradients.tape import Tape
 from fedprivacy.gradients.watch import OnePath, ValueDependentError
 
 log = logging.getLogger(__name__)

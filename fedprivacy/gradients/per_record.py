@@ -16,15 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedprivacy._support.memory import out_of_memory
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import WHOLE, Layout, cut, filled, sizes_up_to
 from fedprivacy.gradients.models import Loss
-from fedprivacy.gradients.pieces import Written
+from fedprivacy.gradients.pieces import Part, Sized, Written
 from fedprivacy.gradients.products import AlikeProducts, one_row_at_a_time
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.surroundings import Surroundings, computing_with, one_at_a_time, undisturbed
-from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.watch import OnePath, in_range
 
 Results = Callable[[Tensor, Tensor], Sequence[Tensor]]

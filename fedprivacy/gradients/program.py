@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from fedprivacy.gradients.layout import WHOLE, filled
 from fedprivacy.gradients.models import Loss, gradient_of
-from fedprivacy.gradients.pieces import Piece
+from fedprivacy.gradients.pieces import Part, Piece, Sized
 from fedprivacy.gradients.products import linear, times
 from fedprivacy.gradients.rules.convolution import (
     Convolution,
@@ -32,7 +32,7 @@ from fedprivacy.gradients.rules.convolution import (
 from fedprivacy.gradients.rules.linear import linear_bias, linear_weight
 from fedprivacy.gradients.rules.normalization import over_trailing
 from fedprivacy.gradients.rules.pooling import shifted_max, shifted_max_gradient, shifts
-from fedprivacy.gradients.tape import Gathered, Part, Sized
+from fedprivacy.gradients.tape import Gathered
 
 _aten = torch.ops.aten
 

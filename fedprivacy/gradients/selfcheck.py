@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedprivacy.gradients.models import Loss, LossShapeError, checked_losses, restored, trainable_parameters
-from fedprivacy.gradients.pieces import Written
+from fedprivacy.gradients.pieces import Part, Sized, Written
 from fedprivacy.gradients.products import AlikeProducts
-from fedprivacy.gradients.tape import Part, Sized
 
 PROBES = 3
 _TOLERANCE = 1e-3

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.layout import sizes_up_to
 from fedprivacy.gradients.models import Loss, gradient_of
+from fedprivacy.gradients.pieces import Part
 from fedprivacy.gradients.products import LANES
 from fedprivacy.gradients.program import ChainStep, Linear, NotAChainError, steps_of
 from fedprivacy.gradients.surroundings import computing_with, undisturbed
-from fedprivacy.gradients.tape import Part
 
 ROWS = 16
 """Number of records in a slot, which one matrix product adds. float32 holds their sum, and float64 that of the slots.
@@ -164,7 +164,7 @@ class Stack:
     Formal guarantee: that of `GradientEngine.clipped_sum`, for each client by itself, and no client's sum depends on
     what else is in the stack, bit for bit, as far as `fedprivacy.gradients.stack_check` can tell. A slot's sum rounds
     by at most (`ROWS` + 3) 2^-24 `ROWS` C (Higham 2002, section 3.1), far less than a block of
-    `fedprivacy.gradients.summation`, and a record that is taken out changes two slots.
+    `fedprivacy.gradients.pieces.Sums`, and a record that is taken out changes two slots.
     """
 
     def __init__(self, model: nn.Module, loss: Loss, clipping: Clipping) -> None:

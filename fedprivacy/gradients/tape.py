@@ -8,8 +8,6 @@ memory that is no longer needed is freed. Autograd never computes a weight gradi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import Parameter
 
 from fedprivacy.gradients.models import InPlaceError
-from fedprivacy.gradients.pieces import Piece, Written, added
+from fedprivacy.gradients.pieces import Part, Piece, Sized, Written, added
 
 _SHARED = -1
 """Value in place of the number of a record axis if there is none."""
@@ -29,34 +27,6 @@ class NoRecordAxisError(ValueError):
 
 class OverlapError(ValueError):
     """Parts of one parameter share rows: their gradients could not be added before the norm is taken."""
-
-
-class Part(NamedTuple):
-    """A trained parameter by its place, or some of its rows: an attention's joint weight has three parts.
-
-    The rows are `start` to before `stop`; None: all.
-    """
-
-    place: int
-    start: int = 0
-    stop: int | None = None
-
-    def of(self, whole: Tensor) -> Tensor:
-        """Return the part's rows of a tensor of the parameter's shape."""
-        return whole if self.stop is None else whole[self.start : self.stop]
-
-    def overlaps(self, other: Part) -> bool:
-        """Return whether two parts of the same parameter share rows."""
-        return self.stop is None or other.stop is None or (self.start < other.stop and other.start < self.stop)
-
-
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """A piece, its part, and the norms [batch] of its gradients."""
-
-    part: Part
-    piece: Piece
-    norms: Tensor
 
 
 class Gathered:

@@ -6,7 +6,7 @@ be sent again).
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import from_homes
+from fedprivacy._support.imports import from_homes
 from fedprivacy.guard.errors import AlreadyChargedError as AlreadyChargedError
 from fedprivacy.guard.errors import BudgetExhaustedError as BudgetExhaustedError
 from fedprivacy.guard.errors import GuardError as GuardError

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import names_of, when_asked
+from fedprivacy._support.imports import names_of, when_asked
 from fedprivacy.values.budget import Allowance
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from fedprivacy.values.events import (
     from_fields,
     from_list,
 )
-from fedprivacy.values.nulls import finite_or_none, or_infinite
+from fedprivacy.values.numbers import finite_or_none, or_infinite
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.wording import plural

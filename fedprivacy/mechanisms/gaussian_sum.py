@@ -132,7 +132,7 @@ class SampledGaussianSum:
 
     The order is random because computing a sum of n vectors rounds each block of the sum. In a fixed order one record
     less would shift all later ones, and so the rounding of n / 128 blocks; here only two blocks change
-    (`fedprivacy.gradients.summation`).
+    (`fedprivacy.gradients.pieces.Sums`).
 
     Attributes:
         event: sampling rate, noise multiplier and relation; it determines the cost of one release.

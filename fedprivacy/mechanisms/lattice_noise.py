@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy._support.memory import out_of_memory
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.mechanisms.fused import WhenWorth
 from fedprivacy.mechanisms.keystream import Reader, Readers, Words
 

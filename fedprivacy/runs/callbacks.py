@@ -19,7 +19,7 @@ from torch import nn
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.metrics import shown_metric
-from fedprivacy.values.number import number_of
+from fedprivacy.values.numbers import number_of
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import count_text, less_is_better
 

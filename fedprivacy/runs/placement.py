@@ -6,7 +6,7 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from fedprivacy._support.extras import MissingExtraError, lacks
+from fedprivacy._support.imports import MissingExtraError, lacks
 from fedprivacy.runs.settings.configuration import ConfigError
 
 NEAREST = "auto"

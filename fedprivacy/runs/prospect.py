@@ -19,7 +19,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.tasks import ShardSource
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import budget_text, count_text
 

@@ -40,7 +40,7 @@ from fedprivacy.server.recorder import Recorder
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.trackers import build_trackers
-from fedprivacy.values.nulls import plain
+from fedprivacy.values.numbers import plain
 from fedprivacy.values.rounds import Observer, RoundResult
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import RunFacts

@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord
 from safetensors.numpy import save
 
 from fedprivacy._support.durable import write_durably
-from fedprivacy._support.extras import MissingExtraError, needing_extras
+from fedprivacy._support.imports import MissingExtraError, needing_extras
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.federated_run import PrivateResult
 from fedprivacy.ledger import LedgerError, database_file

@@ -13,7 +13,7 @@ from os import PathLike
 from torch import nn
 
 from fedprivacy._support.settings import range_words
-from fedprivacy.values.number import number_of
+from fedprivacy.values.numbers import number_of
 
 
 def check_numbers(

@@ -28,7 +28,7 @@ from fedprivacy.single.private_gradients import PrivateGradients, Records, devic
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.training.optimizers import LARGEST_WEIGHT_DECAY, MOMENTA, SGD, Adam, AdamW, build_optimizer
 from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.number import number_of
+from fedprivacy.values.numbers import number_of
 from fedprivacy.values.wording import budget_text, epsilon_text
 
 if TYPE_CHECKING:

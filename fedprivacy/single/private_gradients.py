@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.utils.hooks import RemovableHandle
 
-from fedprivacy._support.memory import keep_freed_memory
+from fedprivacy._support.native import keep_freed_memory
 from fedprivacy.accounting import pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
 from fedprivacy.gradients.layout import Layout

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedprivacy._support.extras import needing_extras
+from fedprivacy._support.imports import needing_extras
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.task import Shard, ShardSource, Task, holding_nan
 

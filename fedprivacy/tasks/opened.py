@@ -16,9 +16,8 @@ from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.sheet import Sheet, collected, tell
 from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
-from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
-from fedprivacy.values.metrics import bare_name
-from fedprivacy.values.number import number_of
+from fedprivacy.values.metrics import MOST_SCORES, RECORDS, bare_name
+from fedprivacy.values.numbers import number_of
 from fedprivacy.values.unit import RECORD, Unit, check_rows_in_a_step
 from fedprivacy.values.wording import count_text
 

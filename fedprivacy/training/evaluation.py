@@ -19,8 +19,8 @@ from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks.task import Score, Shard
-from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.metrics import Evaluation
 
 
 def unit(scores: int) -> float:

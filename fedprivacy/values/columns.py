@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, get_type_hints
 
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientSpent, ClientStanding, Look, reason_of
 from fedprivacy.values.wording import budget_text, delta_text

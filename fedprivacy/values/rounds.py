@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fedprivacy.values.evaluation import Evaluation, HeldOut
 from fedprivacy.values.events import History
+from fedprivacy.values.metrics import Evaluation, HeldOut
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.series import EpsilonSpread, RoundPoint
 from fedprivacy.values.spent import ClientSpent, ClientStanding, UserLevelSpent

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedprivacy.values.attempt import QUESTIONS
-from fedprivacy.values.nulls import or_infinite
+from fedprivacy.values.numbers import or_infinite
 from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, noise_text

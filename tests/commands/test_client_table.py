@@ -12,8 +12,8 @@ from fedprivacy.commands.outcome import MOST_FAILURES, MOST_ROWS, client_table, 
 from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import resolve
-from fedprivacy.values.evaluation import HeldOut
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.metrics import HeldOut
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientState
 from tests.commands.running import fedprivacy

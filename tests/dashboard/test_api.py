@@ -10,7 +10,7 @@ import pytest
 
 from fedprivacy.accounting.risk import Risk
 from fedprivacy.runs.records.store.writer import record_audits
-from fedprivacy.values.nulls import plain
+from fedprivacy.values.numbers import plain
 from fedprivacy.values.runs import AuditResult
 from tests.dashboard.shown import EVENT, asking, record
 from tests.runs.store.made_up import DELTA, facts, growing

@@ -8,7 +8,7 @@ import pytest
 
 from fedprivacy.flower.client.release import Released, digest, most_sealed
 from fedprivacy.flower.wire.messages import LONGEST_CLIENT_ID
-from fedprivacy.values.evaluation import MOST_SCORES
+from fedprivacy.values.metrics import MOST_SCORES
 from tests.flower.blobs import A_RECEIPT
 
 ARRAYS = {"body": np.arange(6, dtype=np.float32).reshape(2, 3), "head": np.ones(2, dtype=np.float32)}

@@ -12,11 +12,10 @@ from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients import GradientEngine, methods
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import cut, filled, plain, sizes_up_to, with_small
-from fedprivacy.gradients.pieces import Written
+from fedprivacy.gradients.pieces import Part, Sized, Written
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import DisagreementError
 from fedprivacy.gradients.surroundings import computing_with
-from fedprivacy.gradients.tape import Part, Sized
 from tests.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.usefixtures("rows_alike")

@@ -10,13 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy._support.memory import out_of_memory
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods import admitted
 from fedprivacy.gradients.per_record import RowByRow
-from fedprivacy.gradients.pieces import TableRows
-from fedprivacy.gradients.summation import Sums
+from fedprivacy.gradients.pieces import Sums, TableRows
 from fedprivacy.gradients.surroundings import Surroundings
 from tests.gradients.oracle import check_every_clipping, cross_entropy
 

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.gradients.pieces import STRETCH, Outer, Written
-from fedprivacy.gradients.summation import BLOCK, Sums
-from fedprivacy.gradients.tape import Part, Sized
+from fedprivacy.gradients.pieces import BLOCK, STRETCH, Outer, Part, Sized, Sums, Written
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
 from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE
 

@@ -14,7 +14,7 @@ from flwr.app import RecordDict
 from scipy import stats
 
 import fedprivacy as fp
-from fedprivacy.audit.our_client.compared_replies import fields_of
+from fedprivacy.audit.our_client.replies import fields_of
 from fedprivacy.audit.subject import NOISED
 from fedprivacy.flower.wire.messages import ASK, QUESTION_GRANT, RECEIPT
 from fedprivacy.questions.release import deviation

@@ -13,9 +13,7 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine, PerLayerClipping, methods
 from fedprivacy.gradients.layout import Layout, cut, sizes_up_to, with_small
-from fedprivacy.gradients.pieces import Piece
-from fedprivacy.gradients.summation import Sums
-from fedprivacy.gradients.tape import Part, Sized
+from fedprivacy.gradients.pieces import Part, Piece, Sized, Sums
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from tests.gradients.oracle import cross_entropy
 

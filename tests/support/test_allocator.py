@@ -8,7 +8,7 @@ import pytest
 STEPS = """
 import resource, sys
 import numpy as np
-from fedprivacy._support.memory import keep_freed_memory
+from fedprivacy._support.native import keep_freed_memory
 
 def step():
     blocks = [np.empty(15 * 2**20, dtype=np.uint8) for _ in range(3)]

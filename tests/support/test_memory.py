@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from fedprivacy._support.memory import attainable_bytes
+from fedprivacy._support.native import attainable_bytes
 
 MB = 1 << 20
 TWO, ONE = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedprivacy.values.evaluation import HeldOut, metrics_of_each, spread_of
+from fedprivacy.values.metrics import HeldOut, metrics_of_each, spread_of
 
 
 def test_the_mean_is_of_records_and_the_quartiles_are_of_clients():

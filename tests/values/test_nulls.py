@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from fedprivacy.values.nulls import measured, plain, unbounded
+from fedprivacy.values.numbers import measured, plain, unbounded
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.spent import ClientSpent

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedprivacy._support import sources
 from fedprivacy.accounting import pld
-from fedprivacy.audit.apps import app_changes, app_draws, app_leaks
+from fedprivacy.audit.apps import app_draws, app_neighbours
 from fedprivacy.audit.apps.adapter import AppError, Maker
 from fedprivacy.audit.apps.audited_app import AuditedApp
 from fedprivacy.audit.apps.watched_training import GUESSABLE, ON_CPU, SHIFT, WatchedTraining, as_it_was, bits
@@ -270,9 +270,9 @@ class TheirApp(AuditedApp):
         ),
     }
 
-    neighbours = app_leaks.neighbours
-    changes = app_changes.changes
-    why = app_changes.why
+    neighbours = app_neighbours.neighbours
+    changes = app_neighbours.changes
+    why = app_neighbours.why
     noise = app_draws.noise
     samples = app_draws.samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fedprivacy.audit.our_client import compared_replies, draws, replayed_steps
+from fedprivacy.audit.our_client import draws, replies
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.subject import Change
 
@@ -12,8 +12,8 @@ from fedprivacy.audit.subject import Change
 class OurClient(Audited):
     """A task with the settings of its run, and the client that trains it: a `Subject`."""
 
-    neighbours = compared_replies.neighbours
-    changes = replayed_steps.changes
+    neighbours = replies.neighbours
+    changes = replies.changes
     noise = draws.noise
     samples = draws.samples
 

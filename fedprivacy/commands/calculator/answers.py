@@ -20,7 +20,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedprivacy._support.table import figure_columns
+from fedprivacy._support.console import figure_columns
 from fedprivacy.accounting import composition, gdp, noise_multiplier, pld, rdp
 from fedprivacy.accounting.histories import extended
 from fedprivacy.commands.calculator.trainings import (

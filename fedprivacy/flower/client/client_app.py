@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.logs import about, also_about, follow_environment
-from fedprivacy._support.memory import keep_freed_memory
+from fedprivacy._support.native import keep_freed_memory
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
 from fedprivacy.flower.client.local import LocalClient, client_for, client_to_enrol

@@ -28,7 +28,7 @@ from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.durable import Room, size_text
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.memory import attainable_bytes
+from fedprivacy._support.native import attainable_bytes
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released, most_sealed
 from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, KeptInState, KeptStore, kept_beside, kept_task

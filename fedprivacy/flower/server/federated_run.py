@@ -55,7 +55,7 @@ from fedprivacy.runs.plans.plan import TrainingPlan, initial_parameters
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.evaluation import metrics_of_each
+from fedprivacy.values.metrics import metrics_of_each
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 

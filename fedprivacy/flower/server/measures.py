@@ -26,7 +26,7 @@ from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.training.algorithms import Algorithm, text_of
 from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.training.local_round import personal_mask
-from fedprivacy.values.evaluation import Evaluation, HeldOut
+from fedprivacy.values.metrics import Evaluation, HeldOut
 
 
 @dataclass(frozen=True)

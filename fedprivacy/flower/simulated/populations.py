@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.memory import keep_freed_memory
+from fedprivacy._support.native import keep_freed_memory
 from fedprivacy.flower.client.local import LocalClient, part_of
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.simulated.trial import opened_shard

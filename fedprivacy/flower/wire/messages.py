@@ -33,8 +33,8 @@ from fedprivacy.training.optimizers import (
     build_optimizer,
 )
 from fedprivacy.values.attempt import QUESTIONS, Attempt
-from fedprivacy.values.evaluation import MOST_SCORES
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.metrics import MOST_SCORES
 from fedprivacy.values.spent import REASONS
 
 GRANT = "fedprivacy.grant"

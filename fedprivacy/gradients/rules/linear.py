@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy.gradients import products
-from fedprivacy.gradients.pieces import Outer, Piece, TableRows, Written, over_positions
-from fedprivacy.gradients.tape import NoRecordAxisError, Part, Tape
+from fedprivacy.gradients.pieces import Outer, Part, Piece, TableRows, Written, over_positions
+from fedprivacy.gradients.tape import NoRecordAxisError, Tape
 
 
 def linear(tape: Tape, name: str, layer: nn.Linear, inputs: Tensor) -> Tensor:

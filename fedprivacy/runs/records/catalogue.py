@@ -23,7 +23,7 @@ from fedprivacy.ledger.database import database_file, file_url, ledger_url, show
 from fedprivacy.runs.records.store import EARLIER, RECORD, RunStore
 from fedprivacy.runs.settings.configuration import FIELDS, LEDGER, RUNS
 from fedprivacy.values.metrics import measured_names, shown_metric
-from fedprivacy.values.nulls import finite_or_none, plain
+from fedprivacy.values.numbers import finite_or_none, plain
 from fedprivacy.values.runs import Rows, RunStanding, RunStatus
 from fedprivacy.values.wording import less_is_better
 

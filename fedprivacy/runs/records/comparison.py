@@ -21,7 +21,7 @@ from fedprivacy.runs.records.html_page import for_every_screen, page
 from fedprivacy.runs.records.run import Run, open_run
 from fedprivacy.runs.settings.configuration import NAMING, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names, measured_on
-from fedprivacy.values.nulls import finite_or_none, or_infinite, plain
+from fedprivacy.values.numbers import finite_or_none, or_infinite, plain
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import (
     NO_PRIVACY,

@@ -34,9 +34,9 @@ from fedprivacy.runs.settings.configuration import CONFIG, RUNS, ConfigError, Ru
 from fedprivacy.runs.settings.run_file import RUN_FILE, as_toml
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import open_task
-from fedprivacy.values.evaluation import Evaluation, HeldOut
 from fedprivacy.values.events import NeighbouringRelation, as_list, from_list
-from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
+from fedprivacy.values.metrics import Evaluation, HeldOut
+from fedprivacy.values.numbers import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent, UserLevelSpent

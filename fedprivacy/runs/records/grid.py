@@ -27,7 +27,7 @@ from fedprivacy.runs.settings.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.tasks import Task
 from fedprivacy.training.algorithms import ALGORITHM_SETTINGS, ALGORITHMS, arguments_of
 from fedprivacy.values.metrics import main_metrics, measured_names, shown_metric
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import less_is_better
 

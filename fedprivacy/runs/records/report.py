@@ -25,7 +25,7 @@ from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import for_every_screen, page
-from fedprivacy.values.evaluation import Evaluation, HeldOut, ScoreSpread, spread_of
+from fedprivacy.values.metrics import Evaluation, HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 from fedprivacy.values.unit import RECORD, Unit

@@ -14,7 +14,7 @@ from fedprivacy.runs.records.folder import CLIENT_MODELS, MODEL, REPORT, RunFold
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import FIELDS, RunConfig, Value
 from fedprivacy.values.columns import raw_row
-from fedprivacy.values.evaluation import spread_of
+from fedprivacy.values.metrics import spread_of
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.spent import UserLevelSpent
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text

@@ -14,7 +14,7 @@ from typing import TypeVar
 from fedprivacy._support.settings import kind_of
 from fedprivacy.runs.settings.configuration import FIELDS, TRAINING_KEYS, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
-from fedprivacy.values.number import number_of
+from fedprivacy.values.numbers import number_of
 
 Given = Value | os.PathLike[str] | Mapping[str, Mapping[str, Real | None]] | None
 """Types of a keyword's value; a path stands for its text, and a mapping (for `client_terms`) for its JSON."""

@@ -19,7 +19,7 @@ from fedprivacy._support import signing
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.audit import auditor
 from fedprivacy.audit.auditor import NODE_GATES, NodeAuditError, audit_node, silence
-from fedprivacy.audit.gates.host_duties import NOBODY_S
+from fedprivacy.audit.gates.deployed_client import NOBODY_S
 from fedprivacy.audit.host import Host, Node, NotTheAuditorsError
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.flower.client import local

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
+from fedprivacy.values.numbers import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import Phase, RoundResult, Stage
 from fedprivacy.values.runs import AuditResult, RunStanding, RunStatus
 from fedprivacy.values.series import EpsilonSpread, RoundPoint, RunFacts

@@ -1,6 +1,8 @@
-"""Null, which stands for what JSON and the columns of a database cannot hold: infinity and NaN.
+"""Numbers as people's code returns them, and as JSON and the columns of a database write them.
 
-The reader of a null knows what it stood for: no bound or no limit (`or_infinite`, `unbounded`), or NaN (`measured`).
+Code returns Python's and numpy's numbers, and arrays and tensors without a dimension: `number_of` reads them all.
+JSON and databases write null for infinity and NaN, which they cannot hold. The reader of a null knows what it stood
+for: no bound or no limit (`or_infinite`, `unbounded`), or NaN (`measured`).
 """
 
 from __future__ import annotations
@@ -8,7 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from numbers import Real
 from typing import Any
+
+
+def number_of(value: object) -> Real | None:
+    """Return a real number; of an array or a tensor without a dimension, its one element. None: it is no number.
+
+    >>> import numpy as np
+    >>> number_of(np.array(0.5)), number_of(np.array([0.5])), number_of("0.5")
+    (0.5, None, None)
+    """
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    return value if isinstance(value, Real) else None
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -1,12 +1,18 @@
-"""Node: what a deployed client obeys, refuses, charges and says, asked on its own host with its own configuration.
+"""Gates of a deployed client, asked on its own host with its own configuration.
 
-In a deployment randomness is secret, so nothing can be frozen and compared here. What is asked instead needs no seed:
-whose word counts, what is refused and how it is said, what is on the disk when the first record is read, and that one
-grant is answered with one update and no other.
+**Node**: what it obeys, refuses, charges and says. In a deployment randomness is secret, so nothing can be frozen and
+compared here. What is asked instead needs no seed: whose word counts, what is refused and how it is said, what is on
+the disk when the first record is read, and that one grant is answered with one update and no other.
+
+**Node-noise** and **reading**: what it makes of its own records, which are the noise that its updates carry, and how
+they are read. At a sampling rate of 1 the sums of two trainings from one model are the same, whatever the records are.
+So half of the difference of two updates is noise alone, and a number that is computed from it tells nothing of any
+record.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,15 +22,20 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedprivacy._support import signing
 from fedprivacy.accounting import pld
-from fedprivacy.audit.gates import TOLERANCE, Judged, gate
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates import TOLERANCE, Alarms, Judged, gate, rms, verdict
+from fedprivacy.audit.gates.four_claims import judge_noise
 from fedprivacy.audit.host import DeployedClient, Host, costliest
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
-from fedprivacy.audit.our_client.compared_replies import fields_of
+from fedprivacy.audit.our_client.replies import fields_of
+from fedprivacy.audit.real_client import NoUpdateError
+from fedprivacy.audit.subject import Effort, ObservedNoise
 from fedprivacy.flower.client.node import EVERYTHING, Answerable
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.messages import (
@@ -41,18 +52,34 @@ from fedprivacy.flower.wire.messages import (
     spending,
 )
 from fedprivacy.flower.wire.payloads import claims_text
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.tasks import Shard
+from fedprivacy.tasks.one_cell import READERS, try_cells
 from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.wording import count_text
 
 _TINY = 1e-9
 """A sampling rate below every delta: the budget alone would allow steps of it without noise."""
 
 _LESS, _CHEAP = 0.999, 5.0
 """Factors on a noise multiplier: one makes the minimum too small, and one makes a whole budget last for many grants."""
+
+_LEAST_DRAWS, _PAIRS = 4000, (4, 16)
+"""Minimum draws of each layer's noise, and the fewest and most pairs of updates, in a quick audit, that give them."""
+
+_MOST_DRAWS = 2e7
+"""Draws of a large model's noise that are worth the time."""
+
+_READING_PROVES = "One record changes nothing that the task reads of another."
+_READING_ASSUMES = (
+    "Cells of the first rows of .csv and .parquet files were changed, in a copy; they stand for all others, and files "
+    "of other kinds were not looked at."
+)
 
 NOBODY_S = "a column that no list names"
 """Name of the column that the auditor asks about if the host's list names only others."""
@@ -127,7 +154,7 @@ class _Asked:
     assumes="Asked as deployed, with secret randomness, under temporary keys and with an empty book: what its own book "
     "holds already was not looked at, and nothing was charged to it.",
 )
-def check(audited: Audited, host: Host) -> Judged:
+def check_duties(audited: Audited, host: Host) -> Judged:
     """Check whether the client obeys its own configuration, for any request from any sender.
 
     Args:
@@ -232,7 +259,11 @@ def _keeps_the_budget(asked: _Asked) -> None:
     settings = asked.host.node.settings
     if not settings.budget.enforced:
         return
-    beyond = _beyond(asked.grant, settings.budget.epsilon, settings.budget.delta)
+    beyond = 1  # so many steps that they cost clearly more than the budget
+    while pld.epsilon({asked.grant.event: beyond}, settings.budget.delta) <= settings.budget.epsilon * (
+        1.0 + TOLERANCE
+    ):
+        beyond *= 2
     if beyond > settings.most_steps:
         return
     for about, before in (("at once", 0), ("after another", 1)):
@@ -246,14 +277,6 @@ def _keeps_the_budget(asked: _Asked) -> None:
             refused(reply) is RefusalCode.BUDGET_EXHAUSTED and steps == before and not watched.read,
             f"A grant that costs more than the client's own budget is not refused before anything is read ({about}).",
         )
-
-
-def _beyond(grant: Grant, epsilon: float, delta: float) -> int:
-    """So many steps that they cost clearly more than a budget."""
-    steps = 1
-    while pld.epsilon({grant.event: steps}, delta) <= epsilon * (1.0 + TOLERANCE):
-        steps *= 2
-    return steps
 
 
 def _refuses(asked: _Asked) -> None:
@@ -403,3 +426,58 @@ def _not_listed(answerable: Answerable) -> Iterator[tuple[str, Question]]:
     if EVERYTHING not in answerable.columns and "count" in answerable.kinds:
         yield "a condition on a column that is not listed (question-columns)", Questions.count(where={NOBODY_S: "a"})
         yield "groups by a column that is not listed (question-columns)", Questions.count(by={NOBODY_S: ["a"]})
+
+
+@gate(
+    "node-noise",
+    proves="Every update that leaves this host carries Gaussian noise of the granted size that nobody can draw again.",
+    assumes="Asked as deployed, with secret randomness, for single steps that all records join: twice for the same, "
+    "under another round, attempt and run, and with a book that knows nothing of the first time.",
+)
+def check_noise(audited: Audited, host: Host) -> Judged:
+    """Check whether what the deployed client adds is Gaussian, as large as granted, and never the same.
+
+    Args:
+        audited: the same task, and the model that is sent.
+        host: that is asked.
+    """
+    alarms = Alarms()
+    try:
+        noise = np.array([(one - other) / math.sqrt(2.0) for one, other in _update_pairs(audited, host)])
+    except NoUpdateError:
+        return Judged(math.inf, ["The client refuses a grant that its own configuration allows."])
+    sizes = {f"layer '{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
+    about = [f"update pair {number}" for number in range(1, len(noise) + 1)]
+    judge_noise(alarms, ObservedNoise(rows=noise, of=" of updates", layers=sizes, about=about))
+    return Judged(rms(noise), alarms.reasons, alarms.p_value)
+
+
+def _update_pairs(audited: Audited, host: Host) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Two sums of the same records with the noise of each, in deviations of what was granted, shape [d] each."""
+    grant = costliest(audited, host.node)
+    deviation = grant.noise_multiplier * grant.clipping_norm * (1.0 + ROUNDING_ALLOWANCE)
+
+    def noisy_sum(name: int) -> NDArray[np.float64]:
+        """Return the sum for the grant under one of several names: round, attempt and run."""
+        named = replace(grant, round=1 + name // 3, attempt=1 + name % 2, earlier_runs=name % 3)
+        return audited.sum(host.client(), named, audited.parameters) / deviation
+
+    for number in range(_pair_count(audited)):
+        yield noisy_sum(number), noisy_sum(number + number % 2)
+
+
+def _pair_count(audited: Audited) -> int:
+    """Number of pairs of updates."""
+    sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
+    fewest, most = _PAIRS if audited.effort is Effort.QUICK else (_PAIRS[0], 16 * _PAIRS[1])
+    return min(max(math.ceil(_LEAST_DRAWS / min(sizes)), fewest), most, max(int(_MOST_DRAWS / sum(sizes)), fewest))
+
+
+def check_reading(audited: Audited, host: Host) -> Gate:
+    """Fail if one cell changes other records, makes reading fail, or moves a public number of records."""
+    trial = try_cells(host.node.task, host.node.settings.folder)
+    reasons = [f"{misread}; {READERS}." for misread in trial.misread]
+    proves = f"Nothing: no cell could be changed ({trial.untried})." if trial.untried else _READING_PROVES
+    if trial.left:
+        proves += f" {count_text(trial.columns, 'column')} tried, {trial.left} left out for want of time."
+    return verdict("reading", proves, _READING_ASSUMES, Judged(float(len(reasons)), reasons))

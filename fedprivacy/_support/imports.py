@@ -1,12 +1,18 @@
-"""Extras: third-party packages that an install may lack, and the command that adds them."""
+"""Imports that wait until they are asked for, and those of extras: third-party packages that an install may lack.
+
+The package's front doors import each name when it is first asked for, so that a command waits only for what it needs.
+Where an extra is missing then, the error names the command that adds it.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 EXTRAS = {
     "altair": "figures",
@@ -72,3 +78,42 @@ def requirement(extras: Collection[str]) -> str:
 def of_uvx() -> bool:
     """Return whether `uvx` runs this program: its environment is in uv's cache, where no shell finds its programs."""
     return "archive-v0" in Path(sys.prefix).parts
+
+
+def when_asked(package: str, *modules: str) -> Callable[[str], Any]:
+    """Make a package's `__getattr__` (PEP 562): each name comes from the first module that has it."""
+
+    def find(name: str) -> Any:
+        if name in import_module(package).__all__:
+            for module in modules:
+                home = import_module(f"{package}.{module}")
+                if hasattr(home, name):
+                    return getattr(home, name)
+        raise AttributeError(f"module '{package}' has no attribute '{name}'")
+
+    return find
+
+
+def names_of(package: str) -> Callable[[], list[str]]:
+    """Make a package's `__dir__`: all its public names, loaded or not, so that they can be completed."""
+    return lambda: list(import_module(package).__all__)
+
+
+def from_homes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Make a package's `__getattr__`: each name comes from its own module, and nothing else is imported.
+
+    The function raises a `MissingExtraError` for a name whose module needs an extra that is not installed.
+
+    Args:
+        package: its `__name__`.
+        homes: the module of each name, without the package's name; "": the name is that of a module.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        with needing_extras():
+            home = import_module(f"{package}.{homes[name] or name}")
+        return getattr(home, name) if homes[name] else home
+
+    return find
