@@ -46,7 +46,7 @@ from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task
-from fedprivacy.values.rounds import Observer, RoundResult
+from fedprivacy.values.runs import Observer, RoundResult
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientSpent
 

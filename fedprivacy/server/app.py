@@ -27,7 +27,7 @@ from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.trackers import build_trackers
-from fedprivacy.values.rounds import Observer
+from fedprivacy.values.runs import Observer
 
 flower_log = logging.getLogger("flwr")
 

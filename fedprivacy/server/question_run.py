@@ -19,8 +19,7 @@ from fedprivacy.runs.records.store import RunRecording
 from fedprivacy.runs.settings.configuration import ASKING_KEYS, RUNS, Value
 from fedprivacy.tasks import Task
 from fedprivacy.values.numbers import plain
-from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import RoundResult, RunStatus
 from fedprivacy.values.series import RunFacts
 
 log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")

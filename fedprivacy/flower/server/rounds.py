@@ -26,7 +26,7 @@ from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.registry import Eligible
 from fedprivacy.flower.server.wrapped import WrappedStrategy
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
+from fedprivacy.values.runs import Phase, PhaseObserver, Stage
 
 
 class RoundFailedError(RuntimeError):

@@ -21,8 +21,7 @@ from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import History
-from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.spent import ClientSpent, PopulationSpent
 
 
 class NullBooks:
