@@ -45,7 +45,7 @@ from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import build_strategy, server_app
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.tasks.loader import open_task
-from fedprivacy.values.rounds import Observer, RoundResult
+from fedprivacy.values.runs import Observer, RoundResult
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientSpent
 

@@ -32,8 +32,7 @@ from fedprivacy.ledger.replay import Evidence
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Claims, History, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.spent import ClientSpent, PopulationSpent
 
 _MOST_REMEMBERED = 2**16
 """Different histories whose quotas are kept: most clients share theirs."""

@@ -20,7 +20,7 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.metrics import shown_metric
 from fedprivacy.values.numbers import number_of
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.wording import count_text, less_is_better
 
 

@@ -41,8 +41,7 @@ from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.numbers import plain
-from fedprivacy.values.rounds import Observer, RoundResult
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import Observer, RoundResult, RunStatus
 from fedprivacy.values.series import RunFacts
 
 log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")

@@ -42,8 +42,7 @@ from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import Feed, Tracker
-from fedprivacy.values.rounds import Phase, RoundResult
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import Phase, RoundResult, RunStatus
 from fedprivacy.values.series import RunFacts
 
 log = logging.getLogger("fedprivacy.server")

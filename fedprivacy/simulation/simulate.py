@@ -34,7 +34,7 @@ from fedprivacy.simulation.profile import profiled
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.values.metrics import shown_metric
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, time_text
 
 

@@ -1,7 +1,7 @@
 """The columns of a client: one list, from which JSON, the API, rows, the page and Prometheus take theirs.
 
 A figure of `ClientSpent` or `ClientStanding` is a column by itself. A new one is declared there, with its words, and is
-computed where its value is known: rounds of the run in `fedprivacy.values.rounds.Roster`, privacy in
+computed where its value is known: rounds of the run in `fedprivacy.values.runs.Roster`, privacy in
 `fedprivacy.runs.accountant`. Only what follows from several figures is written down here.
 """
 

@@ -18,7 +18,7 @@ CLIENT_COLUMN = Addition(
                 f"{LAST}    exhausted_in: int | None = figure(",
             ),
         ],
-        "fedprivacy/values/rounds.py": [
+        "fedprivacy/values/runs.py": [
             after(
                 "        for client_id in result.participants:\n            self._answered(client_id, None)\n",
                 "            self.clients[client_id].last_averaged = result.round\n",

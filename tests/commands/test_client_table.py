@@ -14,7 +14,7 @@ from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import HeldOut
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.spent import ClientState
 from tests.commands.running import fedprivacy
 from tests.runs.histories import settings

@@ -9,8 +9,7 @@ import pytest
 
 from fedprivacy.dashboard import live
 from fedprivacy.runs.records.store import RunRecording
-from fedprivacy.values.rounds import Phase, Stage
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import Phase, RunStatus, Stage
 from tests.dashboard.shown import record, serving
 from tests.runs.store.made_up import facts, growing
 

@@ -11,8 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from fedprivacy.runs.records.store import RunRecording
-from fedprivacy.values.rounds import Phase, Stage
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import Phase, RunStatus, Stage
 from fedprivacy.values.spent import ClientState
 from tests.dashboard.browser import HANG, LEGIBLE, opened, shown, text_sizes
 from tests.dashboard.shown import TOKEN, record, serving

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, EpsilonSpread
 from tests.runs.histories import alike, run_history, unlike
 

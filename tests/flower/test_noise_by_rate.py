@@ -19,7 +19,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.rounds import Stage
+from fedprivacy.values.runs import Stage
 from tests.flower.blobs import Blobs, Uneven, plan_of
 from tests.flower.deployment import DeployedGrid, charged, deployed_plan, start
 from tests.flower.runs import history_of, run

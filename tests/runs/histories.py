@@ -5,7 +5,7 @@ import random
 
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
 LOCAL_STEPS = 4

@@ -20,7 +20,7 @@ from fedprivacy.runs.records.folder import (
 )
 from fedprivacy.runs.records.store import RECORD, RunStore, url_in
 from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from tests.flower.blobs import Blobs, plan_of
 

@@ -12,7 +12,7 @@ from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.rounds import Roster, RoundResult
+from fedprivacy.values.runs import Roster, RoundResult
 from tests.flower.blobs import Blobs, plan_of
 from tests.operations import operations
 

@@ -11,7 +11,7 @@ from fedprivacy.runs.records.history import RunHistory, costs_of, series_of
 from fedprivacy.runs.records.store import RunRecording, RunStore
 from fedprivacy.runs.records.store.schema import client_row, recorded_clients, recorded_rounds, round_row
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.rounds import Roster
+from fedprivacy.values.runs import Roster
 from fedprivacy.values.series import MOST_CURVES
 from tests.runs.histories import settings
 from tests.runs.store.made_up import facts, finished, growing, spent

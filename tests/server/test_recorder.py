@@ -20,8 +20,7 @@ from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder, StoreFeed
 from fedprivacy.trackers import Tracker
-from fedprivacy.values.rounds import Phase, Stage
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import Phase, RunStatus, Stage
 from fedprivacy.values.series import EpsilonSpread
 from tests.runs.store.made_up import facts, growing
 from tests.terminal import CliRunner

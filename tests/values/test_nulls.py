@@ -7,8 +7,7 @@ from dataclasses import fields
 import pytest
 
 from fedprivacy.values.numbers import measured, plain, unbounded
-from fedprivacy.values.rounds import Phase, Stage
-from fedprivacy.values.runs import AuditResult
+from fedprivacy.values.runs import AuditResult, Phase, Stage
 from fedprivacy.values.spent import ClientSpent
 from tests.runs.store.made_up import finished, spent
 

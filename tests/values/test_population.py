@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.rounds import Roster, RoundResult
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.runs import Roster, RoundResult
+from fedprivacy.values.spent import ClientSpent, PopulationSpent
 
 
 def client(number, epsilon=0.0, left=5):

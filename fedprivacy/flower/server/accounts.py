@@ -36,7 +36,7 @@ from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import History, PoissonSampledGaussian
-from fedprivacy.values.population import PopulationSpent
+from fedprivacy.values.spent import PopulationSpent
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, noise_text
 
 log = logging.getLogger("fedprivacy.server")

@@ -56,7 +56,7 @@ from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.metrics import metrics_of_each
-from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
+from fedprivacy.values.runs import Observer, Phase, PhaseObserver, RoundResult, Stage
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
 log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")

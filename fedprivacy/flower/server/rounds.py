@@ -32,7 +32,7 @@ from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.runs.plans.noise import UserLevelNoise
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
+from fedprivacy.values.runs import Phase, PhaseObserver, Stage
 from fedprivacy.values.spent import UserLevelSpent
 
 OVER = "the next round does not fit the user-level budget"

@@ -22,7 +22,7 @@ from fedprivacy.runs.callbacks import Callback
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.settings.configuration import Value
 from fedprivacy.tasks import Task
-from fedprivacy.values.rounds import Observer, PhaseObserver
+from fedprivacy.values.runs import Observer, PhaseObserver
 
 
 class PrivateStrategy(Strategy):

@@ -55,8 +55,7 @@ from fedprivacy.training.cohort import CohortLoop, Portion, StackedClients, Trai
 from fedprivacy.training.local_round import Kept, LocalSteps
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import History
-from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.spent import ClientSpent, PopulationSpent
 
 _MOST_RECORDS = 4096
 """Maximum number of rows whose gradients are computed at once; a larger sample is split and its sums are added."""

@@ -37,9 +37,8 @@ from fedprivacy.tasks.loader import open_task
 from fedprivacy.values.events import NeighbouringRelation, as_list, from_list
 from fedprivacy.values.metrics import Evaluation, HeldOut
 from fedprivacy.values.numbers import finite_or_none, measured, plain, unbounded
-from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.spent import ClientSpent, UserLevelSpent
+from fedprivacy.values.runs import RoundResult
+from fedprivacy.values.spent import ClientSpent, PopulationSpent, UserLevelSpent
 
 CLIENT_TERMS = "client-terms.csv"
 ERROR = "error.txt"

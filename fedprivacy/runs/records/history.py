@@ -13,7 +13,7 @@ from fedprivacy.values.columns import json_row
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import measured_names, shown_metric
 from fedprivacy.values.numbers import finite_or_none, plain
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.series import (
     MOST_CHOSEN,
     MOST_COLUMNS,

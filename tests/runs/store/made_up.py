@@ -2,7 +2,7 @@
 
 import math
 
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientSpent
 

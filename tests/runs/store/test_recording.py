@@ -15,8 +15,7 @@ from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.rounds import Phase, Stage
-from fedprivacy.values.runs import AuditResult, RunStatus
+from fedprivacy.values.runs import AuditResult, Phase, RunStatus, Stage
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
 
 EVENT = PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT)

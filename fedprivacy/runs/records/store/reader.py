@@ -33,8 +33,7 @@ from fedprivacy.runs.records.store.schema import (
 from fedprivacy.runs.records.store.writer import RunRecording
 from fedprivacy.runs.settings.fields import LEDGER
 from fedprivacy.values.events import History
-from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.runs import AuditResult, Failures, RunStanding, RunTally
+from fedprivacy.values.runs import AuditResult, Failures, RoundResult, RunStanding, RunTally
 from fedprivacy.values.series import ClientCurves, RoundPoint, RunFacts, stride
 from fedprivacy.values.spent import ClientStanding
 

@@ -32,8 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from fedprivacy.values.numbers import finite_or_none, measured, plain, unbounded
-from fedprivacy.values.rounds import Phase, RoundResult, Stage
-from fedprivacy.values.runs import AuditResult, RunStanding, RunStatus
+from fedprivacy.values.runs import AuditResult, Phase, RoundResult, RunStanding, RunStatus, Stage
 from fedprivacy.values.series import EpsilonSpread, RoundPoint, RunFacts
 from fedprivacy.values.spent import ClientSpent, ClientStanding, ClientState
 

@@ -15,8 +15,7 @@ from fedprivacy.ledger.database import Database, put_rows
 from fedprivacy.ledger.schema import audits
 from fedprivacy.runs.records.store import schema
 from fedprivacy.runs.records.store.database import RECORD, RecordDatabase, url_in
-from fedprivacy.values.rounds import Phase, Roster, RoundResult
-from fedprivacy.values.runs import AuditResult, RunStatus
+from fedprivacy.values.runs import AuditResult, Phase, Roster, RoundResult, RunStatus
 from fedprivacy.values.series import RunFacts
 
 _OF_A_RUN = (schema.recorded_failures, schema.recorded_epsilons, schema.recorded_clients, schema.recorded_rounds)
