@@ -11,7 +11,7 @@ import altair as alt
 
 from benchmarks.contenders import OURS, take_turn
 from benchmarks.populations import SETTINGS
-from fedprivacy.figures.style import RUNS, chart_of, styled, to_svg
+from fedprivacy.figures.style import RUNS, chart_of, to_svg, with_style
 
 ROUNDS = 3
 """Timed on each population."""
@@ -85,7 +85,7 @@ def draw(points: Sequence[Point], cohort: int) -> str:
     title = alt.TitleParams(
         f"What a simulation costs, {cohort:,d} users in each round", subtitle="logistic regression, five local steps"
     )
-    return to_svg(styled(alt.HConcatChart(hconcat=panels, title=title)))
+    return to_svg(with_style(alt.HConcatChart(hconcat=panels, title=title)))
 
 
 def _panel(points: Sequence[Point], figure: str, title: str) -> alt.LayerChart:

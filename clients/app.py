@@ -12,7 +12,7 @@ from fedprivacy.flower.client.client_app import (
     ASK_ACTION,
     ENROL_ACTION,
     answer,
-    answered,
+    answer_questions,
     questions_in,
     refusing,
     training_in,
@@ -36,7 +36,7 @@ def ask(message: Message, context: Context) -> Message:
     """Answer questions that the data owner allows, privately, and paid for."""
     grant = questions_in(message)
     client = client_for(grant, context)  # if that server signed it
-    return release.update(message, answered(client, grant))  # charged to the guard, then summed, then sealed
+    return release.update(message, answer_questions(client, grant))  # charged to the guard, then summed, then sealed
 
 
 @app.train()

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedprivacy.figures.attacks import SIDE, guessing, rates_line
 from fedprivacy.figures.axes import BESIDE_LABEL
 from fedprivacy.figures.comparison import DASHES
-from fedprivacy.figures.style import INK, MUTED, RUNS, chart_of, layered, styled, titled
+from fedprivacy.figures.style import INK, MUTED, RUNS, chart_of, layer, make_title, with_style
 
 MOST_CURVES = len(RUNS)
 
@@ -92,7 +92,7 @@ def roc_figure(
         measured = rates_line(grid, _step(curve, grid), least, _TITLES)
         layers.append(measured.mark_line(color=colour, strokeDash=DASHES[place], strokeCap="butt"))
     layers += _key(curves, width)
-    return styled(layered(layers, titled(title, [about, _explained(curves)], width + _KEY_ROOM), width, width))
+    return with_style(layer(layers, make_title(title, [about, _explained(curves)], width + _KEY_ROOM), width, width))
 
 
 def _explained(curves: Sequence[AttackCurve]) -> list[str]:
@@ -146,7 +146,7 @@ def picture_figure(pictures: Sequence[Picture], title: str, about: Sequence[str]
         left = place * (side + gap)
         shades = np.asarray(picture.shades, dtype=np.float64)
         layers += [_pixels(shades, left, side, width), *_words(picture, left, side)]
-    return styled(layered(layers, titled(title, [about], width), width, side + _WORDS))
+    return with_style(layer(layers, make_title(title, [about], width), width, side + _WORDS))
 
 
 def _pixels(shades: NDArray[np.float64], left: float, side: int, width: int) -> alt.Chart:

@@ -19,10 +19,10 @@ from fedprivacy.figures.style import (
     SPENDING,
     WIDTH,
     chart_of,
-    layered,
-    outlined,
-    styled,
-    titled,
+    layer,
+    make_title,
+    outlined_texts,
+    with_style,
 )
 
 LABELS = 170
@@ -96,7 +96,7 @@ class Plot:
     def note(self, text: str, at: tuple[float, float], colour: str = INK, **moved: Any) -> None:
         """A text inside the plot, `moved` by so many px from a point."""
         base = chart_of([{"x": at[0], "y": at[1], "text": text}]).encode(self._x, self._y, text="text:N")
-        under, over = outlined(base, **moved)
+        under, over = outlined_texts(base, **moved)
         self.layers += [under, over.encode(color=alt.value(colour))]
 
     def beside(self, text: str, y: float, colour: str, dy: float = 0.0) -> None:
@@ -106,7 +106,7 @@ class Plot:
 
     def drawn(self) -> alt.LayerChart:
         """The figure."""
-        return styled(layered(self.layers, titled(self.title, [self.about], WIDTH + LABELS), WIDTH))
+        return with_style(layer(self.layers, make_title(self.title, [self.about], WIDTH + LABELS), WIDTH))
 
     @property
     def _x(self) -> alt.X:

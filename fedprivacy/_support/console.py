@@ -1,4 +1,4 @@
-"""What a console shows: tables narrow enough for 80 columns, and progress.
+"""Output on a console: tables narrow enough for 80 columns, and progress.
 
 Progress goes to a terminal, to a notebook's cell, or as plain text to a file or a pipe.
 """

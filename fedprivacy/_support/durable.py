@@ -222,7 +222,7 @@ def room_in(folder: Path, size: int) -> Iterator[Room]:
         OSError: there is no room (a code of `NO_ROOM`), or the folder cannot be written.
     """
     delete_unnamed(folder)
-    path, fd = _locked(folder)
+    path, fd = _open_locked(folder)
     try:
         allocate(fd, size)
         yield Room(path, fd)
@@ -231,7 +231,7 @@ def room_in(folder: Path, size: int) -> Iterator[Room]:
         os.close(fd)
 
 
-def _locked(folder: Path) -> tuple[Path, int]:
+def _open_locked(folder: Path) -> tuple[Path, int]:
     """Make an unnamed file and lock it."""
     while True:
         path = folder / f".{secrets.token_hex(8)}{UNNAMED}"

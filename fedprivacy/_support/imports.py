@@ -65,7 +65,7 @@ def command(extra: str) -> str:
     beside = {name for name, there in installed().items() if there}
     if (Path(sys.prefix) / "pipx_metadata.json").exists():
         return f"pipx install --force {requirement({extra, *beside})}"
-    if of_uvx() or (Path(sys.prefix) / "uv-receipt.toml").exists():
+    if runs_by_uvx() or (Path(sys.prefix) / "uv-receipt.toml").exists():
         return f"uv tool install {requirement({extra, *beside})}"
     return f"pip install {requirement({extra})}"
 
@@ -75,7 +75,7 @@ def requirement(extras: Collection[str]) -> str:
     return f"'fedprivacy[{','.join(sorted(extras))}]'" if extras else "fedprivacy"
 
 
-def of_uvx() -> bool:
+def runs_by_uvx() -> bool:
     """Return whether `uvx` runs this program: its environment is in uv's cache, where no shell finds its programs."""
     return "archive-v0" in Path(sys.prefix).parts
 

@@ -104,14 +104,14 @@ class EventFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the event, without the end of its line."""
-        fields = {name: _known(value) for name, value in {**_ABOUT.get(), **getattr(record, "fields", {})}.items()}
+        fields = {name: _json_value(value) for name, value in {**_ABOUT.get(), **getattr(record, "fields", {})}.items()}
         message, error = _open_text(record.getMessage()), _open_text(self._error(record))
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         if self.form is LogFormat.JSON:
             event = {"time": time, "level": record.levelname, "logger": record.name, "message": message, **fields}
             return json.dumps(event | ({"error": error} if error else {}))
         values = f" ({', '.join(f'{name}={value}' for name, value in fields.items())})" if fields else ""
-        lines = _written(f"{message}{values}") + (_written(f"\n{error}") if error else "")
+        lines = _indent(f"{message}{values}") + (_indent(f"\n{error}") if error else "")
         level = record.levelname
         if self._colours and record.levelno in _COLOURS:
             level = f"\x1b[{_COLOURS[record.levelno]}m{level}\x1b[0m"
@@ -239,11 +239,11 @@ def _open_text(text: str) -> str:
     return text
 
 
-def _known(value: object) -> object:
+def _json_value(value: object) -> object:
     """Return a field's value as JSON has it."""
     return value if isinstance(value, int | float | None) else _open_text(str(value))
 
 
-def _written(text: str) -> str:
+def _indent(text: str) -> str:
     """Return a text for a log of lines: those after the first are indented, so that none can pass for an event."""
     return _UNWRITTEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text).replace("\n", "\n    ")

@@ -41,7 +41,7 @@ class SigningKeyError(ValueError):
 
 def sign(key: PrivateKey, purpose: str, message: bytes) -> str:
     """Sign a message together with its purpose; the signature is in hexadecimal."""
-    signed = _labelled(purpose, message)
+    signed = _label(purpose, message)
     return (key.sign(signed) if isinstance(key, Ed25519PrivateKey) else key.sign(signed, _ECDSA)).hex()
 
 
@@ -52,7 +52,7 @@ def signed_by_server(public_key: str, purpose: str, message: bytes, signature: s
     """
     with suppress(InvalidSignature, ValueError):
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
-        key.verify(bytes.fromhex(signature), _labelled(purpose, message))
+        key.verify(bytes.fromhex(signature), _label(purpose, message))
         return True
     return False
 
@@ -65,7 +65,7 @@ def signed_by_client(public_key: bytes, purpose: str, message: bytes, signature:
     with suppress(InvalidSignature, UnsupportedAlgorithm, ValueError):
         key = load_pem_public_key(public_key)
         if isinstance(key, EllipticCurvePublicKey):
-            key.verify(bytes.fromhex(signature), _labelled(purpose, message), _ECDSA)
+            key.verify(bytes.fromhex(signature), _label(purpose, message), _ECDSA)
             return True
     return False
 
@@ -120,7 +120,7 @@ def client_key(file: Path) -> EllipticCurvePrivateKey:
     return key
 
 
-def _labelled(purpose: str, message: bytes) -> bytes:
+def _label(purpose: str, message: bytes) -> bytes:
     return f"fedprivacy {purpose}\n".encode() + message
 
 

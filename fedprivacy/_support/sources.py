@@ -52,7 +52,7 @@ def load(setting: str, source: str, sha256: str | None = None) -> Any:
     return getattr(module, attribute)
 
 
-def told(error: BaseException, file: str | None = None) -> str:
+def describe_error(error: BaseException, file: str | None = None) -> str:
     """Describe an error in one line: its kind, its text, and where in a file it came from.
 
     Args:
@@ -71,7 +71,9 @@ def _import(setting: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise SourceError(f"{setting} names module '{name}', which cannot be imported: {told(error)}.") from error
+        raise SourceError(
+            f"{setting} names module '{name}', which cannot be imported: {describe_error(error)}."
+        ) from error
 
 
 def _run(setting: str, path: Path, sha256: str | None) -> ModuleType:
@@ -92,7 +94,9 @@ def _run(setting: str, path: Path, sha256: str | None) -> ModuleType:
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as error:
         del sys.modules[module_name]
-        raise SourceError(f"{setting} names file '{path}', which cannot be run: {told(error, str(path))}.") from error
+        raise SourceError(
+            f"{setting} names file '{path}', which cannot be run: {describe_error(error, str(path))}."
+        ) from error
     return module
 
 

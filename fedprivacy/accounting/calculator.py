@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedprivacy.accounting import calibration, pld
-from fedprivacy.accounting.histories import check_delta, extended, of_person
+from fedprivacy.accounting.histories import check_delta, extend_history, person_history
 from fedprivacy.accounting.risk import Risk
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
@@ -54,7 +54,7 @@ def epsilon(
             the past holds a mechanism without a known guarantee for them.
     """
     training = _training(sampling_rate, noise_multiplier, steps, relation, past)
-    return pld.epsilon(of_person(training, rows_per_person, clients_per_person), check_delta(delta))
+    return pld.epsilon(person_history(training, rows_per_person, clients_per_person), check_delta(delta))
 
 
 def risk(
@@ -112,7 +112,7 @@ def risk(
     if sampling_rate is None or noise_multiplier is None or steps is None:
         raise ValueError("a training is missing; give sampling_rate, noise_multiplier and steps, or epsilon alone.")
     training = _training(sampling_rate, noise_multiplier, steps, relation, past)
-    return Risk.of_history(of_person(training, rows_per_person, clients_per_person), delta)
+    return Risk.of_history(person_history(training, rows_per_person, clients_per_person), delta)
 
 
 def noise_multiplier(
@@ -162,4 +162,4 @@ def _training(
     if steps < 1:
         raise ValueError(f"steps is {steps}; choose at least 1.")
     event = PoissonSampledGaussian(sampling_rate, noise_multiplier, NeighbouringRelation(relation))
-    return extended(past, event, steps)
+    return extend_history(past, event, steps)

@@ -21,7 +21,7 @@ import numpy as np
 from fedprivacy.accounting import gdp, pld, rdp
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.estimates import estimate_noise
-from fedprivacy.accounting.histories import UNLIMITED, Executed, extended
+from fedprivacy.accounting.histories import UNLIMITED, Executed, extend_history
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -89,7 +89,7 @@ class Calibration(NamedTuple):
     def history(self, noise: float) -> History:
         """The past and the releases with this noise multiplier."""
         event = PoissonSampledGaussian(self.sampling_rate, noise, self.relation)
-        return extended(dict(self.past), event, self.steps)
+        return extend_history(dict(self.past), event, self.steps)
 
     def before(self) -> float:
         """Return the epsilon of the past; raise a `ValueError` where no noise is enough or none can be sought."""
@@ -136,7 +136,7 @@ NoiseSearch = Generator[Calibration, float, float]
 """Search for a noise multiplier: it yields calibrations, and is sent the noise multipliers that solve them."""
 
 
-def solved(searches: Sequence[NoiseSearch]) -> list[float | ValueError]:
+def solve(searches: Sequence[NoiseSearch]) -> list[float | ValueError]:
     """Return the noise multiplier, or the error, with which each search ends; calibrations are solved together."""
     found = _side_by_side(dict(enumerate(searches)), lambda asked: noise_multipliers(list(asked.values())))
     return [found[place] for place in range(len(searches))]
@@ -249,7 +249,7 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
     def costs(inverses: Mapping[None, float]) -> Iterator[float]:
         for inverse in inverses.values():
             sampled = replace(event, sampling_rate=min(1.0, 1.0 / inverse))
-            yield pld.epsilon(extended(past, sampled, steps), budget.delta)
+            yield pld.epsilon(extend_history(past, sampled, steps), budget.delta)
 
     inverse = alone(list(_side_by_side({None: search}, costs).values()))
     if math.isinf(inverse):
@@ -333,12 +333,12 @@ def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None)
     Raises:
         ValueError: the events mix neighbouring relations.
     """
-    history = extended(past, event, 0)
+    history = extend_history(past, event, 0)
     if not budget.enforced:
         return UNLIMITED
 
     def cost(steps: int) -> float:
-        return pld.epsilon(extended(history, event, steps), budget.delta)
+        return pld.epsilon(extend_history(history, event, steps), budget.delta)
 
     most = _rdp_quota(event, budget, history)
     spent = cost(most)

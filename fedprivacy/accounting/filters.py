@@ -34,11 +34,11 @@ from fedprivacy.accounting.calibration import (
     NoiseSearch,
     alone,
     check_solvable,
-    solved,
+    solve,
     step_quota,
 )
 from fedprivacy.accounting.gdp import gaussian_mu
-from fedprivacy.accounting.histories import UNLIMITED, checked, extended
+from fedprivacy.accounting.histories import UNLIMITED, executed_events, extend_history
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import (
     Event,
@@ -114,7 +114,7 @@ class FixedMechanismFilter:
         Raises:
             MechanismChanged: `past` holds another event.
         """
-        for executed in checked(past):
+        for executed in executed_events(past):
             if executed != event:
                 raise MechanismChanged(
                     f"the dataset's history holds {executed}, and {event} is asked for; the fixed-mechanism filter "
@@ -140,7 +140,7 @@ class FixedMechanismFilter:
             MechanismChanged: `past` holds other sampling rates, or another relation.
             ValueError: as `calibration.noise_multiplier`.
         """
-        return alone(solved([self.noise_search(sampling_rate, steps, relation, past, least)]))
+        return alone(solve([self.noise_search(sampling_rate, steps, relation, past, least)]))
 
     def noise_search(
         self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
@@ -148,7 +148,7 @@ class FixedMechanismFilter:
         """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
         if repeated := _repeated_event(past, sampling_rate, relation):
             return repeated.noise_multiplier
-        if executed := checked(past):
+        if executed := executed_events(past):
             self.quota(executed, PoissonSampledGaussian(sampling_rate, least, relation))  # refuses, and says why
         return max((yield Calibration(self.budget, sampling_rate, steps, relation)), least)
 
@@ -186,7 +186,7 @@ class GaussianFilter:
             MechanismChanged: `event`, or one of `past`, is not a Gaussian without sampling.
             ValueError: the events mix neighbouring relations.
         """
-        cost, spent = _gaussian_cost(event), _gaussian_spent(extended(past, event, 0))
+        cost, spent = _gaussian_cost(event), _gaussian_spent(extend_history(past, event, 0))
         return min(max(self._parts - spent, 0) // cost, UNLIMITED) if self.budget.enforced else UNLIMITED
 
     def noise_multiplier(
@@ -207,7 +207,7 @@ class GaussianFilter:
         event = PoissonSampledGaussian(sampling_rate, MOST_NOISE, relation)
         if self.quota(past, event) < steps:
             raise ValueError(_no_noise_is_enough(self.budget, steps, past))
-        each = (self._parts - _gaussian_spent(checked(past))) // steps
+        each = (self._parts - _gaussian_spent(executed_events(past))) // steps
         return max(event.sensitivity * math.sqrt(PARTS / each) * (1.0 + 1e-15), LEAST_NOISE, least)
 
     @property
@@ -282,7 +282,7 @@ class AdaptiveFilter:
         Raises:
             ValueError: the events mix neighbouring relations.
         """
-        history = extended(past, event, 0)
+        history = extend_history(past, event, 0)
         if not self.budget.enforced:
             return UNLIMITED
         spent = float(rdp.compose(history, [self.order])[0])
@@ -369,7 +369,7 @@ class FixedThenAdaptiveFilter:
             MechanismChanged: `past` holds another event, and the budget is too small to prove anything for both.
             ValueError: the events mix neighbouring relations.
         """
-        executed = checked(past)
+        executed = executed_events(past)
         if is_unsampled_gaussian(event) and _only_gaussians(executed):
             return self._gaussian_filter.quota(executed, event)
         if executed.keys() <= {event}:
@@ -390,13 +390,13 @@ class FixedThenAdaptiveFilter:
             MechanismChanged: see `quota`.
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
-        return alone(solved([self.noise_search(sampling_rate, steps, relation, past, least)]))
+        return alone(solve([self.noise_search(sampling_rate, steps, relation, past, least)]))
 
     def noise_search(
         self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
     ) -> NoiseSearch:
         """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
-        executed = checked(past)
+        executed = executed_events(past)
         if sampling_rate == 1.0 and _only_gaussians(executed):
             return self._gaussian_filter.noise_multiplier(sampling_rate, steps, relation, executed, least)
         if not executed:
@@ -451,7 +451,7 @@ def _repeated_event(
     past: History, sampling_rate: float, relation: NeighbouringRelation
 ) -> PoissonSampledGaussian | None:
     """Return the one event of a past if releases at this rate would repeat it, else None."""
-    match list(checked(past)):
+    match list(executed_events(past)):
         case [PoissonSampledGaussian() as event] if (event.sampling_rate, event.relation) == (sampling_rate, relation):
             return event
     return None

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import scipy
 
-from fedprivacy.accounting.histories import check_delta, checked
+from fedprivacy.accounting.histories import check_delta, executed_events
 from fedprivacy.values.events import History, PoissonSampledGaussian
 
 _LARGEST_EXPONENT = 700.0  # its exponential is still a floating-point number
@@ -55,7 +55,7 @@ def gaussians(history: History) -> dict[PoissonSampledGaussian, int]:
         ValueError: the history mixes neighbouring relations or holds another event than `PoissonSampledGaussian`.
     """
     known: dict[PoissonSampledGaussian, int] = {}
-    for event, count in checked(history).items():
+    for event, count in executed_events(history).items():
         if not isinstance(event, PoissonSampledGaussian):
             raise ValueError(f"the history holds {event}, and only Poisson-sampled Gaussians are known; use `pld`.")
         known[event] = count

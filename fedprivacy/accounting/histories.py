@@ -44,7 +44,7 @@ ROWS = (2, 5, 10)
 _ROUND_UP = 1.0 + 1e-6  # far above the error of the binomial tail measured against 50-digit arithmetic
 
 
-def checked(history: History) -> dict[Event, int]:
+def executed_events(history: History) -> dict[Event, int]:
     """Return the events of `history` that were executed at least once, in a fixed order, so that sums are reproducible.
 
     Raises:
@@ -58,7 +58,7 @@ def checked(history: History) -> dict[Event, int]:
     return dict(sorted(executed.items(), key=lambda item: _rank(item[0])))
 
 
-def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]:
+def extend_history(past: History | None, event: Event, steps: int) -> dict[Event, int]:
     """Return `past` with `steps` more executions of `event`.
 
     Raises:
@@ -66,14 +66,14 @@ def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]
     """
     if steps < 0:
         raise ValueError(f"steps is {steps}; choose an integer of at least 0.")
-    history = checked(past or {})
+    history = executed_events(past or {})
     _check_relations([*history, event])
-    return checked({**history, event: history.get(event, 0) + steps})
+    return executed_events({**history, event: history.get(event, 0) + steps})
 
 
 def without(history: History, own: History) -> dict[Event, int]:
     """Return a history without the executions of one run."""
-    of_run = checked(own)
+    of_run = executed_events(own)
     return {event: left for event, steps in history.items() if (left := steps - of_run.get(event, 0)) > 0}
 
 
@@ -89,12 +89,12 @@ def untruncated(history: History) -> tuple[dict[Event, int], float]:
     """
     whole: dict[Event, int] = {}
     total = 0.0
-    for event, count in checked(history).items():
+    for event, count in executed_events(history).items():
         drawn: Event = event
         if isinstance(event, TruncatedPoissonSampledGaussian):
             drawn, total = event.untruncated, total + count * truncation(event)
         whole[drawn] = whole.get(drawn, 0) + count
-    return checked(whole), total
+    return executed_events(whole), total
 
 
 def truncation(event: TruncatedPoissonSampledGaussian) -> float:
@@ -105,7 +105,7 @@ def truncation(event: TruncatedPoissonSampledGaussian) -> float:
     return min(tail * _ROUND_UP + float(np.finfo(float).tiny), 1.0)
 
 
-def of_person(history: History, rows: int = 1, clients: int = 1) -> dict[Event, int]:
+def person_history(history: History, rows: int = 1, clients: int = 1) -> dict[Event, int]:
     """Return the history of a person with `rows` rows at each of `clients` clients; that of a record, if both are 1.
 
     Formal guarantee: for shards that differ in the person, `history` at every client together is dominated by the
@@ -125,7 +125,7 @@ def of_person(history: History, rows: int = 1, clients: int = 1) -> dict[Event, 
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_ROWS:
             raise ValueError(f"{name} is {value!r}; choose an integer from 1 to {MOST_ROWS}.")
     found: dict[Event, int] = {}
-    for event, count in checked(history).items():
+    for event, count in executed_events(history).items():
         released, times = _event_for_rows(event, rows)
         found[released] = found.get(released, 0) + count * times * clients
     if (steps := sum(found.values())) > UNLIMITED:
@@ -133,7 +133,7 @@ def of_person(history: History, rows: int = 1, clients: int = 1) -> dict[Event, 
             f"clients_per_person is {clients}, which makes {steps:,} steps in all; choose fewer steps or clients: at "
             f"most {UNLIMITED:,} steps can be composed."
         )
-    return checked(found)
+    return executed_events(found)
 
 
 def _event_for_rows(event: Event, rows: int) -> tuple[Event, int]:

@@ -37,7 +37,7 @@ import scipy
 
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.histories import check_delta, checked, extended, untruncated
+from fedprivacy.accounting.histories import check_delta, executed_events, extend_history, untruncated
 from fedprivacy.accounting.pairs import ROUNDING, Direction, pair
 from fedprivacy.accounting.privacy_loss import (
     TILTS,
@@ -87,7 +87,7 @@ def epsilon(history: History, delta: float) -> float:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
     """
     check_delta(delta)
-    return float(_upper_bounds([checked(history)], delta)[0])
+    return float(_upper_bounds([executed_events(history)], delta)[0])
 
 
 def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | None = None) -> FloatArray:
@@ -108,7 +108,7 @@ def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | N
     """
     check_delta(delta)
     distinct, inverse = np.unique(np.asarray(steps, dtype=np.int64), return_inverse=True)
-    falling = _upper_bounds([extended(past, event, n) for n in distinct[::-1].tolist()], delta)
+    falling = _upper_bounds([extend_history(past, event, n) for n in distinct[::-1].tolist()], delta)
     return np.asarray(falling[::-1][inverse.reshape(-1)])
 
 

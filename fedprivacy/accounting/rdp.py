@@ -36,7 +36,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from fedprivacy.accounting.arrays import FloatArray
-from fedprivacy.accounting.histories import check_delta, checked, truncation
+from fedprivacy.accounting.histories import check_delta, executed_events, truncation
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.values.events import (
     Event,
@@ -110,7 +110,7 @@ def compose(history: History, orders: ArrayLike = ORDERS) -> FloatArray:
     Raises:
         ValueError: the history mixes neighbouring relations, or an order is not greater than 1.
     """
-    executed = checked(history)
+    executed = executed_events(history)
     rows = _rows(tuple(executed), tuple(_checked_orders(orders).tolist()))
     total = np.zeros(rows.shape[1])
     for count, row in zip(executed.values(), rows, strict=True):
@@ -127,7 +127,7 @@ def epsilon(history: History, delta: float) -> float:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
     """
     check_delta(delta)
-    executed = checked(history)
+    executed = executed_events(history)
     if not executed:
         return 0.0
     return min(float(to_epsilon(compose(executed), delta).min()), largest_loss(executed))

@@ -19,7 +19,7 @@ from fedprivacy.accounting.calibration import (
     Calibration,
     NoiseSearch,
     alone,
-    solved,
+    solve,
     step_quota,
 )
 from fedprivacy.accounting.filters import (
@@ -30,7 +30,7 @@ from fedprivacy.accounting.filters import (
     FixedMechanismFilter,
     FixedThenAdaptiveFilter,
 )
-from fedprivacy.accounting.histories import UNLIMITED, Executed, checked, extended
+from fedprivacy.accounting.histories import UNLIMITED, Executed, executed_events, extend_history
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian, is_unsampled_gaussian
 from fedprivacy.values.wording import count_text, epsilon_text
@@ -104,8 +104,8 @@ class RunLimit:
         allowed = self.kept.quota(past, event)
         if math.isinf(self.spend) or allowed == 0:
             return allowed
-        before = checked(self.before)
-        taken = checked(past).get(event, 0) - before.get(event, 0)
+        before = executed_events(self.before)
+        taken = executed_events(past).get(event, 0) - before.get(event, 0)
         whole = _quota(frozenset(before.items()), event, self.most)
         return min(allowed, max(whole - taken, 0)) if whole < UNLIMITED else allowed
 
@@ -117,7 +117,7 @@ class RunLimit:
             MechanismChanged: the filter allows no such run after the history before it.
             ValueError: budget and spend are infinite, or no noise is enough: the budget is spent.
         """
-        return alone(solved([self.noise_search(sampling_rate, steps, relation)]))
+        return alone(solve([self.noise_search(sampling_rate, steps, relation)]))
 
     def noise_search(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> NoiseSearch:
         """Search what `noise_multiplier` returns, so that the noise of many runs is solved together."""
@@ -140,7 +140,7 @@ class RunLimit:
         budget, name = self.kept.budget, next(name for name, kind in FILTERS.items() if kind is type(self.kept))
         executed = "; ".join(sorted(map(str, self.before)))
         try:
-            enough = math.ceil(100 * alone(solved([self._least_noise(sampling_rate, steps, relation)]))) / 100
+            enough = math.ceil(100 * alone(solve([self._least_noise(sampling_rate, steps, relation)]))) / 100
             helps = self.quota(self.before, PoissonSampledGaussian(sampling_rate, enough, relation)) >= steps
         except ValueError:  # no noise is enough
             helps = False
@@ -171,7 +171,7 @@ def shared_noise(limits: Sequence[RunLimit], sampling_rate: float, steps: int, r
         MechanismChanged: no client's filter allows such a run after what was executed before.
         ValueError: no client can take part: every budget is spent.
     """
-    found = solved([limit.noise_search(sampling_rate, steps, relation) for limit in limits])
+    found = solve([limit.noise_search(sampling_rate, steps, relation) for limit in limits])
     noises = [(limit, noise) for limit, noise in zip(limits, found, strict=True) if not isinstance(noise, ValueError)]
     if not noises:
         return alone(found[:1])  # raises
@@ -200,7 +200,7 @@ def runs_left(limit: RunLimit, event: PoissonSampledGaussian, steps: int, *, sol
     Returns:
         0 to `MOST_RUNS`, if the budget is enforced or the spend finite; `MOST_RUNS` stands for more, too.
     """
-    past = extended(limit.before, event, min(steps, limit.quota(limit.before, event)))
+    past = extend_history(limit.before, event, min(steps, limit.quota(limit.before, event)))
     if not solved_anew:
         return min(more_runs(limit.kept, past, event, steps), MOST_RUNS)
     for further in range(MOST_RUNS):
@@ -211,7 +211,7 @@ def runs_left(limit: RunLimit, event: PoissonSampledGaussian, steps: int, *, sol
             noise = limit.noise_multiplier(event.sampling_rate, steps, event.relation)
         except ValueError:
             return further
-        past = extended(past, replace(event, noise_multiplier=noise), steps)
+        past = extend_history(past, replace(event, noise_multiplier=noise), steps)
     return MOST_RUNS
 
 
@@ -255,7 +255,7 @@ def shortage(kept: Filter, past: History, event: PoissonSampledGaussian, steps: 
 def _bound(kept: Filter, past: History, event: Event) -> str:
     """Say how a filter bounds a past with one more step."""
     try:
-        history = extended(past, event, 1)
+        history = extend_history(past, event, 1)
     except ValueError:
         return "no theorem composes what was executed"
     if isinstance(kept, AdaptiveFilter):

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 
 from fedprivacy.accounting import calibration, pld
-from fedprivacy.accounting.histories import check_delta, checked, extended
+from fedprivacy.accounting.histories import check_delta, executed_events, extend_history
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import written_out
@@ -199,7 +199,7 @@ def reading(
     Raises:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
     """
-    executed = checked(history)
+    executed = executed_events(history)
     stated = next((event.relation for event in executed), relation)
     return Epsilon(pld.epsilon(executed, delta), delta, View.SERVER, stated, named=unit)
 
@@ -239,7 +239,7 @@ class UserLevelAccount:
             ValueError: an argument is out of range. Nothing is charged.
         """
         event = _round_of_clients(client_sampling_rate, noise_multiplier)
-        self._history = extended(self._history, event, _checked_rounds(rounds))
+        self._history = extend_history(self._history, event, _checked_rounds(rounds))
 
     def epsilon(self, delta: float) -> Epsilon:
         """Return the privacy loss of any one client to observers of the models, by the PLD; 0 before the first round.

@@ -34,7 +34,7 @@ from fedprivacy.audit.lower_bounds import lower_bounds
 from fedprivacy.audit.our_client import OurClient
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters
 from fedprivacy.audit.real_client import AuditedTraining, NoUpdateError
-from fedprivacy.audit.subject import Effort, drawn
+from fedprivacy.audit.subject import Effort, audit_seed
 from fedprivacy.flower.simulated.engine import quiet_flower
 from fedprivacy.flower.simulated.trial import try_task
 from fedprivacy.gradients import trainable_parameters
@@ -194,13 +194,13 @@ def audit_plan(
         TaskError: the task has no records to audit with.
     """
     began = time.time()
-    trained = None if run is None else _trained(run, plan.task)
-    audited = OurClient.of(plan, effort=effort, seed=drawn(seed))
+    trained = None if run is None else _final_model(run, plan.task)
+    audited = OurClient.of(plan, effort=effort, seed=audit_seed(seed))
     with silence():
         gates = [*_gates(audited, run, tell)]
         tell("attacks")
-        bounds = _attacked(audited, audited.shard, gates, trained)
-    found = _found(f"task {plan.config.task}" if run is None else f"run {run.name}", audited, gates, bounds)
+        bounds = _attack(audited, audited.shard, gates, trained)
+    found = _findings(f"task {plan.config.task}" if run is None else f"run {run.name}", audited, gates, bounds)
     if run is not None and (run_id := read_run_id(run)) and Ledger.exists(url := ledger_of(run)):
         record_audits(url, run_id, found.results(began), run)
     return found
@@ -237,7 +237,7 @@ def audit_node(
     """
     try:
         with silence(), hushed():
-            audited = replace(OurClient.of(plan, node.shard, effort=effort, seed=drawn(seed)), confidential=True)
+            audited = replace(OurClient.of(plan, node.shard, effort=effort, seed=audit_seed(seed)), confidential=True)
             with Host.of(node) as host:
                 gates = []
                 for name, check in NODE_GATES.items():
@@ -245,13 +245,13 @@ def audit_node(
                     gates.append(check(audited, host))
             gates += _gates(audited, None, tell)
             tell("attacks")
-            bounds = _attacked(audited, None, gates)
+            bounds = _attack(audited, None, gates)
     except Exception as error:  # whose text may hold values
         raise NodeAuditError(
             f"{node.file}: the audit could not be finished ({kind_and_place(error)}). What the error says may hold "
             "values and is not shown; 'fedprivacy audit --task' with the same task, on made-up records, shows it."
         ) from None
-    return _found(f"node configuration {node.file} (task {node.word})", audited, gates, bounds)
+    return _findings(f"node configuration {node.file} (task {node.word})", audited, gates, bounds)
 
 
 def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> TrainingPlan:
@@ -276,7 +276,7 @@ def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> Tr
         raise ConfigError([str(error)]) from error
 
 
-def _attacked(
+def _attack(
     audited: Audited, own: Shard | None, gates: list[Gate], trained: Parameters | None = None
 ) -> tuple[LowerBound, ...]:
     """Return what attacks showed: with a record of `own` and at a trained model, if there are any."""
@@ -295,7 +295,7 @@ def _attacked(
         return ()
 
 
-def _found(subject: str, audited: Audited, gates: list[Gate], bounds: tuple[LowerBound, ...]) -> Findings:
+def _findings(subject: str, audited: Audited, gates: list[Gate], bounds: tuple[LowerBound, ...]) -> Findings:
     return Findings(
         subject=subject,
         seed=audited.seed,
@@ -316,7 +316,7 @@ def _gates(audited: OurClient, run: Path | None, tell: Callable[[str], None]) ->
         yield claimed_epsilon.check_run(run)
 
 
-def _trained(run: Path, task: Task) -> Parameters | None:
+def _final_model(run: Path, task: Task) -> Parameters | None:
     """Return the final model of a run; None: it has left none.
 
     Raises:

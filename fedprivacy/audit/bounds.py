@@ -262,7 +262,7 @@ def gaussian_trade_off(mu: float) -> Least:
     return lambda chance: float(ndtr(ndtri(chance) - mu))
 
 
-def refuted(correct: int, guesses: int, canaries: int, least: Least, risk: float) -> bool:
+def refutes_claim(correct: int, guesses: int, canaries: int, least: Least, risk: float) -> bool:
     """Return whether so many right guesses, or more, have a probability below `risk` under the claim.
 
     Args:
@@ -295,7 +295,9 @@ def least_mu(correct: int, guesses: int, canaries: int, confidence: float) -> fl
     """
     check_confidence(confidence)
     risk = 1.0 - confidence
-    return last_rejected(lambda mu: refuted(correct, guesses, canaries, gaussian_trade_off(mu), risk), 0.0, _LARGEST_MU)
+    return last_rejected(
+        lambda mu: refutes_claim(correct, guesses, canaries, gaussian_trade_off(mu), risk), 0.0, _LARGEST_MU
+    )
 
 
 def f_dp_epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:

@@ -116,13 +116,13 @@ def per_step(
     """
     rng = np.random.default_rng([seed, 0])
     by_layer = _by_layer(canaries.one_coordinate(sizes, training, rng), sizes, training, seed=seed, device=device)
-    found = [_stated(PER_STEP, _mu([sum(by_layer, Readings())], confidence), training, confidence, _BUILT_IN)]
+    found = [_gaussian_bound(PER_STEP, _mu([sum(by_layer, Readings())], confidence), training, confidence, _BUILT_IN)]
     if len(sizes) > 1:
-        found.append(_stated(LAYERS, _mu(by_layer, confidence), training, confidence, _BUILT_IN))
+        found.append(_gaussian_bound(LAYERS, _mu(by_layer, confidence), training, confidence, _BUILT_IN))
     for name in families:
         seen = _FAMILIES[name](sizes, training, rng).observed(training, MOST_STEPS, seed=seed, device=device)
         readings = sum((Readings.of(*step) for step in seen), Readings())
-        found.append(_stated(name, _mu([readings], confidence), training, confidence, _BUILT_IN))
+        found.append(_gaussian_bound(name, _mu([readings], confidence), training, confidence, _BUILT_IN))
     return tuple(found)
 
 
@@ -175,7 +175,7 @@ def own_record(
     reached = min(1.0, record.norm / training.clipping_norm)
     name, where = (OWN_RECORD, "a new") if trained is None else (OWN_RECORD_TRAINED, "the trained")
     with_what = f"copies of a record of the task, whose gradient at {where} model is {reached:.0%} of the clipping norm"
-    return _stated(name, _mu([readings], confidence), training, confidence, with_what)
+    return _gaussian_bound(name, _mu([readings], confidence), training, confidence, with_what)
 
 
 def one_run_bounds(
@@ -234,7 +234,7 @@ def _mu(readings: Sequence[Readings], confidence: float) -> float:
     return max(least_shift(each, 1.0 - (1.0 - confidence) / len(readings)) for each in readings)
 
 
-def _stated(name: str, mu: float, training: AuditedTraining, confidence: float, with_what: str) -> LowerBound:
+def _gaussian_bound(name: str, mu: float, training: AuditedTraining, confidence: float, with_what: str) -> LowerBound:
     epsilon = per_step_epsilon(mu, training.event, training.steps, training.delta)
     return _bound(name, epsilon, training, confidence, f"{_GAUSSIAN}; {_CLIPPED}. Asked with {with_what}.")
 

@@ -191,6 +191,6 @@ class Subject(Protocol):
         """Yield the records that join each step; first at the claimed sampling rate."""
 
 
-def drawn(seed: int | None) -> int:
+def audit_seed(seed: int | None) -> int:
     """Return the seed of an audit; for None, an unpredictable one, so that no code can be written to its requests."""
     return secrets.randbelow(2**31) if seed is None else seed

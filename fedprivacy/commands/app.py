@@ -127,7 +127,7 @@ def with_settings(
     def wrapper(**options: Any) -> None:
         settings = {key: options.pop(FIELDS[key].name) for key in keys}
         typed = {key: value for key, value in settings.items() if value is not None}
-        with _checked(traceback=options.pop("traceback"), quiet=options.get("quiet", False)):
+        with _show_mistakes(traceback=options.pop("traceback"), quiet=options.get("quiet", False)):
             if options.get("quiet") and options.get("verbose"):
                 raise ConfigError(["quiet and verbose are both on; give one of them."])
             command((settings_in(options["file"], keys) if options.get("file") else {}) | typed, **options)
@@ -173,9 +173,9 @@ def simulate(
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.records.folder import REPORT
     from fedprivacy.simulation.profile import TABLE, TRACE
-    from fedprivacy.simulation.simulate import prepared, run
+    from fedprivacy.simulation.simulate import prepare_plan, run
 
-    plan, placement = prepared(settings), Placement(workers, ray_address)
+    plan, placement = prepare_plan(settings), Placement(workers, ray_address)
     config, console = plan.config, console_of(shown=not (as_json or quiet))
     with _dashboard_if(dashboard, config, console):
         history = run(plan, placement, console, profile=profile).history
@@ -519,7 +519,7 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
 
 
 @contextmanager
-def _checked(*, traceback: bool, quiet: bool) -> Iterator[None]:
+def _show_mistakes(*, traceback: bool, quiet: bool) -> Iterator[None]:
     """Show warnings on stderr, unless the user wants quiet, and a user's mistake as plain text with exit code 2.
 
     Where the environment chooses a form of the log, warnings and mistakes have that form.

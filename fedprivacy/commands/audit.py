@@ -49,11 +49,11 @@ def audit(
     console = Console(file=sys.stderr, emoji=False, quiet=as_json or quiet)  # though what a task prints is hushed
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a task prints is no JSON
         if node is not None:
-            audited = _of_node(settings, node, run_config)
+            audited = _audit_of_node(settings, node, run_config)
         elif app is not None:
-            audited = _of_app(settings, app)
+            audited = _audit_of_app(settings, app)
         else:
-            audited = _of_run(settings, run)
+            audited = _audit_of_run(settings, run)
         check_writable(place)
         began = time.time()
         with progress_on(console) as tell:
@@ -103,7 +103,7 @@ def _check_only(taken: set[str], settings: dict[str, Any], reason: str) -> None:
         raise ConfigError([f"{others[0]} is set, and {reason}"])
 
 
-def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
+def _audit_of_run(settings: dict[str, Any], run: Path | None) -> Audit:
     """The audit of a run that the settings ask for, or of a finished one. Raises what `plan_to_audit` does."""
     from fedprivacy.audit.auditor import audit_plan, plan_to_audit, seed_of
 
@@ -111,7 +111,7 @@ def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
     return lambda effort, tell: audit_plan(plan, run, effort=effort, seed=seed_of(settings), tell=tell)
 
 
-def _of_app(settings: dict[str, Any], app: str) -> Audit:
+def _audit_of_app(settings: dict[str, Any], app: str) -> Audit:
     """The audit of an app.
 
     Raises:
@@ -125,7 +125,7 @@ def _of_app(settings: dict[str, Any], app: str) -> Audit:
     return lambda effort, tell: audit_app(make, app, effort=effort, seed=settings.get("seed"), tell=tell)
 
 
-def _of_node(settings: dict[str, Any], config: Path, run_config: Path | None) -> Audit:
+def _audit_of_node(settings: dict[str, Any], config: Path, run_config: Path | None) -> Audit:
     """The audit of what a data owner's host would run: with the settings that are given, else the costliest it takes.
 
     Raises:

@@ -108,7 +108,7 @@ def certificate_body(certificate: Certificate) -> str:
         fingerprint=hashlib.sha256(bytes.fromhex(certificate.public_key)).hexdigest(),
         infinite_without=or_infinite,
         risks=_risks(certificate),
-        audited=_audited(certificate),
+        audited=_audit_text(certificate),
         meanings={name: certificate.meanings[key] for name, key in _NUMBERS.items() if key in certificate.meanings},
         describe=describe,
     )
@@ -126,7 +126,7 @@ def _risks(certificate: Certificate) -> tuple[str, dict[int, str]]:
     return sentence, {rows: wording.at_most_text(share) for rows, share in found.items()}
 
 
-def _audited(certificate: Certificate) -> str:
+def _audit_text(certificate: Certificate) -> str:
     """Say when its runs were audited last, and what attacks proved."""
     if not certificate.audits:
         return "no audit of its runs is in the server's records"

@@ -64,7 +64,7 @@ def init(
         return
     if description is None:
         raise typer.BadParameter("name a description; --example prints one to start from.")
-    with _checked():
+    with _show_mistakes():
         made = write_handouts(description, out, platform)
     if made.new:
         PLAIN.print(f"{made.folder / 'server'} is for the server's host, each of these for one client alone:")
@@ -100,7 +100,7 @@ def check(
     from fedprivacy.deploy.inspection import CheckResult, metrics_text
     from fedprivacy.deploy.server_inspection import inspect_server
 
-    with _checked():
+    with _show_mistakes():
         party = Party.read(folder)
     inspected = (inspect_server if party.is_server else inspect_client)(party, folder)
     found = []
@@ -139,7 +139,7 @@ def backup(
     from fedprivacy.ledger.replay import BrokenJournalError
 
     mistakes = (Refused, LedgerError, OSError, tomllib.TOMLDecodeError)
-    with _checked(), plain_errors(*mistakes, code=2), plain_errors(BrokenJournalError, code=1):
+    with _show_mistakes(), plain_errors(*mistakes, code=2), plain_errors(BrokenJournalError, code=1):
         made = write_backup(folder, out)
     ledger = "" if made.entries is None else f" {made.entries:,} entries of the ledger are verified."
     PLAIN.print(f"{out}: {made.files:,} files, {made.size / 1e6:,.1f} MB.{ledger}")
@@ -165,11 +165,11 @@ def run(
     from fedprivacy.runs.records.folder import read_history
     from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
 
-    with _checked():
+    with _show_mistakes():
         submission = Submission.of(app, run_config)
         Operator(connection).run(submission, PLAIN.print)
         if submission.settings.get("questions"):
-            _answered(submission.out)
+            _show_answers(submission.out)
             return
         history = read_history(submission.out)
     if idle := nobody_trained(history):
@@ -180,7 +180,7 @@ def run(
     PLAIN.print(f"Completed: {count_text(len(history.rounds), 'round')}, {result}; results in {submission.out}")
 
 
-def _answered(out: Path) -> None:
+def _show_answers(out: Path) -> None:
     """Say where the answers of a deployment are, and which clients gave none."""
     from fedprivacy.server.app import ANSWERS
 
@@ -192,8 +192,8 @@ def _answered(out: Path) -> None:
         raise typer.Exit(1)
 
 
-@deploy_app.command()
-def logged(
+@deploy_app.command("logged")
+def run_and_log(
     command: Annotated[
         list[str], typer.Argument(help="After --: a program of Flower's, and its arguments.", show_default=False)
     ],
@@ -232,7 +232,7 @@ def keys(
     """Make a certificate authority, the server's certificate and the clients' key pairs."""
     from fedprivacy.deploy.keys import write_keys
 
-    with _checked():
+    with _show_mistakes():
         made = write_keys(out, host or (), client or (), days=days)
     PLAIN.print(made.handout())
 
@@ -254,7 +254,7 @@ def renew(
     from fedprivacy.deploy.keys import SWITCH, fingerprint
     from fedprivacy.deploy.keys import renew as renew_certificates
 
-    with _checked():
+    with _show_mistakes():
         now = renew_certificates(folder, authority, days=days)
     trusted = ", ".join(fingerprint(each)[:11] for each in now.authorities)
     PLAIN.print(f"ca.crt trusts {trusted}; server.crt is from {fingerprint(now.issuer)[:11]}.")
@@ -276,7 +276,7 @@ def client_key(
     """Make one client's key pair, on that client's own host."""
     from fedprivacy.deploy.keys import write_client_key
 
-    with _checked():
+    with _show_mistakes():
         made = write_client_key(out, name)
     PLAIN.print(f"{made.private_key} is secret and stays on this host.")
     PLAIN.print(f"Send {made.public_key} to the server's operator, who registers it as {name}.")
@@ -289,7 +289,7 @@ def signing_key(
     """Make the server's key that signs grants and the ledger, and show what the clients need of it."""
     from fedprivacy._support.signing import server_key, server_public_key
 
-    with _checked():
+    with _show_mistakes():
         public = server_public_key(server_key(file))
     PLAIN.print(f"{file} is secret and stays on this host. In every client's node-config.toml:")
     PLAIN.print(f'server-key = "{public}"')
@@ -304,7 +304,7 @@ def app(
     """Write a Flower app for a task: what `flwr run` sends to servers and clients."""
     from fedprivacy.deploy.app_folder import write_app
 
-    with _checked():
+    with _show_mistakes():
         made = write_app(folder, task, clients=clients)
     data = "" if task == made.task else " --data FOLDER"
     PLAIN.print(f"{made.folder} is a Flower app; its README.md says what each file is.")
@@ -335,7 +335,7 @@ def demo(
     from fedprivacy.runs.records.folder import REPORT, check_usable, new_run_folder, plan_of, read_history
 
     directory = out or Path(new_run_folder("deploy-demo"))
-    with _checked():
+    with _show_mistakes():
         records = OwnFolders(data) if data else DemoDigits()
         budget = {"epsilon": epsilon, "delta": delta}
         settings = {"rounds": rounds, "clients": len(records.clients), **budget}
@@ -376,7 +376,7 @@ def _finding_line(finding: Finding) -> Table:
 
 
 @contextmanager
-def _checked() -> Iterator[None]:
+def _show_mistakes() -> Iterator[None]:
     """Show a user's mistake as plain text with exit code 2, and a failure of the deployment itself with 1."""
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.deploy.description import SetupError

@@ -30,14 +30,14 @@ from fedprivacy._support.imports import command, installed
 from fedprivacy._support.sources import SourceError, is_source, load, names_file
 from fedprivacy.gradients.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.engine import GradientEngine
-from fedprivacy.gradients.structure import Problem, grouped, made_private, replacements
+from fedprivacy.gradients.structure import Problem, group_problems, made_private, replacements
 from fedprivacy.runs.usable import Usable, null_records, usable_in_training
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.identity import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.one_cell import READERS, Trial, try_cells
 from fedprivacy.tasks.opened import is_task, lacking
-from fedprivacy.tasks.sheet import Sheet, collected
+from fedprivacy.tasks.sheet import Sheet, collecting_sheets
 from fedprivacy.training.machine import Machine
 from fedprivacy.values.wording import count_text
 
@@ -100,15 +100,15 @@ def find(name: str, input_shape: str = "", *, integers: bool = False, folder: Pa
         raise ModelError(f"model is '{name}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:Name.")
     source = BUILT_IN.get(name, name)
     module_name, _, attribute = source.rpartition(":")
-    found = _called(name, module_name, lambda: load("model", source))
+    found = _call(name, module_name, lambda: load("model", source))
     made_already = isinstance(found, nn.Module | Task) and not isinstance(found, type)
     build = found if callable(found) and not made_already else lambda: found
-    made = _called(name, module_name, build)
+    made = _call(name, module_name, build)
     if folder is not None and not (is_task(made) and folder.is_dir()):
         raise ModelError(f"data-folder is '{folder}'; name a client's data folder, and a task that reads it.")
     if is_task(made):
         loss, build, run_with = made.loss, made.model, "class numbers and the task's loss"
-        place, mended = _returned(made.model)
+        place, mended = _return_line(made.model)
     elif isinstance(made, nn.Module):
         loss, run_with = _cross_entropy, "cross entropy"
         place = f"where you make {attribute}"
@@ -123,7 +123,7 @@ def find(name: str, input_shape: str = "", *, integers: bool = False, folder: Pa
         example, run_with = _from_shard(made) if is_task(made) else (None, _GIVE_SHAPE)
     return Patient(
         name=name,
-        build=partial(_built, name, module_name, build),
+        build=partial(_build_model, name, module_name, build),
         task=made if is_task(made) else None,
         folder=folder or (Path(module_name).resolve().parent if is_task(made) and names_file(source) else None),
         folder_given=folder is not None,
@@ -143,7 +143,7 @@ def _shape(words: str) -> tuple[int, ...] | None:
     return tuple(int(size) for size in sizes)
 
 
-def _called(name: str, module_name: str, function: Callable[[], Any]) -> Any:
+def _call(name: str, module_name: str, function: Callable[[], Any]) -> Any:
     """The result of the user's code; a ModelError says that it is not there, or what it raises, with the line."""
     try:
         return function()
@@ -156,9 +156,9 @@ def _called(name: str, module_name: str, function: Callable[[], Any]) -> Any:
         raise ModelError(f"{place} raises {type(error).__name__}: {error}") from error
 
 
-def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Module:
+def _build_model(name: str, module_name: str, function: Callable[[], Any]) -> nn.Module:
     """A new model, in the modes in which it is made: it is trained in them."""
-    made = _called(name, module_name, function)
+    made = _call(name, module_name, function)
     if not isinstance(made, nn.Module):
         raise ModelError(f"model is '{name}', whose model() makes a value of type {type(made).__name__}, no nn.Module.")
     return made
@@ -167,7 +167,7 @@ def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Modul
 def _from_shard(task: Task) -> tuple[Example | None, str]:
     """The shape of a simulated client's records: of no record a value, and of the shard no size."""
     try:
-        with collected():
+        with collecting_sheets():
             shard = task.shard(ShardSource(partition_id=0, num_partitions=task.recipe.clients))
     except Exception as error:
         return None, f"task.shard() fails ({type(error).__name__}: {str(error).strip()}): {_GIVE_SHAPE}"
@@ -186,7 +186,7 @@ def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(scores, targets, reduction="none")
 
 
-def _returned(method: Callable[[], nn.Module]) -> tuple[str, str]:
+def _return_line(method: Callable[[], nn.Module]) -> tuple[str, str]:
     """The line at which a task's `model()` returns, and that line with `made_private`."""
     try:
         lines, first = inspect.getsourcelines(method)
@@ -245,9 +245,9 @@ def visit(patient: Patient, *, fix: bool) -> Visit:
         ModelError: `made_private` cannot copy the model, or nothing can be tried in the folder that the user named.
     """
     model, other = patient.build(), patient.build()
-    diagnosis = _examined(patient, model, other)
-    sheets, usable = _counted(patient, diagnosis)
-    cells, null = _tried(patient, sheets), _unsaid(patient)
+    diagnosis = _examine(patient, model, other)
+    sheets, usable = _count_records(patient, diagnosis)
+    cells, null = _try_tables(patient, sheets), _unsaid(patient)
     seen = Visit(patient, model, diagnosis, cells=cells, null=null, sheets=sheets, usable=usable)
     if not (fix and diagnosis.fixable):
         return seen
@@ -255,10 +255,10 @@ def visit(patient: Patient, *, fix: bool) -> Visit:
         mended = made_private(model)
     except Exception as error:
         raise ModelError(f"made_private cannot copy {patient.name}: {error}") from error
-    return dataclasses.replace(seen, mended=mended, after=_examined(patient, mended, made_private(other)))
+    return dataclasses.replace(seen, mended=mended, after=_examine(patient, mended, made_private(other)))
 
 
-def _tried(patient: Patient, sheets: tuple[Sheet, ...]) -> Trial | None:
+def _try_tables(patient: Patient, sheets: tuple[Sheet, ...]) -> Trial | None:
     """The trial of the task's tables; None: there is none to try."""
     if patient.task is None or patient.folder is None:
         return None
@@ -268,7 +268,7 @@ def _tried(patient: Patient, sheets: tuple[Sheet, ...]) -> Trial | None:
     return None if trial.untried else trial
 
 
-def _counted(patient: Patient, diagnosis: Diagnosis) -> tuple[tuple[Sheet, ...], Usable]:
+def _count_records(patient: Patient, diagnosis: Diagnosis) -> tuple[tuple[Sheet, ...], Usable]:
     """The local sheets of the records in the patient's folder, and how many count; or, without any, a simulated
     client's.
     """
@@ -277,7 +277,7 @@ def _counted(patient: Patient, diagnosis: Diagnosis) -> tuple[tuple[Sheet, ...],
         return (), usable
     simulated = ShardSource(partition_id=0, num_partitions=task.recipe.clients)
     for source in [ShardSource(folder=patient.folder), simulated] if patient.folder else [simulated]:
-        with collected() as sheets, suppress(Exception):  # the trial of the tables says what fails
+        with collecting_sheets() as sheets, suppress(Exception):  # the trial of the tables says what fails
             shard = open_task(task=task).shard(source)
             usable = null_records(shard)
             usable = usable_in_training(open_task(task=task), shard) if diagnosis.sound else usable
@@ -291,7 +291,7 @@ def _unsaid(patient: Patient) -> str:
     if patient.task is None or patient.example is None or patient.example.inputs.is_floating_point():
         return ""
     try:
-        with collected():
+        with collecting_sheets():
             open_task(task=patient.task).shard(ShardSource(partition_id=0, num_partitions=patient.task.recipe.clients))
     except ValueError as error:
         return str(error)
@@ -344,7 +344,7 @@ def page(seen: Visit, program: str, typed: str) -> Group:
     return Group(*parts, _text(f"\nNext: {_next(seen, program, typed)}"))
 
 
-def _examined(patient: Patient, model: nn.Module, other: nn.Module) -> Diagnosis:
+def _examine(patient: Patient, model: nn.Module, other: nn.Module) -> Diagnosis:
     diagnosis = diagnose(model, patient.example)
     return dataclasses.replace(diagnosis, problems=(*diagnosis.problems, *frozen_problems(model, other)))
 
@@ -366,7 +366,7 @@ def _findings(name: str, patient: Patient, diagnosis: Diagnosis) -> Iterator[Ren
         yield _table(diagnosis.problems)
     grid = Table.grid(padding=(0, 2))
     grid.add_row("parameters", f"{diagnosis.trained:,} trained, {diagnosis.frozen:,} frozen")
-    grid.add_row("checked", Text(_checked(patient, diagnosis)))
+    grid.add_row("checked", Text(_checks_text(patient, diagnosis)))
     if diagnosis.method:
         method = _METHODS.get(diagnosis.method, diagnosis.method)
         grid.add_row("gradients", f"{method}, once it is mended" if serious else method)
@@ -417,7 +417,7 @@ def _text(words: str) -> Text:
     return Text.from_markup(words, emoji=False)
 
 
-def _checked(patient: Patient, diagnosis: Diagnosis) -> str:
+def _checks_text(patient: Patient, diagnosis: Diagnosis) -> str:
     if patient.example is None:
         return f"its layers; not how it behaves: {patient.run_with}"
     if not diagnosis.ran:
@@ -429,7 +429,7 @@ def _checked(patient: Patient, diagnosis: Diagnosis) -> str:
 def _table(problems: tuple[Problem, ...]) -> Table:
     table = Table("layer", "problem", "fix", show_lines=True)
     table.columns[0].overflow = "fold"
-    for layers, problem in grouped(problems):
+    for layers, problem in group_problems(problems):
         warning = "[yellow]warning:[/] " if problem.warning else ""
         fix = " [green](--fix)[/]" if problem.fixable else ""
         what, remedy = escape(problem.what), escape(problem.remedy)

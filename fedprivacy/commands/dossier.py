@@ -35,7 +35,7 @@ from fedprivacy.runs.records.html_page import for_every_screen, page
 from fedprivacy.runs.records.report import risk_figure
 from fedprivacy.values import wording
 from fedprivacy.values.metrics import measured_on
-from fedprivacy.values.numbers import finite_or_none, or_infinite, plain, unbounded
+from fedprivacy.values.numbers import finite_or_none, or_infinite, plain, read_unbounded
 from fedprivacy.values.runs import Verdict
 from fedprivacy.values.spent import UserLevelSpent
 from fedprivacy.values.unit import RECORD, Unit
@@ -96,14 +96,14 @@ def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:
     """
     if not folders:
         raise DossierError("run is left open; name the folder of a finished run (--run runs/digits-1), or several.")
-    found = [_finished(folder) for folder in folders]
+    found = [_read_finished(folder) for folder in folders]
     names = [run.name for run in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DossierError(f"run is '{twice[0]}' twice; give each run's folder once, and folders names of their own.")
     return found
 
 
-def _finished(folder: Path) -> FinishedRun:
+def _read_finished(folder: Path) -> FinishedRun:
     try:
         history, run_id = read_history(folder), read_run_id(folder)
     except RunFolderError as problem:
@@ -198,8 +198,8 @@ def dossier(
         about: the organisation's words, by the keys of `ABOUT`.
         threat_model: the organisation's, as text; empty: it gave none.
     """
-    first = sorted(certificates, key=lambda certificate: -_spent(certificate))
-    risk = risk_page.of_certificate(first[0])
+    first = sorted(certificates, key=lambda certificate: -_certified_epsilon(certificate))
+    risk = risk_page.risk_of_certificate(first[0])
     models = [_model(run) for run in runs]
     named = {"name": " and ".join(dict.fromkeys(f"{model['task']} model" for model in models))} | dict(about)
     audits = {json.dumps(audit, sort_keys=True): dict(audit) for each in certificates for audit in each.audits}
@@ -218,7 +218,7 @@ def dossier(
     }
 
 
-def _spent(certificate: Certificate) -> float:
+def _certified_epsilon(certificate: Certificate) -> float:
     return or_infinite(certificate.epsilon)
 
 
@@ -259,7 +259,7 @@ def _model(run: FinishedRun) -> dict[str, Any]:
 def dossier_html(fields: Mapping[str, Any]) -> str:
     """The page, drawn from what `dossier` returned; every name in it is escaped."""
     certificates = [_certificate(each) for each in fields["certificates"]]
-    risk, unit = risk_page.of_certificate(certificates[0]), Unit.of(certificates[0].unit or str(RECORD))
+    risk, unit = risk_page.risk_of_certificate(certificates[0]), Unit.of(certificates[0].unit or str(RECORD))
     whole = next((model["user_level"] for model in fields["models"] if model["user_level"]), None)
     return page(
         "dossier.html.jinja",
@@ -275,7 +275,7 @@ def dossier_html(fields: Mapping[str, Any]) -> str:
         unit=unit,
         many=plural(unit.name),
         asked=any(each.questions for each in certificates),
-        user_level=UserLevelSpent(**unbounded(whole)) if whole else None,
+        user_level=UserLevelSpent(**read_unbounded(whole)) if whole else None,
         violated=[audit for audit in fields["audits"] if audit["verdict"] == Verdict.VIOLATED],
         meanings=ABOUT,
         infinite_without=or_infinite,
@@ -301,7 +301,7 @@ def _card(model: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
     }
     if whole:
         privacy.pop("largest loss of a client")  # it would tell who took part, which the noise on the models hides
-        privacy["each client as a whole"] = UserLevelSpent(**unbounded(whole)).text
+        privacy["each client as a whole"] = UserLevelSpent(**read_unbounded(whole)).text
     training = {"task": model["task"], "strategy": model["strategy"], "clients": str(model["clients"])}
     training |= {wording.metric_name(key): str(value) for key, value in model["settings"].items()}
     measured = {

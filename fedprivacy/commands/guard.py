@@ -37,10 +37,10 @@ def show(
 @guard_app.command()
 def export(file: _FILE) -> None:
     """Print every charge and correction as a line of JSON, for the server's operator to reconcile with the ledger."""
-    from fedprivacy.commands.guard_tables import exported
+    from fedprivacy.commands.guard_tables import entry_as_json
 
     for entry in _read(file).entries:
-        print_json(exported(entry))
+        print_json(entry_as_json(entry))
 
 
 @guard_app.command()
@@ -55,9 +55,9 @@ def compare(
 ) -> None:
     """Compare a certificate with the client's own guard. Exit code 1: the guard holds more, or it is not of it."""
     from fedprivacy.commands.certificate_page import read_certificate
-    from fedprivacy.commands.guard_tables import compared, comparison_page
+    from fedprivacy.commands.guard_tables import compare_with_certificate, comparison_page
 
-    facts = compared(_read(file), read_certificate(certificate, signers or ()))
+    facts = compare_with_certificate(_read(file), read_certificate(certificate, signers or ()))
     print_answer(lambda: facts, lambda: comparison_page(facts), as_json=as_json)
     if facts["more"] or not facts["same_unit"]:
         raise typer.Exit(1)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedprivacy.ledger.certificate import Certificate
 
 
-def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
+def entry_as_json(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
     """One charge or correction as JSON types; `fedprivacy.values.events.from_fields` reads its event."""
     fields = {"kind": "charge", **entry.attempt._asdict(), "steps": entry.steps, "event": as_fields(entry.event)}
     if isinstance(entry, CorrectionEntry):
@@ -70,7 +70,7 @@ def summary(tally: Tally) -> dict[str, Any]:
     budget = plain(tally.allowance.budget) | {"filter": tally.allowance.filter} if tally.allowance else None
     value = epsilon.value if epsilon is not None and not note else None
     return {
-        "entries": [exported(e) | {"sealed": _sealed(tally, e), "time": e.time} for e in tally.entries],
+        "entries": [entry_as_json(e) | {"sealed": _is_sealed(tally, e), "time": e.time} for e in tally.entries],
         "totals": [{"event": as_fields(event), "steps": steps} for event, steps in tally.history.items()],
         "epsilon": value,
         "view": epsilon.view.value if epsilon else None,
@@ -92,7 +92,7 @@ def as_page(tally: Tally) -> RenderableType:
     return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)), Text(_left_words(tally)))
 
 
-def compared(tally: Tally, certificate: Certificate) -> dict[str, Any]:
+def compare_with_certificate(tally: Tally, certificate: Certificate) -> dict[str, Any]:
     """Compare a guard with a certificate that was verified, as JSON types: an epsilon that is no finite number is null.
 
     `more` and `fewer` count the steps that the guard, or the certificate, alone holds; `since` those of the guard
@@ -162,7 +162,7 @@ def _entries(tally: Tally) -> Table:
     table = Table(*columns, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for entry in tally.entries:
         run_id, round, attempt = entry.attempt
-        sealed = "correction" if isinstance(entry, CorrectionEntry) else "yes" if _sealed(tally, entry) else "no"
+        sealed = "correction" if isinstance(entry, CorrectionEntry) else "yes" if _is_sealed(tally, entry) else "no"
         time = entry.time[:16].replace("T", " ")
         table.add_row(Text(run_id), str(round), str(attempt), str(entry.steps), numbers[entry.event], sealed, time)
     return table
@@ -177,7 +177,7 @@ def _totals(tally: Tally) -> Table:
 
 def _runs_left(tally: Tally) -> tuple[int | None, int]:
     """Number of further runs, like the last that trained, within the last budget, and steps of one; None: unknown."""
-    trained = _trained(tally)
+    trained = _training_charges(tally)
     if not trained or not tally.allowance or not tally.allowance.budget.enforced:
         return None, 0
     last = trained[-1]
@@ -193,16 +193,20 @@ def _left_words(tally: Tally) -> str:
     runs, steps = _runs_left(tally)
     words = words_of_what_is_left(left, runs, steps, charged=bool(tally.charges))
     why = ""
-    if runs == 0 and tally.allowance and isinstance(event := _trained(tally)[-1].event, PoissonSampledGaussian):
+    if (
+        runs == 0
+        and tally.allowance
+        and isinstance(event := _training_charges(tally)[-1].event, PoissonSampledGaussian)
+    ):
         why = f" {shortage(filter_of(tally.allowance), tally.history, event, steps)}"
     return f"{words[0].upper()}{words[1:]}.{why}"
 
 
-def _trained(tally: Tally) -> list[ChargeEntry]:
+def _training_charges(tally: Tally) -> list[ChargeEntry]:
     return [charge for charge in tally.charges.values() if not charge.attempt.asks]
 
 
-def _sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:
+def _is_sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:
     return isinstance(entry, ChargeEntry) and entry.attempt in tally.sealed
 
 

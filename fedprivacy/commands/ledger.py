@@ -186,7 +186,7 @@ def certify(
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
         signing_key = _signing_key(key)
         with opened_ledger(ledger) as opened:
-            certificates = _certified(opened, datasets or (), signing_key, signers or (), [Path(RUNS)])
+            certificates = _certify(opened, datasets or (), signing_key, signers or (), [Path(RUNS)])
         out.mkdir(parents=True, exist_ok=True)
         pages = [write_certificate(certificate, signing_key, out) for certificate in certificates]
     ERR.print(f"{len(pages)} certificates in {out}. Next: fedprivacy ledger verify-certificate {pages[0]}.json")
@@ -227,7 +227,7 @@ def dossier(
         with opened_ledger(ledger) as opened:
             datasets = making.charged_datasets(opened, finished)
             places = [Path(RUNS), *(run.parent for run in runs)]
-            certificates = _certified(opened, datasets, signing_key, signers or (), places)
+            certificates = _certify(opened, datasets, signing_key, signers or (), places)
         fields = making.dossier(finished, certificates, words, threats)
         page = making.write_dossier(fields, finished, signing_key, out)
     if fields["open"]:
@@ -261,7 +261,7 @@ def _check_witnesses(ledger: Ledger, runs: Sequence[Path]) -> None:
         check_witnesses(ledger, ledger.url, *runs)
 
 
-def _certified(
+def _certify(
     ledger: Ledger, datasets: Sequence[str], key: Ed25519PrivateKey, signers: Sequence[str], runs: Sequence[Path]
 ) -> list[Certificate]:
     """Verify a ledger, by the witnesses in folders of runs, too, and state what datasets have spent, with audits."""

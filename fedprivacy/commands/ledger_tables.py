@@ -120,10 +120,10 @@ def as_json(
     shown: dict[str, Any] = {"datasets": [plain(dataset) for dataset in datasets]}
     shown |= {"charges": list(charges)} if charges else {}
     shown |= {"budgets": [change._asdict() for change in budgets]} if budgets else {}
-    return shown | ({"questions": [_asked(question) for question in questions]} if questions else {})
+    return shown | ({"questions": [_question_as_json(question) for question in questions]} if questions else {})
 
 
-def _asked(asked: AskedQuestion) -> dict[str, Any]:
+def _question_as_json(asked: AskedQuestion) -> dict[str, Any]:
     """A question as JSON: the text by which its answers are found, and how many datasets were charged which event."""
     events = [as_fields(event) | {"datasets": count} for event, count in asked.charged.items()]
     return asked.attempt._asdict() | asked._asdict() | {"attempt": asked.attempt.attempt, "charged": events}

@@ -217,7 +217,7 @@ def outcome_text(
         f"\n{result_text(history, config)}\n"
         f"{_user_level(history)}"
         f"{_on_own_records(history)}"
-        f"{_standardised(config)}"
+        f"{_standardisation_text(config)}"
         f"{about_seed}\n"
         f"{_machine(out) if verbose else ''}"
         f"Report, with every client: {escape(str(report)) if report.exists() else 'none'}\n"
@@ -247,7 +247,7 @@ def _user_level(history: RunHistory) -> str:
     return f"Each client as a whole: {escape(spent.text)}; an account of its own, never added to the other.{trusted}\n"
 
 
-def _standardised(config: RunConfig) -> str:
+def _standardisation_text(config: RunConfig) -> str:
     """The private question before the first round, and its cost."""
     if config.question_spend is None:
         return ""
@@ -268,16 +268,16 @@ def _on_own_records(history: RunHistory) -> str:
 def _next(spent: float, config: RunConfig, given: Mapping[str, Value], placement: Placement) -> str:
     """The price of a tighter budget, or a baseline's privacy; where the past counts, what every dataset has spent."""
     if not config.privacy:
-        private = _bold("simulate", *_options(_kept(config, given)), *placement.options)
+        private = _bold("simulate", *_options(_repeatable_settings(config, given)), *placement.options)
         price = _bold("compare", config.out, "RUN")
         return f"Next, the same with privacy, and then what it costs:\n  {private}\n  {price}"
     if config.ledger:
         ledger = _bold("ledger", "show", "--ledger", str(given.get("ledger", config.ledger)))
         return f"Next, what every dataset has spent over all runs of this ledger:\n  {ledger}"
     if config.client_terms:
-        own = _bold("plan", *_options(_kept(config, given)), *placement.options)
+        own = _bold("plan", *_options(_repeatable_settings(config, given)), *placement.options)
         return f"Next, change some client's terms, and see what they would cost:\n  {own}"
-    tighter = {"epsilon": f"{_tighter(min(spent, config.epsilon)):g}"} | _kept(config, given)
+    tighter = {"epsilon": f"{_tighter(min(spent, config.epsilon)):g}"} | _repeatable_settings(config, given)
     commands = "".join(
         f"\n  {_bold(command, *_options(tighter), *placement.options)}" for command in ("plan", "simulate")
     )
@@ -289,7 +289,7 @@ def _options(settings: Mapping[str, Value]) -> list[str]:
     return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
-def _kept(config: RunConfig, given: Mapping[str, Value]) -> dict[str, Value]:
+def _repeatable_settings(config: RunConfig, given: Mapping[str, Value]) -> dict[str, Value]:
     """The user's settings but those of this run alone."""
     if given.keys() & {"resume", "config"}:
         usual = resolve({"task": config.task}).public() | {"task": DEFAULT_TASK}

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivacy._support.console import figure_columns
-from fedprivacy.accounting.histories import ROWS, of_person
+from fedprivacy.accounting.histories import ROWS, person_history
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.calculator import trainings as asked
 from fedprivacy.commands.calculator.answers import facts_table, meaning, training_lines
@@ -79,7 +79,7 @@ class StatedRisk:
     persons: Mapping[int, Risk] = field(default_factory=dict)
 
 
-def of_budget(epsilon: float, delta: float) -> StatedRisk:
+def risk_of_budget(epsilon: float, delta: float) -> StatedRisk:
     """The risk of any mechanism that keeps epsilon and delta.
 
     Raises:
@@ -88,16 +88,16 @@ def of_budget(epsilon: float, delta: float) -> StatedRisk:
     return StatedRisk(risk=Risk.of_budget(epsilon, delta))
 
 
-def of_trainings(trainings: Sequence[TrainingSteps], delta: float, person: Person) -> StatedRisk:
+def risk_of_trainings(trainings: Sequence[TrainingSteps], delta: float, person: Person) -> StatedRisk:
     """The risk after trainings on the same records.
 
     Raises:
         ValueError: something is out of range, or the trainings cannot be composed.
     """
-    return _after(asked.composed(trainings), delta, person)
+    return _after(asked.history_of(trainings), delta, person)
 
 
-def of_run(folder: Path, person: Person) -> list[StatedRisk]:
+def risk_of_run(folder: Path, person: Person) -> list[StatedRisk]:
     """The risk of a unit at the client of a run that has spent most; and of each client as a whole, if it is protected.
 
     Raises:
@@ -123,7 +123,7 @@ def of_run(folder: Path, person: Person) -> list[StatedRisk]:
     return subjects
 
 
-def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
+def risk_of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
     """The risk of every dataset of a ledger, by what it was charged over all runs; of one, that of persons, too.
 
     Raises:
@@ -136,7 +136,7 @@ def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
         raise no_dataset(ledger.name, dataset, ledger.dataset_ids())
     if not ids:
         raise LedgerError(f"ledger {ledger.name} has no dataset yet.")
-    of_person({}, *person)  # a wrong number of records is no dataset's fault
+    person_history({}, *person)  # a wrong number of records is no dataset's fault
     found = []
     for each in ids:
         history, budget = accounts.get(each, NOTHING_SPENT).history, allowances[each].budget
@@ -150,7 +150,7 @@ def of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedRisk]:
     return found
 
 
-def of_certificate(certificate: Certificate) -> StatedRisk:
+def risk_of_certificate(certificate: Certificate) -> StatedRisk:
     """The risk of one unit of a certified dataset, by what it was charged over all runs; without a bound, infinite."""
     history, unit = from_list(certificate.history), Unit.of(certificate.unit or str(RECORD))
     facts: dict[str, Any] = {"name": certificate.dataset_id, "unit": unit, "budget": or_infinite(certificate.budget)}
@@ -179,7 +179,7 @@ def _after(history: History, delta: float, person: Person, *, told_apart: bool =
 
 
 def _risk(history: History, delta: float, person: Person) -> Risk:
-    return Risk.of_history(of_person(history, *person), delta)
+    return Risk.of_history(person_history(history, *person), delta)
 
 
 def as_fields(subject: StatedRisk) -> dict[str, Any]:
@@ -247,18 +247,18 @@ def sentences(subject: StatedRisk) -> list[str]:
         risk.basis,
     ]
     if risk.whole:
-        lines[-1] += f" Epsilon and delta alone would allow {_found(Risk.of_budget(risk.epsilon, risk.delta))}."
+        lines[-1] += f" Epsilon and delta alone would allow {_found_text(Risk.of_budget(risk.epsilon, risk.delta))}."
     if subject.budget is not None and subject.person == _ONE:
         promised = "no budget was promised."
         if math.isfinite(subject.budget):
-            found = _found(Risk.of_budget(subject.budget, risk.delta))
+            found = _found_text(Risk.of_budget(subject.budget, risk.delta))
             of = f"the budget of {budget_text(subject.budget)}"
             promised = f"promised beforehand is {of}, by which they find at most {found}."
         lines.append(f"Like epsilon, it is an odometer's reading; {promised}")
     return lines
 
 
-def _found(risk: Risk) -> str:
+def _found_text(risk: Risk) -> str:
     return at_most_text(float(risk.found(RATES[1])))
 
 

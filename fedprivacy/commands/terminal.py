@@ -23,7 +23,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from fedprivacy._support.imports import installed, of_uvx, requirement
+from fedprivacy._support.imports import installed, requirement, runs_by_uvx
 from fedprivacy._support.logs import FORMAT, LogFormat, writes_json
 
 log = logging.getLogger("fedprivacy")
@@ -97,19 +97,19 @@ def print_answer(data: Callable[[], object], page: Callable[[], RenderableType],
 def as_typed() -> str:
     """The call of this program, quoted for the shell; a program that `python -m` started is called like that again."""
     path = Path(sys.argv[0])
-    if of_uvx():
+    if runs_by_uvx():
         return f"uvx --from {requirement([extra for extra, there in installed().items() if there])} fedprivacy"
-    return f"{_called(Path(sys.executable))} -m fedprivacy" if path.name == "__main__.py" else _called(path)
+    return f"{_program_name(Path(sys.executable))} -m fedprivacy" if path.name == "__main__.py" else _program_name(path)
 
 
-def _called(program: Path) -> str:
+def _program_name(program: Path) -> str:
     """A program by its name where the shell finds it, else by its path from here."""
     if shutil.which(program.name) == str(program):
         return program.name
     return shlex.quote(str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program))
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """An error as text; of a file that cannot be used, with the remedy."""
     if not isinstance(error, OSError) or error.filename is None:
         return str(error)
@@ -134,7 +134,7 @@ def plain_errors(*kinds: type[Exception], code: int, traceback: bool = False) ->
             from rich.traceback import Traceback  # it brings a syntax highlighter, which every command would wait for
 
             ERR.print(Traceback.from_exception(type(error), error, error.__traceback__))
-        problems, notes = getattr(error, "problems", [_told(error)]), getattr(error, "__notes__", [])
+        problems, notes = getattr(error, "problems", [_error_text(error)]), getattr(error, "__notes__", [])
         if writes_json():
             for each in (*problems, *notes):
                 log.error("%s", each)

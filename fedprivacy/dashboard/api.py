@@ -19,7 +19,7 @@ from fedprivacy.runs.records.store import ClientQuery, StoredRun
 from fedprivacy.values.columns import CLIENT_COLUMNS
 from fedprivacy.values.numbers import finite_or_none
 from fedprivacy.values.runs import RunStatus
-from fedprivacy.values.series import thinned
+from fedprivacy.values.series import spread_rounds
 from fedprivacy.values.spent import ClientState
 
 ROOT = "/api/v1"
@@ -139,7 +139,7 @@ def client_rounds(found: TheRun, client_id: Annotated[str, Path(max_length=500)]
         raise HTTPException(404, "This run has no client of this name.")
     after = [
         presentation.EpsilonAfter(round=number, epsilon=finite_or_none(epsilon))
-        for curve in found.curves([client], thinned(found.finished)).each()
+        for curve in found.curves([client], spread_rounds(found.finished)).each()
         for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
     ]
     return presentation.ClientRounds(client=presentation.client(found.facts, client), rounds=after)

@@ -86,14 +86,14 @@ class _Drawn:
     rows: Callable[[StoredRun, Wish], Rows]
 
 
-def _named(found: NamedFigure) -> _Drawn:
+def _named_drawing(found: NamedFigure) -> _Drawn:
     return _Drawn(
         lambda run, wish, width: found.draw(_data_of(run), wish.options, width),
         lambda run, wish: found.rows(_data_of(run), wish.options),
     )
 
 
-_DRAWINGS = {name: _named(found) for name, found in figures.NAMED_FIGURES.items()} | {
+_DRAWINGS = {name: _named_drawing(found) for name, found in figures.NAMED_FIGURES.items()} | {
     "audit": _Drawn(
         lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
         lambda run, _: observations.audit_rows(run.audits()),
@@ -119,7 +119,7 @@ def figure(
     """Get a figure as Vega-Lite, its data inside."""
     with drawing():
         chart = _DRAWINGS[name].draw(found, wish, width)
-    return themed(chart, theme)
+    return with_theme(chart, theme)
 
 
 @drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
@@ -145,7 +145,7 @@ def comparison(
     (draw, _), several = _COMPARED[name], _several(catalogue, runs)
     with drawing():
         chart = draw(several, metric or None, width, below)
-    return themed(chart, theme)
+    return with_theme(chart, theme)
 
 
 _COMPARED: dict[
@@ -194,7 +194,7 @@ def drawing() -> Iterator[None]:
         raise HTTPException(409, str(nothing)) from nothing
 
 
-def themed(chart: alt.LayerChart, theme: Theme) -> dict[str, Any]:
+def with_theme(chart: alt.LayerChart, theme: Theme) -> dict[str, Any]:
     """Return a figure as Vega-Lite, in the colours of a theme."""
     spec = figures.spec_of(chart)
     return figures.dark(spec) if theme is Theme.DARK else spec

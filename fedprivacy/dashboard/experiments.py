@@ -11,9 +11,9 @@ from pydantic import WithJsonSchema
 from fedprivacy._support.settings import ConfigError
 from fedprivacy.dashboard import presentation
 from fedprivacy.dashboard.api import NOTHING_YET, Limit, Offset, Runs, Words, one_of
-from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, themed
+from fedprivacy.dashboard.drawings import AS_CSV, Theme, Width, csv_of, drawing, with_theme
 from fedprivacy.figures.named import RUNS_FIGURES, RunsOptions
-from fedprivacy.runs.records.catalogue import RunFilter, ordered, row_of
+from fedprivacy.runs.records.catalogue import RunFilter, row_of, sort_rows
 from fedprivacy.runs.settings.configuration import NAMING, PLACES, differing_settings
 from fedprivacy.values.metrics import main_metrics, measured_names
 from fedprivacy.values.numbers import or_infinite
@@ -27,7 +27,7 @@ _MOST = 500
 """Maximum number of runs in a figure, the first by the order."""
 
 
-def selected(
+def select_runs(
     catalogue: Runs, search: Words = "", tag: Words = "", task: Words = "", sort: Words = "started"
 ) -> list[dict[str, Any]]:
     """Return the rows of the selected runs, in order.
@@ -38,12 +38,12 @@ def selected(
     wanted = RunFilter(task, tag, search=search)
     rows = [row for row in map(row_of, catalogue.listing().runs) if wanted.takes(row)]
     try:
-        return ordered(rows, sort)
+        return sort_rows(rows, sort)
     except ConfigError as error:
         raise HTTPException(409, str(error)) from error
 
 
-Selected = Annotated[list[dict[str, Any]], Depends(selected)]
+Selected = Annotated[list[dict[str, Any]], Depends(select_runs)]
 
 
 def options(rows: Selected, x: Name, y: Name, colour: Words = "") -> RunsOptions:
@@ -86,7 +86,7 @@ def figure(
     """Get a figure of many runs as Vega-Lite, its data inside."""
     with drawing():
         chart = RUNS_FIGURES[name].draw(rows[:_MOST], options, width)
-    return themed(chart, theme)
+    return with_theme(chart, theme)
 
 
 def _differing(rows: Iterable[dict[str, Any]]) -> list[str]:

@@ -115,17 +115,17 @@ async def run_events(
     listeners: Listeners = request.app.state.listeners
     seen = int(last_event_id) if last_event_id.isdecimal() else -1
     pulse = listeners.pulses.setdefault(found.store, Pulse(found.store))
-    return listeners.stream(_of_run(pulse, runs, found.facts.run_id, seen), INTERVAL)
+    return listeners.stream(_look_at_run(pulse, runs, found.facts.run_id, seen), INTERVAL)
 
 
 @live.get("/events", responses=_STREAM, response_class=StreamingResponse)
 async def all_events(request: Request, runs: Runs) -> StreamingResponse:
     """Stream beginnings and ends of runs."""
     listeners: Listeners = request.app.state.listeners
-    return listeners.stream(_of_all(runs), LISTING_INTERVAL)
+    return listeners.stream(_look_at_all(runs), LISTING_INTERVAL)
 
 
-def _of_run(pulse: Pulse, runs: Catalogue, run_id: str, seen: int) -> Look:
+def _look_at_run(pulse: Pulse, runs: Catalogue, run_id: str, seen: int) -> Look:
     """Return a function that looks whether a run has changed since the last look; its reader has seen a round."""
     changes = -1
 
@@ -150,7 +150,7 @@ def _news(found: StoredRun, seen: int) -> tuple[str, int]:
     return _event("round", {"run": run, "round": run["last"]}, id=found.finished), found.finished
 
 
-def _of_all(runs: Catalogue) -> Look:
+def _look_at_all(runs: Catalogue) -> Look:
     """Return a function that looks whether runs have begun or ended since the last look."""
     known: list[tuple[str, RunStatus]] | None = None
 

@@ -180,7 +180,7 @@ def dashboard_beside(sources: Sequence[str], address: Address) -> Iterator[str]:
     Raises:
         ServingError: it did not open.
     """
-    opened = _started(sources, address) or _started(sources, Address(address.host, 0))
+    opened = _start(sources, address) or _start(sources, Address(address.host, 0))
     if opened is None:
         raise ServingError("the dashboard did not open; 'fedprivacy dashboard' says why.")
     process, url = opened
@@ -201,7 +201,7 @@ def wait_for_reader(console: Console) -> None:
         threading.Event().wait()
 
 
-def _started(sources: Sequence[str], address: Address) -> tuple[subprocess.Popen[str], str] | None:
+def _start(sources: Sequence[str], address: Address) -> tuple[subprocess.Popen[str], str] | None:
     """Start a dashboard and return it with its URL; None: it ended instead of opening."""
     stores = [part for source in sources for part in ("--store", source)]
     where = ["--host", address.host, "--port", str(address.port), "--json", "--until-stdin-ends"]

@@ -74,7 +74,7 @@ def write_backup(folder: Path, out: Path) -> Backup:
     with tempfile.TemporaryDirectory(dir=out.parent) as made:
         draft, copy = Path(made) / "draft", Path(made) / "copy"
         guard = own.guard if own else None
-        kept = sorted((path == guard, _is_database(path), path) for path in _kept(folder, own))
+        kept = sorted((path == guard, _is_database(path), path) for path in _files_to_keep(folder, own))
         with tarfile.open(draft, "w") as archive:
             for _, is_database, path in kept:
                 if is_database:
@@ -106,7 +106,7 @@ class _Own(NamedTuple):
         return file.is_relative_to(self.records) and not beside[0].startswith(self.guard.name)
 
 
-def _kept(folder: Path, own: _Own | None) -> Iterator[Path]:
+def _files_to_keep(folder: Path, own: _Own | None) -> Iterator[Path]:
     """The files, links and empty folders of a party's folder that belong in its backup."""
     for place, folders, files in os.walk(folder):
         here = Path(place)

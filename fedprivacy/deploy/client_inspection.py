@@ -43,7 +43,7 @@ from fedprivacy.runs.usable import Usable, null_records, usable_in_training
 from fedprivacy.tasks import relation_of
 from fedprivacy.tasks.one_cell import try_cells
 from fedprivacy.tasks.opened import OpenedTask
-from fedprivacy.tasks.sheet import Sheet, collected
+from fedprivacy.tasks.sheet import Sheet, collecting_sheets
 
 _LARGE_EPSILON = 10.0
 """Least epsilon of a warning: a guarantee of this size says little, for e^10 is 22,000."""
@@ -57,7 +57,7 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
     yield from findings([("node-config", lambda: _node_config(_settings(file, party)[0], party))])
     with suppress(Objection):  # said by the line above
         settings, key = _settings(file, party)
-        with collected() as sheets:
+        with collecting_sheets() as sheets:
             yield from findings(_own_checks(settings, key, party))
             usable = _usable(settings, party)
         yield from _cells(sheets, *usable)

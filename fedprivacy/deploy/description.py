@@ -198,7 +198,7 @@ class Description:
         problems += [f"{key} is missing; say it." for key in ("host", "epsilon", "delta") if key not in given]
         problems += _paths(settings)
         if "host" in settings:
-            problems += _told(lambda: subject_name(str(settings["host"])))
+            problems += _problems_of(lambda: subject_name(str(settings["host"])))
         if "task" in settings and "app" in settings:
             problems.append("task and app are both given; leave out one of them.")
         if problems:
@@ -230,7 +230,7 @@ def _names(given: object) -> tuple[tuple[str, ...], list[str]]:
     if not isinstance(given, list) or not given or not all(isinstance(name, str) for name in given):
         return (), [f'clients is {given!r}; give a list of names, for example ["hospital-0", "hospital-1"].']
     taken = [f"a client is called '{SERVER}', as the other party is; give it another name."] if SERVER in given else []
-    return tuple(given), taken + _told(lambda: check_client_names(given))
+    return tuple(given), taken + _problems_of(lambda: check_client_names(given))
 
 
 def _paths(settings: Mapping[str, object]) -> list[str]:
@@ -249,7 +249,7 @@ def _paths(settings: Mapping[str, object]) -> list[str]:
     return problems
 
 
-def _told(check: Any) -> list[str]:
+def _problems_of(check: Any) -> list[str]:
     try:
         check()
     except KeyFileError as error:

@@ -125,7 +125,7 @@ def common_checks(party: Party, folder: Path, flower_program: str) -> list[Check
     return [
         ("account", lambda: _account(folder)),
         ("versions", lambda: _versions(party)),
-        ("programs", lambda: _installed(flower_program)),
+        ("programs", lambda: _installed_program(flower_program)),
     ]
 
 
@@ -269,7 +269,7 @@ def _series(one: str, other: str) -> bool:
     return one.split(".")[:2] != other.split(".")[:2]
 
 
-def _installed(name: str) -> str:
+def _installed_program(name: str) -> str:
     try:
         return str(program(name))
     except FileNotFoundError as error:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedprivacy._support.altair import alt
-from fedprivacy.figures.axes import shortened
+from fedprivacy.figures.axes import shorten
 from fedprivacy.figures.style import (
     EXHAUSTED,
     MUTED,
@@ -18,10 +18,10 @@ from fedprivacy.figures.style import (
     WIDTH,
     Rows,
     chart_of,
-    layered,
-    outlined,
-    styled,
-    titled,
+    layer,
+    make_title,
+    outlined_texts,
+    with_style,
 )
 from fedprivacy.values.runs import AuditResult, Verdict
 from fedprivacy.values.wording import count_text, delta_text, epsilon_text, proved_text
@@ -57,20 +57,20 @@ def audit_figure(audits: Sequence[AuditResult], about: str, width: int = WIDTH) 
     rows = [_row(place, audit, end, width) for place, audit in enumerate(shown)]
     height = ROW * len(rows)
     layers = [*_texts(rows, height), *_bounds(rows, end, width, height), *_numbers(rows, end, width, height)]
-    return styled(layered(layers, _title(audits, len(shown), about, width), width, height))
+    return with_style(layer(layers, _title(audits, len(shown), about, width), width, height))
 
 
 def _row(place: int, audit: AuditResult, end: float, width: int) -> dict[str, Any]:
     """Make the row of an audit, with the distances of its parts from the plot's upper edge, in px."""
     result = "consistent" if audit.verdict is Verdict.CONSISTENT else "VIOLATED"
-    name = f"{audit.attack}, {shortened(audit.client_id) or 'the run as a whole'}"
+    name = f"{audit.attack}, {shorten(audit.client_id) or 'the run as a whole'}"
     confidence = f"{100 * audit.confidence:.6g}\N{NO-BREAK SPACE}% confidence"
     return {
         "verdict": audit.verdict.value,
         "lower": audit.lower,
         "upper": min(audit.upper, end),
         "has_bound": math.isfinite(audit.upper),
-        "heading": shortened(f"{result}: {name}", int(width / CHARACTER)),
+        "heading": shorten(f"{result}: {name}", int(width / CHARACTER)),
         "conditions": f"{confidence}, δ = {delta_text(audit.delta)}, {audit.accountant}, seen by the {audit.view}",
         "proved": f"≥ {proved_text(audit.lower)}",
         "stated": f"≤ {epsilon_text(audit.upper)}",
@@ -131,7 +131,7 @@ def _title(audits: Sequence[AuditResult], shown: int, about: str, width: int) ->
     made = count_text(len(audits), "audit")
     result = f"VIOLATED: {violated} of {made} proved more than is stated"
     left_out = [[f"{shown} of {made} are shown"]] if shown < len(audits) else []
-    return titled(
+    return make_title(
         result if violated else f"{made}: none proved more than is stated",
         [["≥: ε that an attack proved"], ["≤: ε that the accountant states", about], *left_out],
         width,
@@ -205,5 +205,5 @@ def limit_figure(
     if marked:
         base = chart_of([{"fpr": x, "tpr": y, "label": label} for x, y, label in marked])
         base = base.encode(_axis(alt.X, "fpr", least, _ACCUSED), _axis(alt.Y, "tpr", least, _ACCUSED))
-        layers += [base.mark_point(color=SPENDING), *outlined(base.encode(alt.Text("label:N")), dx=9, dy=9)]
-    return styled(layered(layers, titled(title, [about, key], width + _AXIS_ROOM), width, width))
+        layers += [base.mark_point(color=SPENDING), *outlined_texts(base.encode(alt.Text("label:N")), dx=9, dy=9)]
+    return with_style(layer(layers, make_title(title, [about, key], width + _AXIS_ROOM), width, width))

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from fedprivacy._support.altair import alt
-from fedprivacy.figures.style import HEIGHT, INK, MUTED, Rows, chart_of, outlined
+from fedprivacy.figures.style import HEIGHT, INK, MUTED, Rows, chart_of, outlined_texts
 from fedprivacy.values.wording import budget_text, is_share
 
 HEADROOM = 0.1
@@ -137,7 +137,7 @@ class Label:
     emphasised: bool = False
 
 
-def placed(labels: Sequence[Label], frame: PlotFrame) -> Rows:
+def place_labels(labels: Sequence[Label], frame: PlotFrame) -> Rows:
     """Place the labels that have a finite value and room, those that the user asked for first; one row each.
 
     `place` is the height on the vertical axis, as near to `value` as the others allow. Labels below the plot form a
@@ -195,37 +195,37 @@ def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -
     return [float(place) for place in places]
 
 
-def shortened(name: str, most: int = 20) -> str:
+def shorten(name: str, most: int = 20) -> str:
     """Shorten a name to its two ends if it is longer than `most` characters: names often differ at the end."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
 
 
 def rules_across(budgets: Sequence[float], frame: PlotFrame) -> alt.Chart:
     """Draw dashed horizontal lines at budgets; finite, ascending."""
-    return _rules(_shown(budgets, MOST_ACROSS), frame.y("budget"))
+    return _rules(_budget_rows(budgets, MOST_ACROSS), frame.y("budget"))
 
 
 def names_across(budgets: Sequence[float], frame: PlotFrame) -> list[alt.Chart]:
     """Write the names of horizontal lines above their left ends, to be drawn over all lines."""
-    rows = _shown(budgets, MOST_ACROSS)
+    rows = _budget_rows(budgets, MOST_ACROSS)
     above, gap = frame.scale.length(8), frame.scale.length(LABEL_GAP)
     places = spread_apart([row["budget"] + above for row in rows], gap, above, frame.scale.high)
     base = chart_of([row | {"place": place} for row, place in zip(rows, places, strict=True)])
-    return outlined(base.encode(frame.y("place"), alt.XValue(4), alt.Text("text:N")))
+    return outlined_texts(base.encode(frame.y("place"), alt.XValue(4), alt.Text("text:N")))
 
 
 def rules_upright(budgets: Sequence[float], x: alt.X) -> alt.Chart:
     """Draw dashed vertical lines at budgets; finite, ascending. `x` is the horizontal channel of the field `budget`."""
-    return _rules(_shown(budgets, MOST_UPRIGHT), x)
+    return _rules(_budget_rows(budgets, MOST_UPRIGHT), x)
 
 
 def names_upright(budgets: Sequence[float], x: alt.X, *, at_top: bool) -> list[alt.Chart]:
     """Write the names of vertical lines left of their upper or lower ends, one below the other, over all lines."""
     layers = []
-    for place, row in enumerate(_shown(budgets, MOST_UPRIGHT)):
+    for place, row in enumerate(_budget_rows(budgets, MOST_UPRIGHT)):
         below = (place + 0.5) * LABEL_GAP
         base = chart_of([row]).encode(x, alt.YValue(below if at_top else HEIGHT - below), alt.Text("text:N"))
-        layers += outlined(base, align="right", dx=-6)
+        layers += outlined_texts(base, align="right", dx=-6)
     return layers
 
 
@@ -234,7 +234,7 @@ def _rules(rows: Rows, channel: alt.X | alt.Y) -> alt.Chart:
     return rules.encode(channel)
 
 
-def _shown(budgets: Sequence[float], most: int) -> Rows:
+def _budget_rows(budgets: Sequence[float], most: int) -> Rows:
     """Return a row with `budget` and `text` for each budget, or for the smallest and largest of more than `most`."""
     if len(budgets) <= most:
         return [{"budget": budget, "text": f"budget ε = {budget_text(budget)}"} for budget in budgets]

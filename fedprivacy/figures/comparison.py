@@ -25,11 +25,11 @@ from fedprivacy.figures.axes import (
     named_beside,
     names_across,
     names_upright,
-    placed,
+    place_labels,
     rounds_axis,
     rules_across,
     rules_upright,
-    shortened,
+    shorten,
 )
 from fedprivacy.figures.observations import (
     Contest,
@@ -39,7 +39,7 @@ from fedprivacy.figures.observations import (
     contest,
 )
 from fedprivacy.figures.run import LOSS_TITLE
-from fedprivacy.figures.style import COMPOSED, RUNS, WIDTH, Rows, chart_of, layered, seen, styled, titled
+from fedprivacy.figures.style import COMPOSED, RUNS, WIDTH, Rows, chart_of, layer, make_title, observer_text, with_style
 from fedprivacy.values.metrics import measured_on
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import (
@@ -82,7 +82,7 @@ def compared_metric_figure(
     rows = [row for row in compared_metric_rows(runs, metric) if row["value"] is not None]
     frame = PlotFrame(_rounds(found), metric_scale(found.metric, [row["value"] for row in rows]), width, below)
     about = [measured_on(found.metric), "after each round"]
-    return _figure(_drawn(rows, frame, "value", found), found, _metric_reached(found, rows), about, frame)
+    return _figure(_draw_lines(rows, frame, "value", found), found, _metric_reached(found, rows), about, frame)
 
 
 def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH, *, below: bool = False) -> alt.LayerChart:
@@ -91,7 +91,7 @@ def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH, *, be
     rows = [row for row in compared_epsilon_rows(runs) if row["epsilon"] is not None]
     budgets = _budgets(found)
     frame = PlotFrame(_rounds(found), loss_scale([*(row["epsilon"] for row in rows), *budgets]), width, below)
-    lines = [rules_across(budgets, frame), *_drawn(rows, frame, "epsilon", found)]
+    lines = [rules_across(budgets, frame), *_draw_lines(rows, frame, "epsilon", found)]
     layers = [*lines, *names_across(budgets, frame)]
     return _figure(layers, found, f"largest privacy loss {_loss_reached(found)}", _losses(found), frame)
 
@@ -108,7 +108,11 @@ def compared_tradeoff_figure(
     frame = PlotFrame(losses.x("epsilon").title(LOSS_TITLE), values, width, below)
     reached = f"{_metric_reached(found, rows)} for {_loss_reached(found)}"
     x = losses.x("budget")
-    layers = [rules_upright(budgets, x), *_drawn(rows, frame, "value", found), *names_upright(budgets, x, at_top=False)]
+    layers = [
+        rules_upright(budgets, x),
+        *_draw_lines(rows, frame, "value", found),
+        *names_upright(budgets, x, at_top=False),
+    ]
     return _figure(layers, found, reached, _losses(found), frame)
 
 
@@ -117,7 +121,7 @@ def _figure(
 ) -> alt.LayerChart:
     title = f"{count_text(len(found.runs), 'run')}: {reached}"
     clauses = [about, *([["left out: " + ", ".join(found.left_out)]] if found.left_out else [])]
-    return styled(layered(layers, titled(title, clauses, frame.room), frame.width))
+    return with_style(layer(layers, make_title(title, clauses, frame.room), frame.width))
 
 
 def _rounds(found: Contest) -> alt.X:
@@ -134,7 +138,7 @@ def _losses(found: Contest) -> list[str]:
     facts = [run.series.facts for run in found.runs]
     kinds = {"neighbouring relations": [fact.relation for fact in facts], "units": [fact.unit for fact in facts]}
     unlike = [f"{name} differ: {', '.join(sorted(set(each)))}" for name, each in kinds.items() if len(set(each)) > 1]
-    return [*seen("largest ε of a client", *(fact.delta for fact in facts)), *COMPOSED, *unlike]
+    return [*observer_text("largest ε of a client", *(fact.delta for fact in facts)), *COMPOSED, *unlike]
 
 
 def _metric_reached(found: Contest, rows: Rows) -> str:
@@ -157,13 +161,13 @@ def _ends(rows: Rows) -> dict[str, dict[str, Any]]:
     return {row["run"]: row for row in rows}
 
 
-def _drawn(rows: Rows, frame: PlotFrame, field: str, found: Contest) -> list[alt.Chart]:
+def _draw_lines(rows: Rows, frame: PlotFrame, field: str, found: Contest) -> list[alt.Chart]:
     """Draw a line for each run, a shape where it ends, and the same shape before its name."""
     colours, dashes, shapes = (_looks(looks, found) for looks in (RUNS, DASHES, SHAPES))
     own = alt.Color("run:N", legend=None, scale=colours)
     lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), own, alt.Order("round:Q"))
     ends = chart_of(_ends(rows).values()).mark_point(size=80).encode(frame.x, frame.y(field), own)
-    names = placed(_labels(rows, field, found), frame)
+    names = place_labels(_labels(rows, field, found), frame)
     return [
         lines.encode(alt.StrokeDash("run:N", legend=None, scale=dashes)),
         ends.encode(alt.Shape("run:N", legend=None, scale=shapes)),
@@ -185,7 +189,7 @@ def _labels(rows: Rows, field: str, found: Contest) -> list[Label]:
             reached = epsilon_text(*run.series.worst) if field == "epsilon" else metric_text(end["metric"], end[field])
             delta = f", δ = {delta_text(run.series.facts.delta)}" if several else ""
             about = delta if run.series.facts.private else f", {NO_PRIVACY}"
-            labels.append(Label(f"{reached}\N{EN SPACE}{shortened(run.name)}{about}", end[field], run.name))
+            labels.append(Label(f"{reached}\N{EN SPACE}{shorten(run.name)}{about}", end[field], run.name))
     return labels
 
 
@@ -235,7 +239,7 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
     colour = alt.Color("line:N", legend=None).scale(domain=names, range=list(RUNS[: len(names)]))
     dash = alt.StrokeDash("line:N", legend=None).scale(domain=names, range=list(DASHES[: len(names)]))
     means, without = chart_of(rows).encode(frame.x, colour), chart_of(baselines).encode(colour)
-    labels = placed(_sweep_labels(shown, metric), frame)
+    labels = place_labels(_sweep_labels(shown, metric), frame)
     layers = [
         without.mark_rect(opacity=0.1).encode(frame.y("low"), alt.Y2("high")),
         without.mark_rule(strokeDash=[2, 3], strokeWidth=1.5).encode(frame.y("mean")),
@@ -245,7 +249,7 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
         *leaders(labels, frame),
         chart_of(labels).mark_text().encode(frame.y("place"), alt.XValue(frame.labels_begin), alt.Text("text:N")),
     ]
-    return styled(layered(layers, _sweep_title(shown, metric, width), width))
+    return with_style(layer(layers, _sweep_title(shown, metric, width), width))
 
 
 def _close_scale(metric: str, values: Sequence[float]) -> Scale:
@@ -301,4 +305,4 @@ def _sweep_title(lines: Sequence[EpsilonLine], metric: str, width: int) -> alt.T
     about = [f"mean and standard deviation over {count_text(seeds, 'seed')}", measured_on(metric)]
     which = f" ({best.name})" if len(lines) > 1 else ""
     title = f"{metric_name(metric)} {' to '.join(dict.fromkeys(reached))}{which}{baseline}"
-    return titled(title[:1].upper() + title[1:], [about], width + (LABEL_ROOM if len(lines) > 1 else AXIS_ROOM))
+    return make_title(title[:1].upper() + title[1:], [about], width + (LABEL_ROOM if len(lines) > 1 else AXIS_ROOM))

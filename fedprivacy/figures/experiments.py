@@ -8,8 +8,19 @@ from functools import partial
 from typing import Any
 
 from fedprivacy._support.altair import alt
-from fedprivacy.figures.axes import AXIS_ROOM, LABEL_GAP, metric_scale, shortened
-from fedprivacy.figures.style import COSTS, HEIGHT, RUNS, WIDTH, Rows, chart_of, layered, outlined, styled, titled
+from fedprivacy.figures.axes import AXIS_ROOM, LABEL_GAP, metric_scale, shorten
+from fedprivacy.figures.style import (
+    COSTS,
+    HEIGHT,
+    RUNS,
+    WIDTH,
+    Rows,
+    chart_of,
+    layer,
+    make_title,
+    outlined_texts,
+    with_style,
+)
 from fedprivacy.values.wording import count_text, less_is_better, metric_name, metric_text
 
 AXIS_GAP = 76
@@ -77,7 +88,7 @@ def experiment_figure(
         for row in rows
     ]
     chart = chart_of(points).mark_point(size=70, filled=True, opacity=0.8)
-    about = [alt.Tooltip(f"{field}:N", title=name) for field, name in _told(x, y, colour).items()]
+    about = [alt.Tooltip(f"{field}:N", title=name) for field, name in _tooltip_names(x, y, colour).items()]
     values = metric_scale(y, [row[y] for row in rows]).y("y")
     chart = chart.encode(_axis(x, [row[x] for row in rows]), values, tooltip=about)
     if colour:
@@ -133,7 +144,7 @@ def parallel_figure(
         others.mark_line(strokeWidth=1.5).encode(x, y, own, alt.Detail("line:N"), alt.Order("order:Q"), tooltip=about),
         thick.mark_line(strokeWidth=5).encode(x, y, own, alt.Detail("line:N"), alt.Order("order:Q"), tooltip=about),
         chart_of(points).mark_point(size=30).encode(x, y, own, tooltip=about),
-        *outlined(chart_of(written).encode(x, y, alt.Text("text:N")), dx=6),
+        *outlined_texts(chart_of(written).encode(x, y, alt.Text("text:N")), dx=6),
     ]
     left_out = [[f"no room for {', '.join(names[room:])}"]] if names[room:] else []
     return _figure(layers, rows, metric, [["a line for each run", "that of the best is thick"], *left_out], width)
@@ -146,7 +157,7 @@ def _places(values: Iterable[Any], text: Callable[[Any], str] = "{:.6g}".format)
     if _numeric(known):
         sizes = [math.log(value) if _is_wide(known) else value for value in known]
     else:
-        sizes, text = list(range(len(known))), lambda word: shortened(str(word), 11)
+        sizes, text = list(range(len(known))), lambda word: shorten(str(word), 11)
     places = {
         value: ((size - sizes[0]) / (sizes[-1] - sizes[0]) if len(sizes) > 1 else 0.5, text(value))
         for value, size in zip(known, sizes, strict=True)
@@ -169,8 +180,8 @@ def _figure(
 ) -> alt.LayerChart:
     best = _best(rows, metric)
     reached = f"best {metric_name(metric)} {metric_text(metric, best[metric])}, in {best['run']}"
-    title = titled(f"{count_text(len(rows), 'run')}: {reached}", clauses, width + AXIS_ROOM)
-    return styled(layered(layers, title, width))
+    title = make_title(f"{count_text(len(rows), 'run')}: {reached}", clauses, width + AXIS_ROOM)
+    return with_style(layer(layers, title, width))
 
 
 def _best(rows: Rows, metric: str) -> dict[str, Any]:
@@ -184,7 +195,7 @@ def _value(run: Mapping[str, Any], name: str) -> Any:
     return str(value) if isinstance(value, bool) else None if value == "" else value
 
 
-def _told(x: str, y: str, colour: str) -> dict[str, str]:
+def _tooltip_names(x: str, y: str, colour: str) -> dict[str, str]:
     return {"run": "run", "x": x, "reached": y} | ({"colour": colour} if colour else {})
 
 

@@ -37,17 +37,17 @@ def epsilon_rows(series: RunSeries) -> Rows:
     A line stands for a client, several identical clients, or a quantile of all: its name is also its key.
     """
     spreads = _quantile_rows(series) if series.curves is None else []
-    return spreads + [row for curve in (*drawn(series), *added(series)) for row in _curve_rows(curve)]
+    return spreads + [row for curve in (*drawn_curves(series), *added_curves(series)) for row in _curve_rows(curve)]
 
 
-def drawn(series: RunSeries) -> tuple[Curve, ...]:
+def drawn_curves(series: RunSeries) -> tuple[Curve, ...]:
     """Return the curves that are lines whether or not a client was chosen: all, or those at the edges of a fan."""
     return series.outer if series.curves is None else series.curves
 
 
-def added(series: RunSeries) -> list[Curve]:
+def added_curves(series: RunSeries) -> list[Curve]:
     """Return curves of chosen clients that have no line of their own among `drawn`."""
-    alone = {curve.client_ids for curve in drawn(series)}
+    alone = {curve.client_ids for curve in drawn_curves(series)}
     return [curve for curve in series.chosen if curve.client_ids not in alone]
 
 

@@ -22,11 +22,11 @@ from fedprivacy.figures.axes import (
     metric_scale,
     names_across,
     names_upright,
-    placed,
+    place_labels,
     rounds_axis,
     rules_across,
     rules_upright,
-    shortened,
+    shorten,
 )
 from fedprivacy.figures.style import (
     COMPOSED,
@@ -40,11 +40,11 @@ from fedprivacy.figures.style import (
     WIDTH,
     Rows,
     chart_of,
-    layered,
-    outlined,
-    seen,
-    styled,
-    titled,
+    layer,
+    make_title,
+    observer_text,
+    outlined_texts,
+    with_style,
 )
 from fedprivacy.values.metrics import OF_CLIENTS, OF_EACH, measured_on
 from fedprivacy.values.series import CostMap, Curve, RunFacts, RunSeries
@@ -83,7 +83,7 @@ def metric_figure(series: RunSeries, metric: str | None = None, width: int = WID
     Raises:
         ValueError: the run has no finished round.
     """
-    return styled(_metric_panel(series, metric, width))
+    return with_style(_metric_panel(series, metric, width))
 
 
 def epsilon_figure(series: RunSeries, width: int = WIDTH, *, below: bool = False) -> alt.LayerChart:
@@ -102,7 +102,7 @@ def epsilon_figure(series: RunSeries, width: int = WIDTH, *, below: bool = False
         ValueError: the run has no finished round, or is a baseline, which has no epsilon.
     """
     _check_private(series.facts)
-    return styled(_epsilon_panel(series, width, below=below))
+    return with_style(_epsilon_panel(series, width, below=below))
 
 
 def run_figure(series: RunSeries) -> alt.HConcatChart:
@@ -116,7 +116,7 @@ def run_figure(series: RunSeries) -> alt.HConcatChart:
     lines = max(len(panel.title.subtitle) for panel in panels)
     for panel in panels:  # both titles begin at the same height
         panel.title.subtitle += [""] * (lines - len(panel.title.subtitle))
-    return styled(alt.hconcat(*panels, spacing=40))
+    return with_style(alt.hconcat(*panels, spacing=40))
 
 
 def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = WIDTH) -> alt.LayerChart:
@@ -139,7 +139,7 @@ def tradeoff_figure(series: RunSeries, metric: str | None = None, width: int = W
         *names_upright(series.budgets, budget_x, at_top=low_end),
         *_last(rows, x, y),
     ]
-    return styled(layered(layers, title, width))
+    return with_style(layer(layers, title, width))
 
 
 def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
@@ -160,13 +160,13 @@ def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.Layer
         raise ValueError("the run has no finished round to draw; wait for its first.")
     clients = cost.client_ids[:MOST_ROWS]
     cells = _cells(cost, clients)
-    names = chart_of([{"row": place, "name": shortened(name)} for place, name in enumerate(clients)])
+    names = chart_of([{"row": place, "name": shorten(name)} for place, name in enumerate(clients)])
     layers = [
         _boxes([cell for cell in cells if not cell["growth"] > 0.0], cost, width).encode(alt.ColorValue(GRID)),
         _boxes([cell for cell in cells if cell["growth"] > 0.0], cost, width).encode(_cost_colour(cost, width)),
         names.mark_text(align="right", fontSize=12).encode(_row(cost), alt.XValue(-8), alt.Text("name:N")),
     ]
-    return styled(layered(layers, _cost_title(cost, cells, facts, width), width, _ROW * len(clients)))
+    return with_style(layer(layers, _cost_title(cost, cells, facts, width), width, _ROW * len(clients)))
 
 
 def _check_private(facts: RunFacts) -> None:
@@ -195,16 +195,16 @@ def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.Laye
         about = [measured_on(metric), "after each round"]
     value = metric_text(metric, reached)
     without = "" if series.facts.private else f", {NO_PRIVACY}"
-    title = titled(
+    title = make_title(
         f"After {count_text(number, 'round')}: {metric_name(metric)} {value}{without}",
         [[f"task {series.facts.task}", *about]],
         width + AXIS_ROOM,
     )
-    return layered([line, end.mark_point(color=SPENDING), label], title, width)
+    return layer([line, end.mark_point(color=SPENDING), label], title, width)
 
 
 def _epsilon_panel(series: RunSeries, width: int, *, below: bool = False) -> alt.LayerChart:
-    drawn = observations.drawn(series)
+    drawn = observations.drawn_curves(series)
     lines = chain.from_iterable(curve.epsilons for curve in (*drawn, *series.chosen))
     spreads = chain.from_iterable(asdict(point.epsilons).values() for point in series.points)
     frame = PlotFrame(rounds_axis(series.last.round), loss_scale([*lines, *spreads, *series.budgets]), width, below)
@@ -217,12 +217,15 @@ def _epsilon_panel(series: RunSeries, width: int, *, below: bool = False) -> alt
         *_ends(drawn, SPENDING, frame),
         *_ends(series.chosen, INK, frame),
         *names_across(series.budgets, frame),
-        *_texts(placed([*named, *(_label(curve, series) for curve in observations.added(series))], frame), frame),
+        *_texts(
+            place_labels([*named, *(_label(curve, series) for curve in observations.added_curves(series))], frame),
+            frame,
+        ),
     ]
-    what = [*seen("ε of each client", series.facts.delta), *COMPOSED]
-    shapes = (f"{_ENDS[state]}s: {state}" for state in _ended(series))
+    what = [*observer_text("ε of each client", series.facts.delta), *COMPOSED]
+    shapes = (f"{_ENDS[state]}s: {state}" for state in _ended_clients(series))
     subtitle = [what] if series.curves is not None else [what, [_FAN, *shapes]]
-    return layered(layers, titled(_epsilon_title(series), subtitle, frame.room), width)
+    return layer(layers, make_title(_epsilon_title(series), subtitle, frame.room), width)
 
 
 def _epsilon_title(series: RunSeries) -> str:
@@ -231,12 +234,12 @@ def _epsilon_title(series: RunSeries) -> str:
     noun = "client" if last.clients == 1 else "clients"
     states = "".join(
         f"; all {state}" if count == last.clients > 1 else f"; {count} of {last.clients} {noun} {state}"
-        for state, count in _ended(series).items()
+        for state, count in _ended_clients(series).items()
     )
     return f"Largest privacy loss: ε {epsilon_text(epsilon, budget)}{limit}{states}"
 
 
-def _ended(series: RunSeries) -> dict[ClientState, int]:
+def _ended_clients(series: RunSeries) -> dict[ClientState, int]:
     """Number of clients whose budgets allow no further step, by state; states without a client are missing."""
     return {state: series.states[state] for state in _ENDS if state in series.states}
 
@@ -288,7 +291,7 @@ def _edges(series: RunSeries) -> list[Label]:
     last, words = series.last, ("most: ", "least: ")
     outer = [_label(curve, series, word) for curve, word in zip(series.outer, words, strict=False)]
     median = Label(f"{epsilon_text(last.epsilons.median)}\N{EN SPACE}median", last.epsilons.median, "spending")
-    ended = _ended(series).items()
+    ended = _ended_clients(series).items()
     ends = [Label(f"{count_text(count, 'client')} {state}", last.epsilons.most, state) for state, count in ended]
     return [*ends, *outer[:1], median, *outer[1:]]
 
@@ -300,7 +303,7 @@ def _label(curve: Curve, series: RunSeries, prefix: str = "") -> Label:
     ending = f" {state}" if state == ClientState.EXHAUSTED else ""  # the title has the others, which are as planned
     chosen = any(names == other.client_ids for other in series.chosen)
     owner = names[0] if len(names) == 1 else count_text(len(names), "client")
-    text = f"{epsilon_text(epsilon, curve.budget)}\N{EN SPACE}{prefix}{shortened(owner)}{ending}"
+    text = f"{epsilon_text(epsilon, curve.budget)}\N{EN SPACE}{prefix}{shorten(owner)}{ending}"
     return Label(text, epsilon, _kind(state, chosen=chosen), chosen)
 
 
@@ -326,10 +329,10 @@ def _tradeoff_title(series: RunSeries, metric: str, width: int) -> alt.TitlePara
     last, name = series.last, metric_name(metric)
     values = [point.metrics[metric] for point in series.points if metric in point.metrics]
     value = metric_text(metric, values[-1] if values else None)
-    against = seen("against the largest ε of a client", series.facts.delta)
+    against = observer_text("against the largest ε of a client", series.facts.delta)
     title = f"After {count_text(last.round, 'round')}: {name} {value} for ε {epsilon_text(*series.worst)}"
     what = f"{name} after each round, {measured_on(metric)}"
-    return titled(title, [[what, *against, *COMPOSED]], width + AXIS_ROOM)
+    return make_title(title, [[what, *against, *COMPOSED]], width + AXIS_ROOM)
 
 
 def _dots(rows: Rows) -> alt.Chart:
@@ -347,7 +350,7 @@ def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Write the name of the last round above it: on the left of a line that rises, on the right of one that falls."""
     last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, alt.Text("text:N"))
     falls = bool(rows) and rows[-1]["value"] < rows[0]["value"]
-    return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
+    return outlined_texts(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
 
 
 def _cells(cost: CostMap, clients: tuple[str, ...]) -> Rows:
@@ -425,8 +428,8 @@ def bounds_below(largest: float) -> list[float]:
 def _cost_title(cost: CostMap, cells: Rows, facts: RunFacts, width: int) -> alt.TitleParams:
     known = count_text(len(cost.client_ids), "client")
     clients = f"the first {MOST_ROWS} of {known}" if len(cost.client_ids) > MOST_ROWS else known
-    what = [*seen("growth of each one's ε", facts.delta), "over all runs"]
-    return titled(_dearest(cells), [[clients], what, ["grey: none", "empty: unknown"]], width + _ROOM)
+    what = [*observer_text("growth of each one's ε", facts.delta), "over all runs"]
+    return make_title(_dearest(cells), [[clients], what, ["grey: none", "empty: unknown"]], width + _ROOM)
 
 
 def _dearest(cells: Rows) -> str:
@@ -435,4 +438,4 @@ def _dearest(cells: Rows) -> str:
     if cell is None or not cell["growth"] > 0.0:
         return "No client's ε grew"
     noun = "rounds" if " to " in cell["rounds"] else "round"
-    return f"ε grew most by {cell['grown']}: {shortened(cell['client'])} in {noun} {cell['rounds']}"
+    return f"ε grew most by {cell['grown']}: {shorten(cell['client'])} in {noun} {cell['rounds']}"

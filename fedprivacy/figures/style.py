@@ -71,12 +71,12 @@ def chart_of(rows: Iterable[Mapping[str, Any]]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=json.dumps(finite), format=alt.JsonDataFormat(type="json")))
 
 
-def layered(layers: list[alt.Chart], title: alt.TitleParams, width: int, height: int = HEIGHT) -> alt.LayerChart:
+def layer(layers: list[alt.Chart], title: alt.TitleParams, width: int, height: int = HEIGHT) -> alt.LayerChart:
     """Combine layers to one panel; width and height of the plot between its axes, in px."""
     return alt.LayerChart(layer=layers, title=title, width=width, height=height)
 
 
-def titled(title: str, clauses: Sequence[Sequence[str]], room: int) -> alt.TitleParams:
+def make_title(title: str, clauses: Sequence[Sequence[str]], room: int) -> alt.TitleParams:
     """Make a title and a subtitle, in as many lines as it takes.
 
     Args:
@@ -85,10 +85,10 @@ def titled(title: str, clauses: Sequence[Sequence[str]], room: int) -> alt.Title
         room: available width in px.
     """
     lines = textwrap.wrap(title, int(room / TITLE_CHARACTER))
-    return alt.TitleParams(lines, subtitle=_packed(clauses, int(room / SUBTITLE_CHARACTER)))
+    return alt.TitleParams(lines, subtitle=_fill_lines(clauses, int(room / SUBTITLE_CHARACTER)))
 
 
-def _packed(clauses: Sequence[Sequence[str]], characters: int) -> list[str]:
+def _fill_lines(clauses: Sequence[Sequence[str]], characters: int) -> list[str]:
     phrases = "\n".join(",\n".join(clause) + ";" for clause in clauses).removesuffix(";")
     lines: list[str] = []
     for phrase in phrases.splitlines():
@@ -103,13 +103,13 @@ COMPOSED = ("composed over all rounds and runs", "an odometer's reading")
 """Phrases that explain an epsilon."""
 
 
-def seen(owner: str, *deltas: float) -> list[str]:
+def observer_text(owner: str, *deltas: float) -> list[str]:
     """Describe an epsilon: its owner, its observer, its delta (or deltas, of several runs) and its accountant."""
     shown = " and ".join(delta_text(delta) for delta in sorted(set(deltas)))
     return [f"{owner} as seen by the server", f"δ = {shown}", "PLD accountant"]
 
 
-def outlined(
+def outlined_texts(
     base: alt.Chart, align: Literal["left", "right"] = "left", dx: float = 0, dy: float = 0
 ) -> list[alt.Chart]:
     """Make bold texts that can be read on any background: each lies on an outline in the colour of the page."""
@@ -118,7 +118,7 @@ def outlined(
     return [outline, base.mark_text(**bold)]
 
 
-def styled(chart: Figure) -> Figure:
+def with_style(chart: Figure) -> Figure:
     """Give the figure the look that all figures share."""
     labels = {"labelColor": MUTED, "labelFontSize": 12}
     words: dict[str, Any] = labels | {"titleColor": MUTED, "titleFontSize": 12, "titleFontWeight": "normal"}
@@ -210,10 +210,10 @@ _WIDTH = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) (
 def with_room_for_any_font(svg: str) -> str:
     """Widen a drawing so that its right edge lies beyond the end of every text, however wide its letters are drawn."""
     width = math.ceil(max(_ends(ElementTree.fromstring(svg)), default=0.0))
-    return _WIDTH.sub(lambda found: _widened(found, width), svg, count=1)
+    return _WIDTH.sub(lambda found: _widen(found, width), svg, count=1)
 
 
-def _widened(found: re.Match[str], width: int) -> str:
+def _widen(found: re.Match[str], width: int) -> str:
     wide, high = max(width, math.ceil(float(found[1]))), found[2]
     paper = f'><rect width="{wide}"' if found[5] else ""
     return f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"{paper}'

@@ -142,7 +142,7 @@ class KeptInFolder:
         Raises:
             KeptError: a file cannot be read.
         """
-        return [_told(kept.path) for kept in reversed(self._files())]
+        return [_read_name(kept.path) for kept in reversed(self._files())]
 
     def _check_room(self, kept_for: KeptFor) -> None:
         runs = {kept.run_id for kept in self._files()}
@@ -194,7 +194,7 @@ def _facts(file: Path) -> dict[str, Any]:
         raise KeptError(f"'{file}' cannot be read ({error}); put back an undamaged copy, or delete it.") from error
 
 
-def _told(file: Path) -> KeptFor:
+def _read_name(file: Path) -> KeptFor:
     """Read the run, algorithm and task of a file, and its last round."""
     facts = _facts(file)
     return KeptFor(facts["run_id"], facts["algorithm"], facts["round"], facts["task"])
@@ -297,7 +297,7 @@ def own_model(guard: Path, task: OpenedTask, global_model: Path, run_id: str | N
         KeptError: a file beside the guard is damaged.
     """
     store = KeptInFolder(kept_beside(guard))
-    kept_for = _chosen([kept for kept in store.held() if kept.task == kept_task(task)], guard, run_id)
+    kept_for = _choose([kept for kept in store.held() if kept.task == kept_task(task)], guard, run_id)
     algorithm, model = algorithm_of(kept_for.algorithm), task.model()
     numbers = _load(model, global_model)
     shared, own = flat_parameters(model), store.load(kept_for._replace(round=kept_for.round + 1))
@@ -310,7 +310,7 @@ def own_model(guard: Path, task: OpenedTask, global_model: Path, run_id: str | N
     return kept_for, save({name: p.contiguous() for name, p in trainable_parameters(model).items()}, numbers)
 
 
-def _chosen(held: list[KeptFor], guard: Path, run_id: str | None) -> KeptFor:
+def _choose(held: list[KeptFor], guard: Path, run_id: str | None) -> KeptFor:
     models = [kept_for for kept_for in held if algorithm_of(kept_for.algorithm).personal]
     chosen = [kept_for for kept_for in models if run_id in {None, kept_for.run_id}]
     if chosen:

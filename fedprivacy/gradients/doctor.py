@@ -34,7 +34,7 @@ from fedprivacy.gradients.structure import (
     first_to_change,
     in_words,
     made_private,
-    overwritten,
+    overwritten_layers,
     state_of,
     structural_problems,
 )
@@ -79,12 +79,12 @@ def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
         records, made_up_targets = made_up_records(
             inputs, targets, lambda batch, _: [model(x) for x in _each_alone(batch)]
         )
-        problems = _side_effects(model, records) + _malformed(model, records)
+        problems = _side_effects(model, records) + _malformed_outputs(model, records)
         if not problems:
             outputs = model(records.clone())
             if not _differ(outputs, model(records.clone())):
-                made_up_targets = _accepted(loss, outputs.detach(), made_up_targets)
-                problems = _mixing(model, records) + _of_loss(loss, outputs.detach(), made_up_targets)
+                made_up_targets = _accepted_targets(loss, outputs.detach(), made_up_targets)
+                problems = _mixing(model, records) + _loss_problems(loss, outputs.detach(), made_up_targets)
             elif not changed_layers(before, state_of(model)):
                 problems.append(Problem("", Kind.CHANGES, *_CHANGES))
         if not problems:
@@ -150,7 +150,7 @@ def _side_effects(model: nn.Module, records: Tensor) -> list[Problem]:
     )
     problems = [Problem(layer, kind, *words) for kind, words, layer in found if layer is not None]
     trained = {name.rpartition(".")[0] for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
-    late = [layer for layer in overwritten(model, partial(model, records.clone())) if layer in trained]
+    late = [layer for layer in overwritten_layers(model, partial(model, records.clone())) if layer in trained]
     return problems + [Problem(layer, Kind.IN_PLACE, *_OVERWRITTEN) for layer in late]
 
 
@@ -164,7 +164,7 @@ def _first(model: nn.Module, records: Tensor, observed: Callable[[Tensor], objec
     return first_to_change(model, partial(model, again), partial(observed, again))
 
 
-def _malformed(model: nn.Module, records: Tensor) -> list[Problem]:
+def _malformed_outputs(model: nn.Module, records: Tensor) -> list[Problem]:
     """Find outputs that are no tensor, or whose first axis does not count the records."""
     for batch in (records.clone(), records[:1].clone()):
         outputs = model(batch)
@@ -177,7 +177,7 @@ def _malformed(model: nn.Module, records: Tensor) -> list[Problem]:
     return []
 
 
-def _accepted(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+def _accepted_targets(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the targets, or zeros if the loss does not take such numbers for targets."""
     try:
         loss(outputs, targets.clone())
@@ -186,7 +186,7 @@ def _accepted(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     return targets
 
 
-def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Problem]:
+def _loss_problems(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Problem]:
     """Find the problem of a loss, given the model's outputs [batch, ...] and made-up targets [batch, ...]."""
     batch, random_before = targets.clone(), _random_state(outputs.device)
     together = loss(outputs, batch)
@@ -281,10 +281,10 @@ def _fault(model: nn.Module, run: _Run, records: Tensor) -> Problem:
     ]
     faults = [call for call, given, computed in compared if given is True and computed is False]
     spoilt = [call for call, given, _ in compared if given is False]
-    return _named(model, faults[0] if faults else together[-1], spoilt)
+    return _mixing_problem(model, faults[0] if faults else together[-1], spoilt)
 
 
-def _named(model: nn.Module, fault: Call, spoilt: list[Call]) -> Problem:
+def _mixing_problem(model: nn.Module, fault: Call, spoilt: list[Call]) -> Problem:
     halves = {str(t.dtype) for t in fault.outputs} & {"torch.float16", "torch.bfloat16"}
     if halves:
         what = f"computes in {halves.pop()}, where clipping is not exact"

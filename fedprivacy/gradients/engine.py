@@ -14,8 +14,8 @@ from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain
-from fedprivacy.gradients.methods import Admitted, Obstacle, admitted, still_apart
-from fedprivacy.gradients.models import Loss, restored, trainable_parameters
+from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, still_apart
+from fedprivacy.gradients.models import Loss, restoring_parameters, trainable_parameters
 from fedprivacy.gradients.pieces import STRETCH, Sized, Sums
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
@@ -192,7 +192,7 @@ class GradientEngine:
         with undisturbed, self._as_made() as parameters, in_range(inputs):
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
             self._company = self.layout.of_made_up(probe)
-            self._admitted = admitted(
+            self._admitted = admit_method(
                 self.model, loss, probe, autocast=self._autocast, layout=self.layout, max_memory=self._max_memory
             )
             self._looks_up = inputs.is_cuda and (self._admitted.alone or self._model_looks_up(probe))
@@ -282,7 +282,7 @@ class GradientEngine:
 
         The current parameters may be a server's.
         """
-        with restored(self.model) as parameters, self._modes.kept():
+        with restoring_parameters(self.model) as parameters, self._modes.kept():
             for p, values in zip(parameters, self._public, strict=True):
                 p.data.copy_(values)
             yield parameters

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fedprivacy.gradients.layout import WHOLE, plain, same_bits
-from fedprivacy.gradients.models import restored
+from fedprivacy.gradients.models import restoring_parameters
 from fedprivacy.gradients.pieces import Sized
 from fedprivacy.gradients.selfcheck import DisagreementError, Method, PlaceError
 from fedprivacy.gradients.watch import NothingLeftOver, Watch
@@ -74,7 +74,7 @@ class EqualRowsStayEqual(Watch):
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        if name in _FACTORS or name in _ATTENTION or (name in _CONVOLUTIONS and _of_records(name, args)):
+        if name in _FACTORS or name in _ATTENTION or (name in _CONVOLUTIONS and _is_of_records(name, args)):
             kind = (func, *map(_layout, args))
             first = tree_leaves(result)[0]
             if kind not in self._tried and first.numel() > 0 and first.shape[0] % self._size == 0:
@@ -124,7 +124,7 @@ class EqualRowsStayEqual(Watch):
         return torch.randn(like.shape, generator=self._generator).to(like)
 
 
-def _of_records(name: str, args: Sequence[Any]) -> bool:
+def _is_of_records(name: str, args: Sequence[Any]) -> bool:
     """Return False for a convolution whose first result is the gradient of weights: its rows are not records."""
     return name == "convolution" or bool(args[-1][0])
 
@@ -174,14 +174,14 @@ def sizes_that_agree(
     agreeing, seen = list(sizes), False
     for seed, wide in enumerate((False, True, False)):
         generator = torch.Generator().manual_seed(seed)
-        with restored(model) as trained:
+        with restoring_parameters(model) as trained:
             make_hostile(trained, generator, wide=wide)
             inputs = hostile_rows(probe[0], sizes[0], generator, wide=wide)
             records = inputs, hostile_rows(probe[1], sizes[0], generator, wide=False)
             with _products_tried(sizes[0], seed == 0), NothingLeftOver(sizes[0]):
                 whole = method.pieces(*records, kept_bytes)
             for rows, company in _arrangements(sizes[0], generator):
-                moved = method.pieces(*_arranged(*records, rows, company), kept_bytes)
+                moved = method.pieces(*_rearrange(*records, rows, company), kept_bytes)
                 if not _same(whole, rows[~company], moved, (~company).nonzero().squeeze(1)):
                     raise PlaceError(f"{method.name} computes a record by its place in the batch")
             agreeing = [s for s in agreeing if _agrees(method, records, whole, s, kept_bytes, first=seed == 0)]
@@ -250,7 +250,7 @@ def _arrangements(size: int, generator: torch.Generator) -> Iterator[tuple[Tenso
     yield places.roll(1), torch.rand(size, generator=generator) < 0.5 * (size > 1)
 
 
-def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) -> tuple[Tensor, Tensor]:
+def _rearrange(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) -> tuple[Tensor, Tensor]:
     """Rearrange the records and put extreme ones among them; for whole numbers, the first record."""
     inputs, targets = inputs[rows].clone(), targets[rows].clone()
     for tensor in (inputs, targets):

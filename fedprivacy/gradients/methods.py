@@ -48,7 +48,7 @@ from fedprivacy.gradients.selfcheck import (
     PlaceError,
     Vectorised,
     check_half,
-    checked,
+    check_method,
 )
 from fedprivacy.gradients.surroundings import computing_with
 from fedprivacy.gradients.tape import Tape
@@ -226,7 +226,7 @@ def _in_thread(thread: int, rule: Rule, module: nn.Module, *arguments: Any, **op
     return compute(module, *arguments, **options)
 
 
-def averaged(of_rows: Method, layout: Layout) -> Method:
+def average_rows(of_rows: Method, layout: Layout) -> Method:
     """Return the method for records, given that for rows."""
     return of_rows if layout.each == 1 else AveragedOverRows(of_rows, layout)
 
@@ -286,7 +286,7 @@ class Admitted:
     refused: tuple[str, ...] = ()  # faster methods and why they were not used, a line each
 
 
-def admitted(
+def admit_method(
     model: nn.Module,
     loss: Loss,
     probe: tuple[Tensor, Tensor],
@@ -309,7 +309,7 @@ def admitted(
         if autocast and kind is Program:
             continue
         try:
-            method = _checked(kind, model, loss, probe, autocast)
+            method = _checked_method(kind, model, loss, probe, autocast)
             chosen = _in_portions(method, model, probe, layout, max_memory, half=autocast is not None)
             return replace(chosen, obstacle=obstacle or chosen.obstacle, refused=(*refused, *chosen.refused))
         except (InPlaceError, LossShapeError):
@@ -325,7 +325,7 @@ def admitted(
     )
 
 
-def _checked(
+def _checked_method(
     kind: type[Program | BookKeeping | Vectorised | Loop],
     model: nn.Module,
     loss: Loss,
@@ -333,7 +333,7 @@ def _checked(
     autocast: torch.dtype | None,
 ) -> Method:
     """Make a method of one kind and check it against the loop; raise if they disagree or the kind does not apply."""
-    method = checked(kind, model, loss, probe)
+    method = check_method(kind, model, loss, probe)
     if autocast is None or kind is not BookKeeping:
         return method
     # Half precision would hide what a small nudge shows; the layers and their axes are the same without.
@@ -377,7 +377,7 @@ def _in_portions(
     least = 2 * WHOLE if half else WHOLE  # half precision needs larger multiples
     small = each >= _COSTLY and not half and not on_gpu
     threads = 1 if largest >= WHOLE and not on_gpu else torch.get_num_threads()
-    of_records = averaged(method, layout)
+    of_records = average_rows(method, layout)
     if isinstance(method, Loop):
         return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
     tried = [largest]

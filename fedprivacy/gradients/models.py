@@ -92,7 +92,7 @@ def flat_parameters(model: nn.Module) -> Tensor:
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[list[nn.Parameter]]:
+def restoring_parameters(model: nn.Module) -> Iterator[list[nn.Parameter]]:
     """Yield the trained parameters, which may be changed; afterwards values and memory are restored."""
     trained = [p for p in model.parameters() if p.requires_grad]
     own = [p.data for p in trained]

@@ -56,7 +56,7 @@ class RowByRow:
         with one_row_at_a_time() if self.single_rows else nullcontext():
             for start, stop, size in cut(len(first), (1,) if self.surroundings.changed() else self.sizes):
                 found.append(self._of_part(first[start:stop], second[start:stop], size))
-        return _joined(found)
+        return _join_parts(found)
 
     @classmethod
     def admitted(
@@ -102,14 +102,14 @@ class RowByRow:
             return self._in_smaller_parts(first, second, size)
         if records == 1:
             return self.failed, torch.zeros(1, dtype=torch.bool)
-        return _joined([self._of_part(*pair, size) for pair in zip(first.split(1), second.split(1), strict=True)])
+        return _join_parts([self._of_part(*pair, size) for pair in zip(first.split(1), second.split(1), strict=True)])
 
     def _in_smaller_parts(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Compute the same bits in smaller parts, which need less memory; finally, each beside made-up ones."""
         smaller = next((other for other in self.sizes if other < size), None)
         if smaller is None:
             return self._in_company(first, second, size)
-        return _joined(
+        return _join_parts(
             [self._of_part(*pair, smaller) for pair in zip(first.split(smaller), second.split(smaller), strict=True)]
         )
 
@@ -130,10 +130,10 @@ class RowByRow:
                 found.append((self.result(*rows)[:1], torch.ones(1, dtype=torch.bool)))
             except Exception:
                 found.append((self.failed, torch.zeros(1, dtype=torch.bool)))
-        return _joined(found)
+        return _join_parts(found)
 
 
-def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _join_parts(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     results, known = zip(*parts, strict=True)
     return torch.cat(results), torch.cat(known)
 

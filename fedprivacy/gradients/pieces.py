@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedprivacy.gradients.products import aligned, summed_outer
+from fedprivacy.gradients.products import align, summed_outer
 
 Writer = Callable[[int, int], "Written"]
 """(start, stop) -> the written gradients of records start to stop."""
@@ -96,7 +96,7 @@ class Piece(ABC):
 
     def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
         """Average the gradients of records that have several consecutive rows each, by weights [records, rows]."""
-        return Written(_weighted(self.gradients(), weights))
+        return Written(_weigh_rows(self.gradients(), weights))
 
 
 class Written(Piece):
@@ -150,7 +150,7 @@ class Rewritten(Piece):
         rows = weights.shape[1]
 
         def write(start: int, stop: int) -> Written:
-            return Written(_weighted(self._write(start * rows, stop * rows).gradients(), weights[start:stop]))
+            return Written(_weigh_rows(self._write(start * rows, stop * rows).gradients(), weights[start:stop]))
 
         by_record = (source.unflatten(0, (-1, rows)) for source in self.sources)
         return Rewritten(write, (*by_record, weights), power_of_two(self._chunk // rows))
@@ -235,7 +235,7 @@ class TableRows(Piece):
         keys = ids + torch.arange(len(ids), device=ids.device).unsqueeze(1) * table[0]
         touched, place = torch.unique(keys, return_inverse=True)
         rows = gradients.new_zeros(len(touched), table[1]).float()
-        self._rows = _added(rows, place.flatten(), gradients.flatten(0, 1).to(rows.dtype))
+        self._rows = _add_rows(rows, place.flatten(), gradients.flatten(0, 1).to(rows.dtype))
         self._record, self._id = touched // table[0], touched % table[0]
         self.sources = ids, gradients
 
@@ -245,14 +245,14 @@ class TableRows(Piece):
 
     def norms(self) -> Tensor:
         squared = torch.zeros(len(self.sources[0]), dtype=torch.float64, device=self._rows.device)
-        return _added(squared, self._record, row_norms(self._rows).double().square_()).sqrt_()
+        return _add_rows(squared, self._record, row_norms(self._rows).double().square_()).sqrt_()
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
         bounds = torch.tensor([start, start + len(weights)], device=self._record.device)
         some = slice(*torch.searchsorted(self._record, bounds).tolist())
         scaled = self._rows[some].to(out.dtype) * weights[self._record[some] - start].unsqueeze(1)
         touched, place = torch.unique(self._id[some], return_inverse=True)
-        out.index_add_(0, touched, _added(out.new_zeros(len(touched), self._table[1]), place, scaled))
+        out.index_add_(0, touched, _add_rows(out.new_zeros(len(touched), self._table[1]), place, scaled))
 
     def gradients(self) -> Tensor:
         written = self._rows.new_zeros(len(self.sources[0]), *self._table)
@@ -264,7 +264,7 @@ class TableRows(Piece):
         return TableRows(ids.flatten(1, 2), weighted.flatten(1, 2), self._table)
 
 
-def _added(rows: Tensor, places: Tensor, terms: Tensor) -> Tensor:
+def _add_rows(rows: Tensor, places: Tensor, terms: Tensor) -> Tensor:
     """Add terms [n, ...] to the rows at `places` [n], in the order of the terms; a GPU's `index_add_` has none."""
     if rows.is_cuda:
         return rows.index_put_((places,), terms, accumulate=True)
@@ -308,7 +308,7 @@ def power_of_two(largest: int) -> int:
     return 1 << max(largest.bit_length() - 1, 0)
 
 
-def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
+def join_pieces(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
     """Join all uses of a parameter in a batch into one piece, because they must be added before the norm is taken."""
     if len(pieces) == 1:
         return pieces[0]
@@ -318,7 +318,7 @@ def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
     return Written(reduce(torch.add, (piece.gradients() for piece in pieces)))
 
 
-def _weighted(rows: Tensor, weights: Tensor) -> Tensor:
+def _weigh_rows(rows: Tensor, weights: Tensor) -> Tensor:
     """Sum rows [records * rows, ...] of each record by weights [records, rows]."""
     by_record: Tensor = rows.unflatten(0, (-1, weights.shape[1]))
     scales = weights.to(rows.dtype).view(*weights.shape, *[1] * (rows.dim() - 1))
@@ -331,7 +331,7 @@ def _factor_norms(rows: Tensor) -> Tensor:
     Each norm, and the precision of its computation, is a function of its own row alone.
     """
     if rows.is_cuda:  # no branch on a value there
-        norms: Tensor = torch.linalg.vector_norm(aligned(rows), dim=1, dtype=torch.float64)
+        norms: Tensor = torch.linalg.vector_norm(align(rows), dim=1, dtype=torch.float64)
         return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
     norms = row_norms(rows).double()
     least, most = torch.aminmax(norms)  # NaN if one of them is NaN
@@ -345,7 +345,7 @@ def row_norms(rows: Tensor) -> Tensor:
     drift.
     """
     rows = _flat(rows)
-    rows, dtype = aligned(rows), torch.promote_types(rows.dtype, torch.float32)
+    rows, dtype = align(rows), torch.promote_types(rows.dtype, torch.float32)
     if rows.shape[1] <= _SHORT:
         short: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return short

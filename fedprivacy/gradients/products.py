@@ -53,7 +53,7 @@ def times(rows: Tensor, matrix: Tensor) -> Tensor:
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
         return product(rows, matrix)
-    return product(padded(rows), _padded_matrix(matrix)).narrow(-1, 0, outer).contiguous()
+    return product(pad(rows), _padded_matrix(matrix)).narrow(-1, 0, outer).contiguous()
 
 
 def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
         return addmm(base, rows, matrix)
-    return base + product(padded(rows), _padded_matrix(matrix)).narrow(1, 0, outer)
+    return base + product(pad(rows), _padded_matrix(matrix)).narrow(1, 0, outer)
 
 
 def addmm(base: Tensor, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
@@ -77,16 +77,16 @@ def summed_outer(left: Tensor, right: Tensor) -> Tensor:
     p, d = left.shape[2], right.shape[2]
     if p % LANES == 0 and d % LANES == 0:
         return torch.bmm(left.transpose(1, 2), right)
-    return torch.bmm(padded(left).transpose(1, 2), padded(right))[:, :p, :d].contiguous()
+    return torch.bmm(pad(left).transpose(1, 2), pad(right))[:, :p, :d].contiguous()
 
 
-def padded(rows: Tensor) -> Tensor:
+def pad(rows: Tensor) -> Tensor:
     """Pad rows [..., d] with zeros up to the next multiple of `LANES`."""
     missing = -rows.shape[-1] % LANES
     return functional.pad(rows, (0, missing)) if missing else rows
 
 
-def aligned(rows: Tensor) -> Tensor:
+def align(rows: Tensor) -> Tensor:
     """Pad rows [..., d] on a GPU with zeros, so that each begins at an address where four numbers can be read at once.
 
     A GPU's kernel that sums a row adds the numbers before the first such address by themselves, so that the order of
@@ -134,6 +134,6 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
     if missing or backwards:
         weight = functional.pad(weight, (0, missing, 0, backwards))
     if not backwards:
-        return product(padded(inputs), weight.t(), bias)
-    outputs = product(padded(inputs), weight.t()).narrow(-1, 0, weight.shape[0] - backwards)
+        return product(pad(inputs), weight.t(), bias)
+    outputs = product(pad(inputs), weight.t()).narrow(-1, 0, weight.shape[0] - backwards)
     return outputs.contiguous() if bias is None else outputs + bias

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedprivacy.gradients.models import Loss, LossShapeError, checked_losses, restored, trainable_parameters
+from fedprivacy.gradients.models import Loss, LossShapeError, checked_losses, restoring_parameters, trainable_parameters
 from fedprivacy.gradients.pieces import Part, Sized, Written
 from fedprivacy.gradients.products import AlikeProducts
 
@@ -103,7 +103,7 @@ class Vectorised(_Fallback):
         gradients = vmap(grad(record_loss), in_dims=(None, 0, 0), randomness="error")
         with AlikeProducts():
             written = gradients(trainable_parameters(self.model), inputs, targets)
-        return _written(written.values())
+        return _sized_pieces(written.values())
 
 
 class Loop(_Fallback):
@@ -116,7 +116,7 @@ class Loop(_Fallback):
         # Each record has memory of its own: kernels may treat elements before an aligned address differently.
         records = ((inputs[i : i + 1].clone(), targets[i : i + 1].clone()) for i in range(len(inputs)))
         rows = [self._gradients(parameters, *record) for record in records]
-        return _written([torch.stack(column) for column in zip(*rows, strict=True)])
+        return _sized_pieces([torch.stack(column) for column in zip(*rows, strict=True)])
 
     def _gradients(self, parameters: list[nn.Parameter], record: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
@@ -124,7 +124,7 @@ class Loop(_Fallback):
             return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
 
 
-def _written(gradients: Iterable[Tensor]) -> list[Sized]:
+def _sized_pieces(gradients: Iterable[Tensor]) -> list[Sized]:
     pieces = [Written(written) for written in gradients]
     return [Sized(Part(index), piece, piece.norms()) for index, piece in enumerate(pieces)]
 
@@ -149,7 +149,7 @@ def made_up_records(
     return candidate
 
 
-def checked(make: Callable[[nn.Module, Loss], Method], model: nn.Module, loss: Loss, probe: _Probe) -> Method:
+def check_method(make: Callable[[nn.Module, Loss], Method], model: nn.Module, loss: Loss, probe: _Probe) -> Method:
     """Make a method and compare its gradients of made-up records with the loop's, in float32 and if need be in float64.
 
     Raises:
@@ -172,7 +172,7 @@ def check_half(method: Method, model: nn.Module, loss: Loss, probe: _Probe) -> N
     Raises:
         DisagreementError: names the largest relative difference.
     """
-    _compare(method, model, probe, _expected(Loop(model, loss), probe), _LAX_TOLERANCE)
+    _compare(method, model, probe, _loop_figures(Loop(model, loss), probe), _LAX_TOLERANCE)
 
 
 def in_double(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
@@ -200,20 +200,20 @@ def _check(method: Method, loop: Loop, probe: _Probe, tolerance: float) -> None:
     The parameters are moved a little meanwhile. There are more records, in another order, and they end in zeros after
     different lengths, as padded ones do: a model that sorts its batch would sort these.
     """
-    _compare(method, loop.model, probe, _expected(loop, probe), tolerance)
-    with restored(loop.model) as trained:
+    _compare(method, loop.model, probe, _loop_figures(loop, probe), tolerance)
+    with restoring_parameters(loop.model) as trained:
         for p in trained:
             p.data.add_(nudge(p.data))
         try:
-            nearby = _reordered(*probe)
-            expected = _expected(loop, nearby)
+            nearby = _reorder(*probe)
+            expected = _loop_figures(loop, nearby)
         except Exception:  # the model does not accept such records
             return
         if bool(expected[0].isfinite().all()):
             _compare(method, loop.model, nearby, expected, tolerance)
 
 
-def _expected(loop: Loop, probe: _Probe) -> _Figures:
+def _loop_figures(loop: Loop, probe: _Probe) -> _Figures:
     """Compute the loop's figures with one record's gradient in memory at a time: float64 needs twice as much."""
     return _figures(loop, loop.model, probe, at_a_time=1)
 
@@ -233,7 +233,7 @@ def nudge(parameter: Tensor) -> Tensor:
     return _NUDGE * places.cos().view_as(parameter)
 
 
-def _reordered(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _reorder(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Return more records, in another order, with zeros after one, two or all thirds of their first axis."""
     order = torch.tensor([2, 1, 0, 2, 1], device=inputs.device)
     inputs, targets = inputs[order], targets[order]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.invariance import EXTREMES, EqualRowsStayEqual, hostile_rows, make_hostile
 from fedprivacy.gradients.layout import same_bits
-from fedprivacy.gradients.models import Loss, flat_parameters, restored
+from fedprivacy.gradients.models import Loss, flat_parameters, restoring_parameters
 from fedprivacy.gradients.selfcheck import DisagreementError, Loop, made_up_records
 from fedprivacy.gradients.stacked import ROWS, Stack, alone
 
@@ -91,7 +91,7 @@ class _Trial:
             self._check_right(whole, loop)
 
     def _hostile_model(self, *, wide: bool) -> Tensor:
-        with restored(self._model) as trained:
+        with restoring_parameters(self._model) as trained:
             make_hostile(trained, self._generator, wide=wide)
             return flat_parameters(self._model)
 
@@ -148,7 +148,7 @@ class _Trial:
         """Compare the first slot of each model with the loop, record by record."""
         for number, position in enumerate(self._positions):
             rows = slice(number * ROWS, (number + 1) * ROWS)
-            with restored(self._model) as trained:
+            with restoring_parameters(self._model) as trained:
                 nn.utils.vector_to_parameters(position.clone(), trained)
                 sized = loop.pieces(self._inputs[rows], self._targets[rows], kept_bytes=0)
             true = torch.stack([one.norms.double().square() for one in sized]).sum(0)

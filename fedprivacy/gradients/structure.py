@@ -51,7 +51,7 @@ def calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
     def leave(layer: str, entered: tuple[int, list[Tensor]], outputs: object) -> None:
         returned.append(Call(layer, *entered, _copies(outputs)))
 
-    with _watched(model, lambda inputs: (next(order), _copies(inputs)), leave):
+    with _watching_layers(model, lambda inputs: (next(order), _copies(inputs)), leave):
         run()
     return returned
 
@@ -64,26 +64,26 @@ def first_to_change(model: nn.Module, run: Callable[[], object], observed: Calla
         if observed() != before:
             changed.append(layer)
 
-    with _watched(model, lambda _: observed(), leave):
+    with _watching_layers(model, lambda _: observed(), leave):
         run()
     return changed[0] if changed else ""
 
 
-def overwritten(model: nn.Module, run: Callable[[], object]) -> list[str]:
+def overwritten_layers(model: nn.Module, run: Callable[[], object]) -> list[str]:
     """List the layers whose input is changed in place, in `run`, after they have returned."""
     read: list[tuple[str, Tensor, int]] = []
 
     def leave(layer: str, inputs: object, _: object) -> None:
         read.extend((layer, tensor, tensor._version) for tensor in _tensors_in(inputs))
 
-    with _watched(model, lambda inputs: inputs, leave):
+    with _watching_layers(model, lambda inputs: inputs, leave):
         run()
     return list(dict.fromkeys(layer for layer, tensor, version in read if tensor._version != version))
 
 
 def failing_layer(model: nn.Module, run: Callable[[], object]) -> str | None:
     """Find the innermost layer that raises in `run`; None if nothing raises."""
-    with _watched(model) as within:
+    with _watching_layers(model) as within:
         try:
             run()
         except Exception:
@@ -109,7 +109,7 @@ def changed_layers(before: State, after: State) -> list[str]:
 
 
 @contextmanager
-def _watched(
+def _watching_layers(
     model: nn.Module,
     enter: Callable[[object], Any] = lambda inputs: None,
     leave: Callable[[str, Any, object], None] = lambda layer, entered, outputs: None,
@@ -216,7 +216,7 @@ class Problem:
     warning: bool = False
 
 
-def grouped(problems: Iterable[Problem]) -> list[tuple[list[str | None], Problem]]:
+def group_problems(problems: Iterable[Problem]) -> list[tuple[list[str | None], Problem]]:
     """Group problems that differ only in the layer: (the layers, one of the problems)."""
     groups: dict[Problem, list[str | None]] = {}
     for problem in problems:
@@ -226,7 +226,7 @@ def grouped(problems: Iterable[Problem]) -> list[tuple[list[str | None], Problem
 
 def in_words(problems: Iterable[Problem]) -> str:
     """Describe all problems in one sentence: layer, problem, remedy."""
-    return "; ".join(f"{_where(layers)} {p.what}: {p.remedy}" for layers, p in grouped(problems))
+    return "; ".join(f"{_where(layers)} {p.what}: {p.remedy}" for layers, p in group_problems(problems))
 
 
 def _where(layers: list[str | None]) -> str:
@@ -248,7 +248,7 @@ _LEAST_CHANNELS = 4
 def structural_problems(model: nn.Module) -> list[Problem]:
     """Find every problem that can be read off the layers and their settings."""
     problems = [problem for name, layer in model.named_modules() for check in _CHECKS for problem in check(name, layer)]
-    problems += _unregistered(model)
+    problems += _unregistered_parameters(model)
     if not any(p.requires_grad for p in model.parameters()):
         what = "has no trainable parameter: there is nothing to train"
         problems.append(Problem("", Kind.NOTHING_TO_TRAIN, what, "unfreeze some"))
@@ -324,7 +324,7 @@ _REWRITING: dict[type, tuple[str, str]] = {
 """Names of parametrizations (which are layers) and hooks, with the remedy for each."""
 
 
-def _rewritten(name: str, layer: nn.Module) -> Iterator[Problem]:
+def _rewriting_problems(name: str, layer: nn.Module) -> Iterator[Problem]:
     for found in (layer, *layer._forward_pre_hooks.values()):
         for kind, (called, remedy) in _REWRITING.items():
             if isinstance(found, kind):
@@ -357,10 +357,10 @@ def _wrappers(name: str, layer: nn.Module) -> Iterator[Problem]:
         yield problem("is compiled, which hides its layers", "leave torch.compile and torch.jit out")
 
 
-_CHECKS = (_statistics, _randomness, _embeddings, _rewritten, _numbers, _wrappers)
+_CHECKS = (_statistics, _randomness, _embeddings, _rewriting_problems, _numbers, _wrappers)
 
 
-def _unregistered(model: nn.Module) -> Iterator[Problem]:
+def _unregistered_parameters(model: nn.Module) -> Iterator[Problem]:
     """Find parameters that a layer holds where `parameters()` does not look."""
     known = set(model.parameters())
     for name, layer in model.named_modules():

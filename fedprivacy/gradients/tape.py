@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import Parameter
 
 from fedprivacy.gradients.models import InPlaceError
-from fedprivacy.gradients.pieces import Part, Piece, Sized, Written, added
+from fedprivacy.gradients.pieces import Part, Piece, Sized, Written, join_pieces
 
 _SHARED = -1
 """Value in place of the number of a record axis if there is none."""
@@ -66,7 +66,7 @@ class Gathered:
         return self._sized
 
     def _complete(self, part: Part) -> None:
-        piece = added(self._uses.pop(part), self._kept_bytes)
+        piece = join_pieces(self._uses.pop(part), self._kept_bytes)
         self._sized.append(Sized(part, piece, piece.norms()))
 
 

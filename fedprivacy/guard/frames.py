@@ -77,13 +77,13 @@ class Believed(NamedTuple):
     repair: Repair
 
 
-def encoded(frame: Frame) -> bytes:
+def encode_frame(frame: Frame) -> bytes:
     """Encode a frame."""
     head = _FRAME.pack(frame.sequence, len(frame.payload))
     return head + _CRC.pack(zlib.crc32(head + frame.payload)) + frame.payload
 
 
-def decoded(data: bytes, at: int) -> Frame | None:
+def decode_frame(data: bytes, at: int) -> Frame | None:
     """Decode the frame that begins at an offset; None if it is not whole."""
     if len(data) - at < FRAMING:
         return None
@@ -91,12 +91,12 @@ def decoded(data: bytes, at: int) -> Frame | None:
     if length > min(MOST_PAYLOAD, len(data) - at - FRAMING):
         return None
     frame = Frame(sequence, data[at + FRAMING : at + FRAMING + length])
-    return frame if encoded(frame) == data[at : at + FRAMING + length] else None
+    return frame if encode_frame(frame) == data[at : at + FRAMING + length] else None
 
 
 def slot_block(frame: Frame) -> bytes:
     """Make the slot's block with a frame in it."""
-    return encoded(frame).ljust(BLOCK, b"\0")
+    return encode_frame(frame).ljust(BLOCK, b"\0")
 
 
 def empty_log() -> bytes:
@@ -104,7 +104,7 @@ def empty_log() -> bytes:
     return _header().ljust(BLOCK, b"\0") + slot_block(NO_ENTRY)
 
 
-def believed(file: Path, data: bytes, last: Frame = NO_ENTRY, left_out: int = 0) -> Believed:
+def trustworthy_content(file: Path, data: bytes, last: Frame = NO_ENTRY, left_out: int = 0) -> Believed:
     """Return the trustworthy content of a log's bytes, whose header `identity_in` has read.
 
     Args:
@@ -118,7 +118,7 @@ def believed(file: Path, data: bytes, last: Frame = NO_ENTRY, left_out: int = 0)
     """
     frames, at = _whole_frames(file, data, last, left_out)
     last = frames[-1] if frames else last
-    slot, tail, end = decoded(data, SLOT_AT), data[at:], at + left_out
+    slot, tail, end = decode_frame(data, SLOT_AT), data[at:], at + left_out
     if slot is None:
         if tail:
             raise LogDamagedError(file, end, f"entry {last.sequence + 1} is torn, and so is its copy in the slot")
@@ -179,7 +179,7 @@ def _whole_frames(file: Path, data: bytes, last: Frame, left_out: int) -> tuple[
     """Return the entries behind `last` up to the first that is not whole, and the offset of their end in `data`."""
     frames: list[Frame] = []
     at = ENTRIES_AT
-    while (frame := decoded(data, at)) is not None:
+    while (frame := decode_frame(data, at)) is not None:
         following = last.sequence + len(frames) + 1
         if frame.sequence != following:
             raise LogDamagedError(file, at + left_out, f"entry {frame.sequence} stands where {following} belongs")

@@ -26,7 +26,7 @@ from types import MappingProxyType
 from fedprivacy._support.durable import NO_ROOM, Room, free_bytes
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, UNLIMITED
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.accounting.histories import checked
+from fedprivacy.accounting.histories import executed_events
 from fedprivacy.guard import log, seals
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
@@ -418,7 +418,9 @@ class _Account:
 
     def beyond(self, event: Event, steps: int, elsewhere: History) -> int:
         """Return how many steps of this account a ledger lacks that states `elsewhere` with a grant."""
-        stated = {charged: count - (steps if charged == event else 0) for charged, count in checked(elsewhere).items()}
+        stated = {
+            charged: count - (steps if charged == event else 0) for charged, count in executed_events(elsewhere).items()
+        }
         return sum(max(0, own - stated.get(charged, 0)) for charged, own in self.history.items()) if stated else 0
 
     def left(self, event: Event, corrections: Sequence[CorrectionEntry]) -> int:
@@ -438,7 +440,7 @@ def _corrections(
     account: _Account, attempt: Attempt, event: Event, steps: int, elsewhere: History
 ) -> Iterator[CorrectionEntry]:
     """Reconcile two accounts by the larger figure: neither can have counted a step that was not paid for."""
-    for charged, with_grant in checked(elsewhere).items():
+    for charged, with_grant in executed_events(elsewhere).items():
         client_steps = account.history.get(charged, 0)
         server_steps = with_grant - (steps if charged == event else 0)
         if server_steps > client_steps:
@@ -484,7 +486,7 @@ def _check_grant(attempt: Attempt, event: Event, steps: int, elsewhere: History)
     _check_count("attempt", attempt.attempt, 0)
     _check_count("steps", steps, 1)
     try:
-        counts = checked(elsewhere).values()
+        counts = executed_events(elsewhere).values()
     except (ValueError, OverflowError) as error:
         raise InvalidGrantError(f"elsewhere: {error}") from error
     for count in counts:

@@ -152,7 +152,7 @@ class EntryLog:
         identity = frames.identity_in(self.file, head)
         last, known = (self._last, len(self._encoded)) if self._unchanged(fd) else (frames.NO_ENTRY, 0)
         data = head + _bytes_from(fd, ENTRIES_AT + known)
-        found, before = frames.believed(self.file, data, last, known), self.entries[last.sequence :]
+        found, before = frames.trustworthy_content(self.file, data, last, known), self.entries[last.sequence :]
         payloads = [frame.payload for frame in found.frames]
         if payloads[: len(before)] != before or self.identity not in ("", identity):
             raise LogDamagedError(
@@ -170,7 +170,7 @@ class EntryLog:
 
     def _add(self, frame: Frame) -> None:
         self.entries.append(frame.payload)
-        self._encoded += frames.encoded(frame)
+        self._encoded += frames.encode_frame(frame)
 
     @property
     def _end(self) -> int:
@@ -188,7 +188,7 @@ class EntryLog:
             reach("guard.before-slot")
             write_at(fd, frames.slot_block(frame), SLOT_AT)
             reach("guard.slot-written")
-            write_at(fd, frames.encoded(frame), self._end)
+            write_at(fd, frames.encode_frame(frame), self._end)
         except OSError as error:
             # After any other error, no later success proves anything of what is on the disk.
             undone = self._undo(fd) and error.errno in NO_ROOM
@@ -239,4 +239,4 @@ def _repair(fd: int, found: Believed, last: Frame) -> None:
             os.fsync(fd)
         case Repair.APPEND_SLOT:
             os.ftruncate(fd, found.end)
-            write_at(fd, frames.encoded(last), found.end)
+            write_at(fd, frames.encode_frame(last), found.end)

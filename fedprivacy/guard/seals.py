@@ -131,7 +131,7 @@ def room_for(log: Path, identity: str, size: int) -> Iterator[Room]:
     Raises:
         OSError: there is no room, or the folder cannot be written.
     """
-    folder = _made(folder_of(log, identity))
+    folder = _make_folder(folder_of(log, identity))
     with log.open("rb+") as opened:
         allocate(opened.fileno(), ENTRIES_ROOM, opened.seek(0, os.SEEK_END))
     with room_in(folder, size) as room:
@@ -145,14 +145,14 @@ def write(file: Path, update: bytes, room: Room | None = None) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    _made(file.parent)
+    _make_folder(file.parent)
     unnamed = write_into(room, file, update)
     reach("client.seal-written")
     name_durably(unnamed, file)
     reach("client.seal-named")
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     """Make the folder of sealed updates, durably, if it is not there."""
     folder.mkdir(mode=0o700, exist_ok=True)
     sync_folder(folder.parent)

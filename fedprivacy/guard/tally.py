@@ -110,7 +110,7 @@ def fingerprint(run_key: str) -> str:
     return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
 
 
-def encoded(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     """Encode an entry for the log."""
     fields: dict[str, Any] = {"time": entry.time}
     if not isinstance(entry, RelationEntry):
@@ -132,7 +132,7 @@ def encoded(entry: Entry) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def decoded(payload: bytes) -> Entry:
+def decode_entry(payload: bytes) -> Entry:
     """Return the entry that `encoded` wrote.
 
     Raises:
@@ -255,7 +255,7 @@ class TallyFile:
         with self._log.transaction() as append:
 
             def write(entry: Entry) -> None:
-                append(encoded(entry))
+                append(encode_entry(entry))
                 self._catch_up()
 
             self._catch_up()
@@ -281,7 +281,7 @@ class TallyFile:
     def _catch_up(self) -> None:
         for payload in self._log.entries[self._added :]:
             try:
-                entry = decoded(payload)
+                entry = decode_entry(payload)
             except ValueError as error:
                 raise self._log.damaged(self._added, str(error)) from error
             self.tally.add(entry, payload)

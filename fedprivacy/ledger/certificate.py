@@ -21,7 +21,7 @@ from fedprivacy._support import signing
 from fedprivacy._support.software import Software, software
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.accounting.histories import ROWS, of_person
+from fedprivacy.accounting.histories import ROWS, person_history
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.spend import shortage
 from fedprivacy.ledger.charges import BudgetChange, budget_changes
@@ -161,7 +161,9 @@ class Certificate:
     def signed_with(self, key: Ed25519PrivateKey) -> str:
         """Write the certificate as JSON, with the signature of the key that it names."""
         fields = asdict(self)
-        return json.dumps(fields | {"signature": signing.sign(key, signing.CERTIFICATE, _signed(fields))}, indent=2)
+        return json.dumps(
+            fields | {"signature": signing.sign(key, signing.CERTIFICATE, _signed_bytes(fields))}, indent=2
+        )
 
     @classmethod
     def read(cls, text: str, signers: Collection[str] = ()) -> Self:
@@ -188,7 +190,9 @@ class Certificate:
             lists = "history", "questions", "by_rows", "budgets", "risks", "audits", "ran", "client_ran"
             listed = {name: tuple(fields[name]) for name in lists}
             certificate = cls(**fields | listed)
-            genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
+            genuine = signing.signed_by_server(
+                certificate.public_key, signing.CERTIFICATE, _signed_bytes(fields), signature
+            )
             history = from_list(certificate.history)
             answered = [asked for asked in certificate.questions if asked["event"] is not None]
             alone = [(from_fields(asked["event"]), or_infinite(asked["epsilon"])) for asked in answered]
@@ -245,11 +249,11 @@ def certify(
     budgets = verified.replay.budgets
     if unknown := sorted(set(dataset_ids) - budgets.keys()):
         raise no_dataset(ledger.name, unknown[0], budgets)
-    charges, receipts = _counted(verified), _receipts(ledger, verified.head.number)
+    charges, receipts = _counted_charges(verified), _receipts(ledger, verified.head.number)
     questions = _questions_by_attempt(verified.replay)
     changes = budget_changes(ledger.database, dataset_ids or budgets, last=verified.head.number)
     return [
-        _stated(
+        _state(
             dataset_id,
             charges.get(dataset_id, {}),
             verified,
@@ -263,7 +267,7 @@ def certify(
     ]
 
 
-def _stated(
+def _state(
     dataset_id: str,
     charges: Mapping[ChargeKey, Charge],
     verified: Verified,
@@ -399,7 +403,7 @@ def _risks(history: History, unit: str | None, delta: float) -> Iterator[Mapping
 def _risk(executed: frozenset[tuple[Event, int]], delta: float, rows: int) -> Risk | None:
     """Return the risk of a person with so many rows; None: no theorem composes what was executed."""
     try:
-        return Risk.of_history(of_person(dict(executed), rows), delta)
+        return Risk.of_history(person_history(dict(executed), rows), delta)
     except ValueError:
         return None
 
@@ -434,7 +438,7 @@ def _allowance(written: WrittenAllowance) -> Allowance:
     return Allowance(PrivacyBudget(epsilon, written.delta), written.filter, expires, written.deliberate)
 
 
-def _counted(verified: Verified) -> dict[str, dict[ChargeKey, Charge]]:
+def _counted_charges(verified: Verified) -> dict[str, dict[ChargeKey, Charge]]:
     """Group the charges that count by dataset."""
     found: dict[str, dict[ChargeKey, Charge]] = {}
     for key, charge in verified.replay.charges.items():
@@ -463,12 +467,12 @@ def _receipts(ledger: Ledger, last: int) -> dict[str, Counter[Software]]:
 
 def _cost(history: History, delta: float, rows: int = 1) -> float:
     try:
-        return pld.epsilon(of_person(history, rows), delta)
+        return pld.epsilon(person_history(history, rows), delta)
     except ValueError:  # mechanisms that no theorem composes
         return float("inf")
 
 
-def _signed(fields: Mapping[str, Any]) -> bytes:
+def _signed_bytes(fields: Mapping[str, Any]) -> bytes:
     return canonical(fields).encode()
 
 

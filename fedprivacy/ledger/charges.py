@@ -75,7 +75,7 @@ def units_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, 
 def accounts_in_run(connection: Connection, run_id: str, dataset_ids: Collection[str]) -> dict[str, Account]:
     """Read each dataset's account in one run; datasets that were charged nothing are missing."""
     mine = charges.c.run_id == run_id, among(connection.dialect, charges.c.dataset_id, dataset_ids)
-    return _accounts(connection.execute(_summed().where(*mine)).all())
+    return _accounts(connection.execute(_sum_charges().where(*mine)).all())
 
 
 def _accounts(rows: Iterable[Sequence[Any]]) -> dict[str, Account]:
@@ -131,7 +131,7 @@ def budget_row(dataset_id: str, allowance: Allowance) -> dict[str, Any]:
     }
 
 
-def written(allowance: Allowance) -> list[Any]:
+def budget_fields(allowance: Allowance) -> list[Any]:
     """Return a budget as the journal writes it."""
     epsilon = allowance.budget.epsilon if allowance.budget.enforced else None
     return [epsilon, allowance.budget.delta, allowance.filter, allowance.expires and allowance.expires.isoformat()]
@@ -237,7 +237,7 @@ def charged_for(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
     return tuple(charges.c[name] == value for name, value in attempt._asdict().items())
 
 
-def _of_given_attempt(dialect: str) -> tuple[ColumnElement[bool], ...]:
+def _matches_attempt(dialect: str) -> tuple[ColumnElement[bool], ...]:
     """Return the condition of the charges for the attempt and one of the datasets in `_attempt_values`."""
     of_attempt = (charges.c[name] == bindparam(f"{name}_charged") for name in Attempt._fields)
     return *of_attempt, is_given(dialect, charges.c.dataset_id)
@@ -258,7 +258,7 @@ class _Settling(NamedTuple):
 
 @cache
 def _settling(dialect: str, state: ChargeState) -> _Settling:
-    news = *_of_given_attempt(dialect), charges.c.state.in_(SETTLES[state])
+    news = *_matches_attempt(dialect), charges.c.state.in_(SETTLES[state])
     return _Settling(select(charges).where(*news), update(charges).where(*news).values(state=state))
 
 
@@ -276,7 +276,7 @@ def charged_steps(
 @cache
 def _charged_steps(dialect: str) -> Select[Any]:
     columns = ("dataset_id", "state", "steps", *ROW)
-    return select(*(charges.c[name] for name in columns)).where(*_of_given_attempt(dialect))
+    return select(*(charges.c[name] for name in columns)).where(*_matches_attempt(dialect))
 
 
 def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian) -> int:
@@ -304,14 +304,14 @@ def held_of(connection: Connection, dataset_id: str, claims: Claims) -> dict[tup
     return {claim: named.get(claim, rest[claim[1]]) for claim in claims}
 
 
-def balanced(connection: Connection) -> bool:
+def check_balances(connection: Connection) -> bool:
     """Return whether the balances equal the sums of the charges."""
-    summed = _summed()
+    summed = _sum_charges()
     kept = select(balances).where(or_(balances.c.charges != 0, balances.c.steps != 0))
     return not any(connection.execute(one.except_(other)).first() for one, other in ((summed, kept), (kept, summed)))
 
 
-def _summed() -> Select[Any]:
+def _sum_charges() -> Select[Any]:
     """Sum the charges, in rows like those of the balances."""
     mechanism = [charges.c[column.name] for column in balances.primary_key]
     counted = select(*mechanism, func.sum(charges.c.steps), func.count())

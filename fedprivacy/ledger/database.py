@@ -89,7 +89,7 @@ class Database:
         durable: bool = True,
         engine: Engine | None = None,
     ) -> None:
-        self.name = shown(url)
+        self.name = without_password(url)
         self._patience = patience
         self._engine = _engine(url, patience, durable) if engine is None else engine
         self._check_tables(create=create)
@@ -97,11 +97,11 @@ class Database:
     def _check_tables(self, *, create: bool) -> None:
         """Refuse tables of another revision, or create what is missing."""
         # Two programs that create one file's tables at once wait for each other; a missing folder is a mistake.
-        if self._repeat(self._snapshot, partial(is_made, name=self.name), _locked):
+        if self._repeat(self._snapshot, partial(is_made, name=self.name), _is_locked):
             return
         if not create:
             raise LedgerError(f"ledger {self.name} is empty, and nothing may change it here; name the one of a run.")
-        self._repeat(self._alone, partial(make_tables, name=self.name), _locked)
+        self._repeat(self._alone, partial(make_tables, name=self.name), _is_locked)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -231,7 +231,7 @@ def database_file(url: str) -> Path | None:
     Raises:
         LedgerError: the text is no URL, or names another database, or one in memory, which would lose charges.
     """
-    parsed = _parsed(url)
+    parsed = _parse_url(url)
     if parsed.password is not None or parsed.query.keys() & _SECRETS:
         raise LedgerError(
             "ledger's URL holds a password, which would be kept in the run's folder for all to read; leave it out, and "
@@ -242,22 +242,22 @@ def database_file(url: str) -> Path | None:
     in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
     if parsed.get_backend_name() != "sqlite" or in_memory or parsed.query:
         raise LedgerError(
-            f"ledger is '{shown(url)}'; it must be an SQLite file on disk or a PostgreSQL database: write "
+            f"ledger is '{without_password(url)}'; it must be an SQLite file on disk or a PostgreSQL database: write "
             f"sqlite:///path/to/ledger.db or {_POSTGRESQL}://user@host/name."
         )
     return Path(str(parsed.database)).absolute()
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """Format a ledger's URL for a message: without its password.
 
     Raises:
         LedgerError: the text is no URL.
     """
-    return _parsed(url).difference_update_query(_SECRETS).render_as_string(hide_password=True)
+    return _parse_url(url).difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
 
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):  # a port that is no number is a ValueError
@@ -298,9 +298,10 @@ def _postgresql(url: str, patience: float, durable: bool) -> Engine:
         engine = create_engine(url, pool_pre_ping=True, connect_args=settings)
     except ModuleNotFoundError:
         raise LedgerError(
-            f"ledger is '{shown(url)}', and this Python has no driver for PostgreSQL; install 'fedprivacy[postgres]'."
+            f"ledger is '{without_password(url)}', and this Python has no driver for PostgreSQL; install "
+            "'fedprivacy[postgres]'."
         ) from None
-    event.listen(engine, "connect", partial(_configure_postgresql, shown(url), patience, durable))
+    event.listen(engine, "connect", partial(_configure_postgresql, without_password(url), patience, durable))
     return engine
 
 
@@ -353,7 +354,7 @@ def _passes(error: DBAPIError) -> bool:
     return state.startswith(_POSTGRESQL_PASSING) if state else type(error.orig).__name__ == "OperationalError"
 
 
-def _locked(error: DBAPIError) -> bool:
+def _is_locked(error: DBAPIError) -> bool:
     """Return whether another process has locked the database for a moment."""
     return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 

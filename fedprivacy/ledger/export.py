@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Table, insert, select
 from fedprivacy.ledger import journal, schema
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import Entry, SignedHead, canonical
-from fedprivacy.ledger.kept_answers import digest, packed, unpacked
+from fedprivacy.ledger.kept_answers import digest, pack_totals, unpack_totals
 from fedprivacy.ledger.replay import AnswerKey, BrokenJournalError, Replay, WrittenAllowance
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, compare_digests, verify_parts
@@ -39,7 +39,7 @@ _AT_ONCE = 10_000
 
 
 class KeptTotals(NamedTuple):
-    """The key of an answer, and its totals as `fedprivacy.ledger.kept_answers.packed` stores them."""
+    """The key of an answer, and its totals as `fedprivacy.ledger.kept_answers.pack_totals` stores them."""
 
     key: AnswerKey
     stored: bytes
@@ -81,7 +81,7 @@ def _line(part: Part) -> str:
         return f'{{"entry":{part.text},"hash":"{part.hash}","number":{part.number}}}\n'
     if isinstance(part, SignedHead):
         return canonical({"checkpoint": part._asdict()}) + "\n"
-    return canonical({"answer": {**part.key._asdict(), "totals": unpacked(part.stored)}}) + "\n"
+    return canonical({"answer": {**part.key._asdict(), "totals": unpack_totals(part.stored)}}) + "\n"
 
 
 def _last(entries: int, digest: str) -> str:
@@ -101,7 +101,7 @@ def read_export(lines: Iterable[bytes]) -> Iterator[Part]:
             first = raw
             if not _begins_export(first):
                 raise BrokenJournalError("line 1 is not the first line of an exported ledger of version 1 or 2")
-        elif (part := _parsed(raw, number, count)) is None:
+        elif (part := _parse_line(raw, number, count)) is None:
             if raw != _last(count, hashed.hexdigest()).encode():
                 raise BrokenJournalError(f"the last line does not fit the {count} entries before it")
             if next(rest, None) is not None:
@@ -121,7 +121,7 @@ def _begins_export(line: bytes) -> bool:
     return line in [first.encode() for first in _FIRST.values()]
 
 
-def _parsed(raw: bytes, line: int, entries: int) -> Part | None:
+def _parse_line(raw: bytes, line: int, entries: int) -> Part | None:
     """Parse a line; None: it is the last."""
     where = f"line {line}, after entry {entries},"
     part: Part
@@ -155,7 +155,7 @@ def _parsed_totals(fields: Mapping[str, Any]) -> KeptTotals:
     key = AnswerKey(*(fields[name] for name in AnswerKey._fields))
     if [type(value) for value in key] != [str, str, int, int, int]:
         raise ValueError("a field of the answer has another type")
-    return KeptTotals(key, packed(fields["totals"]))
+    return KeptTotals(key, pack_totals(fields["totals"]))
 
 
 def check_export(file: Path) -> None:

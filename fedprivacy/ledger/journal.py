@@ -81,7 +81,7 @@ def canonical(entry: Mapping[str, Any]) -> str:
     return json.dumps(entry, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def chained(previous_hash: str, text: str) -> str:
+def entry_hash(previous_hash: str, text: str) -> str:
     """Compute the hash of an entry."""
     return hashlib.sha256(f"{previous_hash}{text}".encode()).hexdigest()
 
@@ -110,7 +110,7 @@ def append(connection: Connection, kind: str, **facts: Any) -> int:
     """
     last = head(connection)
     text = canonical({"kind": kind, "at": now().isoformat(), **facts})
-    connection.execute(_INSERT, {"number": last.number + 1, "entry": text, "hash": chained(last.hash, text)})
+    connection.execute(_INSERT, {"number": last.number + 1, "entry": text, "hash": entry_hash(last.hash, text)})
     return last.number + 1
 
 

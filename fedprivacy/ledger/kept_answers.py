@@ -83,7 +83,7 @@ class AskedQuestion(NamedTuple):
     answered: int
 
 
-def packed(totals: Sequence[int]) -> bytes:
+def pack_totals(totals: Sequence[int]) -> bytes:
     """Pack totals for storage, the same on every database and machine: int64, little-endian.
 
     >>> packed((1, -2)).hex()
@@ -98,7 +98,7 @@ def packed(totals: Sequence[int]) -> bytes:
         raise ValueError("a total is no whole number of 64 bits") from problem
 
 
-def unpacked(stored: bytes) -> tuple[int, ...]:
+def unpack_totals(stored: bytes) -> tuple[int, ...]:
     """Return the totals that `packed` stored."""
     return struct.unpack_from(f"<{len(stored) // 8}q", stored)
 
@@ -118,7 +118,7 @@ def keep(connection: Connection, attempt: Attempt, given: Iterable[Answer]) -> N
         LedgerError: a dataset has no committed charge for the attempt, a question or an answer differs from the stored
             one, or an answer is invalid.
     """
-    wanted = _checked(given)
+    wanted = _check_answers(given)
     datasets = {dataset_id for dataset_id, _ in wanted}
     _check_charged(connection, attempt, datasets)
     known = _questions_of(connection, attempt)
@@ -136,7 +136,7 @@ def keep(connection: Connection, attempt: Attempt, given: Iterable[Answer]) -> N
         _enter(connection, attempt, new, known)
 
 
-def _checked(given: Iterable[Answer]) -> dict[tuple[str, int], Answer]:
+def _check_answers(given: Iterable[Answer]) -> dict[tuple[str, int], Answer]:
     """Check answers and index them by dataset and number, each once."""
     found: dict[tuple[str, int], Answer] = {}
     for answer in given:
@@ -161,7 +161,7 @@ def _in_form(answer: Answer) -> Answer:
     noise_multiplier = float(answer.noise_multiplier)
     if not (math.isfinite(noise_multiplier) and noise_multiplier > 0.0):
         raise ValueError(f"its noise multiplier is {noise_multiplier}, and no positive, finite number")
-    return answer._replace(noise_multiplier=noise_multiplier, totals=unpacked(packed(answer.totals)))
+    return answer._replace(noise_multiplier=noise_multiplier, totals=unpack_totals(pack_totals(answer.totals)))
 
 
 def _check_charged(connection: Connection, attempt: Attempt, datasets: Collection[str]) -> None:
@@ -188,7 +188,7 @@ _AsKept = tuple[str, float, bytes]  # question, noise multiplier, packed totals
 
 
 def _as_kept(answer: Answer) -> _AsKept:
-    return answer.question, answer.noise_multiplier, packed(answer.totals)
+    return answer.question, answer.noise_multiplier, pack_totals(answer.totals)
 
 
 def _kept_of(connection: Connection, attempt: Attempt, datasets: Collection[str]) -> dict[tuple[str, int], _AsKept]:
@@ -205,7 +205,7 @@ def _enter(connection: Connection, attempt: Attempt, new: Sequence[Answer], know
     digests: dict[str, list[tuple[int, str]]] = {}
     for answer in new:
         which = places[answer.number, answer.question, answer.noise_multiplier]
-        digests.setdefault(answer.dataset_id, []).append((which, digest(packed(answer.totals))))
+        digests.setdefault(answer.dataset_id, []).append((which, digest(pack_totals(answer.totals))))
     at = journal.now().isoformat()
     entry = journal.append(connection, "answer", **attempt._asdict(), at=at, questions=asked, answers=digests)
     reach("ledger.answers-entered")
@@ -215,11 +215,13 @@ def _enter(connection: Connection, attempt: Attempt, new: Sequence[Answer], know
         rows = [{**common, "number": number, "at": at, "question": text} for number, text in texts.items()]
         insert_rows(connection, questions, rows)
     of_answer = ("dataset_id", "number", "noise_multiplier")
-    named = ({name: getattr(answer, name) for name in of_answer} | {"totals": packed(answer.totals)} for answer in new)
+    named = (
+        {name: getattr(answer, name) for name in of_answer} | {"totals": pack_totals(answer.totals)} for answer in new
+    )
     insert_rows(connection, answers, [common | each for each in named])
 
 
-def _kept() -> Select[Any]:
+def _select_answers() -> Select[Any]:
     """Select every answer with its question; the totals as the stored bytes, even if somebody has changed them."""
     columns = [column for column in answers.c if column is not answers.c.totals]
     totals = type_coerce(answers.c.totals, NULLTYPE).label("totals")
@@ -227,7 +229,7 @@ def _kept() -> Select[Any]:
     return select(*columns, totals, questions.c.question).join(questions, together)
 
 
-_KEPT = _kept()
+_KEPT = _select_answers()
 
 
 def answers_to(connection: Connection, question: str, dataset_ids: Collection[str]) -> dict[str, list[StoredAnswer]]:
@@ -250,7 +252,7 @@ def answers_to(connection: Connection, question: str, dataset_ids: Collection[st
                 f"the answer of dataset {row.dataset_id} to question {row.number} of {attempt} is not what entry "
                 f"{row.entry} of the journal says: it was changed since. 'fedprivacy ledger verify' looks at all."
             )
-        given = row.number, row.question, row.noise_multiplier, unpacked(row.totals)
+        given = row.number, row.question, row.noise_multiplier, unpack_totals(row.totals)
         found.setdefault(row.dataset_id, []).append(StoredAnswer(row.dataset_id, attempt, *given, at=entry["at"]))
     return found
 
@@ -264,9 +266,9 @@ def _says(entry: Mapping[str, Any], attempt: Attempt, row: Row[Any]) -> bool:
         return False
 
 
-def asked(connection: Connection, dataset_id: str = "") -> list[AskedQuestion]:
+def asked_questions(connection: Connection, dataset_id: str = "") -> list[AskedQuestion]:
     """List every question that datasets (or one dataset) were charged for, in the order of their first answers."""
-    charged, answered = _charged_for_questions(connection, dataset_id), _answered(connection, dataset_id)
+    charged, answered = _charged_for_questions(connection, dataset_id), _count_answers(connection, dataset_id)
     found = []
     for row in connection.execute(select(questions).order_by(questions.c.entry, questions.c.number)):
         attempt = Attempt(row.run_id, row.round, row.attempt)
@@ -288,7 +290,7 @@ def _charged_for_questions(connection: Connection, dataset_id: str) -> dict[Atte
     return found
 
 
-def _answered(connection: Connection, dataset_id: str) -> dict[QuestionKey, tuple[int, float]]:
+def _count_answers(connection: Connection, dataset_id: str) -> dict[QuestionKey, tuple[int, float]]:
     """Return the number of answers to each question, and their smallest noise multiplier."""
     key = [answers.c[name] for name in QuestionKey._fields]
     counted = select(*key, func.count(), func.min(answers.c.noise_multiplier)).group_by(*key)

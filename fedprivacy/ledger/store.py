@@ -143,7 +143,7 @@ class Ledger:
         )
 
     def _check_balances(self, connection: Connection) -> None:
-        if not charges.balanced(connection):
+        if not charges.check_balances(connection):
             raise LedgerError(
                 f"ledger {self.name} was damaged: its balances contradict its charges, so that no grant could be "
                 "decided. 'fedprivacy ledger verify' says where."
@@ -230,7 +230,7 @@ class Ledger:
                     )
             new = {dataset_id: a for dataset_id, a in allowances.items() if dataset_id not in known}
             if new:
-                journal.append(connection, "budget", budgets={d: charges.written(a) for d, a in new.items()})
+                journal.append(connection, "budget", budgets={d: charges.budget_fields(a) for d, a in new.items()})
                 connection.execute(insert(budgets), [charges.budget_row(d, a) for d, a in new.items()])
             return {**allowances, **known}
 
@@ -259,7 +259,7 @@ class Ledger:
             known = self._allowance(connection, dataset_id)
             allowance = Allowance(budget, known.filter, charges.in_utc(expires), deliberate=True)
             said = {"reason": reason} | ({"by": by} if by else {})
-            journal.append(connection, "budget", budgets={dataset_id: charges.written(allowance)}, **said)
+            journal.append(connection, "budget", budgets={dataset_id: charges.budget_fields(allowance)}, **said)
             changed = charges.budget_row(dataset_id, allowance)
             connection.execute(update(budgets).where(budgets.c.dataset_id == dataset_id).values(changed))
 
@@ -412,7 +412,7 @@ class Ledger:
         Args:
             dataset_id: dataset that was charged; empty: any.
         """
-        return self.database.read(lambda connection: kept_answers.asked(connection, dataset_id))
+        return self.database.read(lambda connection: kept_answers.asked_questions(connection, dataset_id))
 
     def reconcile(self, dataset_id: str, claims: Claims) -> int:
         """Charge the steps that a client claims beyond the ledger's count: the larger of both figures counts.

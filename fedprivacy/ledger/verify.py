@@ -25,7 +25,7 @@ from sqlalchemy.types import NULLTYPE, TypeEngine
 from fedprivacy._support.signing import RECEIPT, signed_by_client
 from fedprivacy._support.software import Software
 from fedprivacy.ledger.charges import in_utc
-from fedprivacy.ledger.journal import Entry, Head, SignedHead, chained, parsed_head, read_entries, read_heads
+from fedprivacy.ledger.journal import Entry, Head, SignedHead, entry_hash, parsed_head, read_entries, read_heads
 from fedprivacy.ledger.kept_answers import digest
 from fedprivacy.ledger.replay import (
     AnswerKey,
@@ -131,7 +131,7 @@ def _no_garbage_collection() -> Iterator[None]:
 def _follow(head: Head, entry: Entry) -> Head:
     if entry.number != head.number + 1:
         raise BrokenJournalError(f"entry {head.number + 1} is missing: entry {entry.number} follows {head.number}")
-    if chained(head.hash, entry.text) != entry.hash:
+    if entry_hash(head.hash, entry.text) != entry.hash:
         raise BrokenJournalError(f"entry {entry.number} was changed: its hash is not that of its text")
     return Head(entry.number, entry.hash)
 
@@ -188,7 +188,11 @@ def _check_head(head: SignedHead, hashes: Mapping[int, str], signers: Collection
 def _compare_tables(connection: Connection, replay: Replay) -> None:
     _compare("run", _rows(connection, runs, 1), replay.runs)
     _compare("key", ((client, key) for client, (key,) in _rows(connection, keys, 1)), replay.keys)
-    _compare("budget", ((dataset, _written(*row)) for dataset, row in _rows(connection, budgets, 1)), replay.budgets)
+    _compare(
+        "budget",
+        ((dataset, _written_allowance(*row)) for dataset, row in _rows(connection, budgets, 1)),
+        replay.budgets,
+    )
     names = (*ChargeKey._fields, *Charge._fields)
     _compare("charge", _rows(connection, charges, len(ChargeKey._fields), names), replay.charges)
     held = ((key, value) for key, value in _rows(connection, balances, len(Mechanism._fields)) if any(value))
@@ -226,7 +230,7 @@ def _rows(
 _AS_IT_LIES: Mapping[type[Any], TypeEngine[Any]] = {Enum: String(), LargeBinary: NULLTYPE}
 
 
-def _written(
+def _written_allowance(
     epsilon: float | None, delta: float, filter: str, expires: datetime.datetime | None, deliberate: bool
 ) -> WrittenAllowance:
     instant = in_utc(expires)

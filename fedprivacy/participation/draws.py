@@ -43,20 +43,20 @@ class Draws:
         """Draw a number above 0 and below 1, uniformly; without a round, a client's number is the same for the whole
         run.
         """
-        word = int.from_bytes(_finished(self._begun(purpose, round), client_id))
+        word = int.from_bytes(_finish_hash(self._begun(purpose, round), client_id))
         return ((word >> 12) + 0.5) * 2.0**-52
 
     def uniforms(self, purpose: DrawPurpose, client_ids: Iterable[str], round: int = 0) -> NDArray[np.float64]:
         """Draw the numbers of several clients, in their order, shape [clients]."""
         begun = self._begun(purpose, round)
-        words = np.frombuffer(b"".join(_finished(begun, client_id) for client_id in client_ids), dtype=">u8")
+        words = np.frombuffer(b"".join(_finish_hash(begun, client_id) for client_id in client_ids), dtype=">u8")
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     def _begun(self, purpose: DrawPurpose, round: int) -> hashlib.blake2b:
         return hashlib.blake2b(f"{purpose}/{round}/".encode(), key=self.key, digest_size=8)
 
 
-def _finished(begun: hashlib.blake2b, client_id: str) -> bytes:
+def _finish_hash(begun: hashlib.blake2b, client_id: str) -> bytes:
     """Finish a hash with one more text; starting anew for each of a million clients would take three times as long."""
     finished = begun.copy()
     finished.update(client_id.encode())

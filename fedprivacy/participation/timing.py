@@ -97,11 +97,11 @@ class TracedSpeeds:
 
     def seconds(self, client_id: str) -> float:
         """Return the seconds of the client's line."""
-        return self.by_client[client_id if client_id in self.by_client else numbered(client_id)]
+        return self.by_client[client_id if client_id in self.by_client else trace_number(client_id)]
 
     def check(self, client_ids: Iterable[str]) -> None:
         """Refuse clients without a line."""
-        unknown = [c for c in client_ids if c not in self.by_client and numbered(c) not in self.by_client]
+        unknown = [c for c in client_ids if c not in self.by_client and trace_number(c) not in self.by_client]
         if unknown:
             raise ConfigError([f"speeds: '{self.file}' has no line for {unknown[0]}; give one for every client."])
 
@@ -220,7 +220,7 @@ class TracedAvailability:
             )
 
     def _of(self, client_id: str) -> list[Interval]:
-        return self.by_client.get(client_id) or self.by_client.get(numbered(client_id), [])
+        return self.by_client.get(client_id) or self.by_client.get(trace_number(client_id), [])
 
 
 def availability_of(text: str, draws: Draws) -> Availability:
@@ -237,7 +237,7 @@ def availability_of(text: str, draws: Draws) -> Availability:
         if start >= end:
             raise ConfigError([f"availability: in '{text}' {client} is there from {start:g} to {end:g}; swap the two."])
         lines[client].append((start, end))
-    return TracedAvailability(text, {client: _merged(intervals) for client, intervals in lines.items()})
+    return TracedAvailability(text, {client: _merge(intervals) for client, intervals in lines.items()})
 
 
 def check_availability(text: str) -> None:
@@ -258,7 +258,7 @@ def _share_of_day(text: str) -> float:
         return math.nan
 
 
-def _merged(intervals: list[Interval]) -> list[Interval]:
+def _merge(intervals: list[Interval]) -> list[Interval]:
     """Merge intervals that touch or overlap, in order."""
     ordered = sorted(intervals)
     ends = list(accumulate((end for _, end in ordered), max))
@@ -296,7 +296,7 @@ def _read_trace(setting: str, file: str, columns: Sequence[str]) -> Iterator[tup
         yield str(line["client"]), [_number(setting, file, lines.line_num, name, line[name]) for name in columns]
 
 
-def numbered(client_id: str) -> str:
+def trace_number(client_id: str) -> str:
     """Return a simulated client's number in its split, by which traces may name it: '7' for 'client-07'."""
     digits = client_id.rpartition("-")[2]
     return str(int(digits)) if digits.isdecimal() else client_id

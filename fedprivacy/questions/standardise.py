@@ -87,7 +87,7 @@ def standardiser(question: Spread, figures: Sequence[Estimate] = ()) -> Standard
     return Standardise([each.low for each in question.of], [each.high for each in question.of], means, scales)
 
 
-def unsuited(inputs: Tensor, columns: Sequence[str]) -> str:
+def why_unsuited(inputs: Tensor, columns: Sequence[str]) -> str:
     """Explain why the first of such inputs cannot be these columns, by shape and type alone; empty: they can."""
     if inputs.dim() == 2 and inputs.shape[1] >= len(columns) and inputs.is_floating_point():
         return ""

@@ -168,7 +168,7 @@ class Recorder:
         try:
             if result.arrays is not None:
                 failed = status is RunStatus.FAILED
-                self._keep(MODEL, saved(result.arrays, result.standardise), failed=failed)
+                self._keep(MODEL, model_file(result.arrays, result.standardise), failed=failed)
                 if personal := result.personal():
                     self._keep(CLIENT_MODELS, save({c: p.numpy() for c, p in personal.items()}), failed=failed)
             if drawn:
@@ -214,7 +214,7 @@ def draw(history: RunHistory, folder: Path) -> None:
     report.draw(history, folder)
 
 
-def saved(arrays: ArrayRecord, standardise: Standardise | None) -> bytes:
+def model_file(arrays: ArrayRecord, standardise: Standardise | None) -> bytes:
     """A model as it is kept: its parameters, and in the metadata what its inputs become first, if anything."""
     metadata = None if standardise is None else {STANDARDISE: json.dumps(standardise.numbers)}
     return save({name: array.numpy() for name, array in arrays.items()}, metadata)

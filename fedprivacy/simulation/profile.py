@@ -29,7 +29,7 @@ _NAME = 30
 
 
 @contextmanager
-def profiled(folder: Path) -> Iterator[None]:
+def profiling(folder: Path) -> Iterator[None]:
     """Profile the run that the block is, and write both files once it has ended; a run that fails leaves none.
 
     A run does not fail because its profile cannot be written.

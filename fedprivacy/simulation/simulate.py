@@ -30,7 +30,7 @@ from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.simulation.preconditions import check_run
-from fedprivacy.simulation.profile import profiled
+from fedprivacy.simulation.profile import profiling
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.values.metrics import shown_metric
@@ -98,12 +98,12 @@ def simulate(
         KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
     with spelt_as_keywords():
-        plan = prepared(*by_key(task, settings))
+        plan = prepare_plan(*by_key(task, settings))
     placement, console = Placement(workers, ray_address), console_of(shown=progress)
     return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each, drawn=drawn)
 
 
-def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> TrainingPlan:
+def prepare_plan(given: Mapping[str, Value | None], task: Task | None = None) -> TrainingPlan:
     """The plan of a simulation, with a folder for its results.
 
     Args:
@@ -138,7 +138,7 @@ def run(
     config = plan.config
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
-    with profiled(Path(config.out)) if profile else nullcontext():
+    with profiling(Path(config.out)) if profile else nullcontext():
         return _run(plan, placement, console, finished, callbacks, drawn=drawn)
 
 

@@ -35,7 +35,7 @@ from fedprivacy.runs.settings.configuration import FIELDS, SWEEP_KEYS, ConfigErr
 from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.runs.settings.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.server.app import build_strategy
-from fedprivacy.simulation.simulate import prepared, run
+from fedprivacy.simulation.simulate import prepare_plan, run
 from fedprivacy.tasks import Task
 
 LOG = "sweep.log"
@@ -162,7 +162,7 @@ def run_all(runs: Sequence[SweptRun], jobs: int, log: Path, tell: Told, task: Ta
     waiting, again = list(runs), set[Path]()
     while waiting:
         with _pool(jobs, log) as pool:
-            for one, failure in _ended(pool, waiting, jobs):
+            for one, failure in _ended_runs(pool, waiting, jobs):
                 if failure is None and one.folder not in again:  # a process died: perhaps another run's fault
                     again.add(one.folder)
                     continue
@@ -174,11 +174,11 @@ def run_one(one: SweptRun, task: Task | None = None) -> str:
     """Run, or go on with, one run of a sweep; why it failed, or an empty text."""
     try:
         if (one.folder / CHECKPOINT).exists():
-            plan = prepared({"resume": str(one.folder)}, task)
+            plan = prepare_plan({"resume": str(one.folder)}, task)
         else:
             if one.folder.exists() and not charged_in(one.folder):  # else it begins again beside its charges
                 shutil.rmtree(one.folder)
-            plan = prepared({**one.given, "out": str(one.folder)}, task)
+            plan = prepare_plan({**one.given, "out": str(one.folder)}, task)
         run(plan, HERE, Console(emoji=False, quiet=True), drawn=False)
     except Exception as error:
         logging.getLogger("fedprivacy.sweep").exception("%s failed.", one.folder.name)
@@ -187,7 +187,9 @@ def run_one(one: SweptRun, task: Task | None = None) -> str:
     return ""
 
 
-def _ended(pool: ProcessPoolExecutor, runs: Sequence[SweptRun], jobs: int) -> Iterator[tuple[SweptRun, str | None]]:
+def _ended_runs(
+    pool: ProcessPoolExecutor, runs: Sequence[SweptRun], jobs: int
+) -> Iterator[tuple[SweptRun, str | None]]:
     """Each run that ended, and why it failed; None: the pool broke under it. No more are handed out than can run."""
     going: dict[Future[str], SweptRun] = {}
     left = iter(list(runs))

@@ -40,7 +40,7 @@ def check_within(name: str, value: float, low: float, high: float) -> None:
         raise ValueError(f"{name} is {value}; choose a number {range_words(low, high, value)}.")
 
 
-def shown(given: object) -> str:
+def argument_text(given: object) -> str:
     """Return a wrong argument for an error; of what may hold records, such as a tensor, the type alone."""
     plain = given is None or isinstance(given, str | int | float) or inspect.isroutine(given) or inspect.isclass(given)
     return repr(given) if plain else f"a {type(given).__name__}"
@@ -49,13 +49,15 @@ def shown(given: object) -> str:
 def check_function(name: str, given: object, remedy: str, *taken: object) -> None:
     """Refuse what cannot be called, or not with so many arguments; `remedy` describes the function to give."""
     if not callable(given):
-        raise ValueError(f"{name} is {shown(given)}; give {remedy}.")
+        raise ValueError(f"{name} is {argument_text(given)}; give {remedy}.")
     if not taken:
         return
     try:
         inspect.signature(given).bind(*taken)
     except TypeError as error:
-        raise ValueError(f"{name} is {shown(given)}, which cannot be called so ({error}); give {remedy}.") from error
+        raise ValueError(
+            f"{name} is {argument_text(given)}, which cannot be called so ({error}); give {remedy}."
+        ) from error
     except ValueError:  # a built-in function without a signature
         pass
 
@@ -63,11 +65,11 @@ def check_function(name: str, given: object, remedy: str, *taken: object) -> Non
 def check_trainable(model: object, loss: object) -> None:
     """Refuse what is no model and what is no loss."""
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model is {shown(model)}; give a torch.nn.Module.")
+        raise ValueError(f"model is {argument_text(model)}; give a torch.nn.Module.")
     check_function("loss", loss, "a function of outputs and targets that returns one value for each record")
 
 
 def check_path(name: str, given: object) -> None:
     """Refuse what names no file or folder."""
     if not isinstance(given, str | PathLike) or not str(given):
-        raise ValueError(f"{name} is {shown(given)}; give a path.")
+        raise ValueError(f"{name} is {argument_text(given)}; give a path.")

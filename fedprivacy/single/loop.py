@@ -23,7 +23,14 @@ from fedprivacy._support.console import bar_on, console_of
 from fedprivacy._support.durable import write_durably
 from fedprivacy.gradients import Loss
 from fedprivacy.runs.records.folder import check_writable
-from fedprivacy.single.arguments import check_function, check_numbers, check_path, check_trainable, check_within, shown
+from fedprivacy.single.arguments import (
+    argument_text,
+    check_function,
+    check_numbers,
+    check_path,
+    check_trainable,
+    check_within,
+)
 from fedprivacy.single.private_gradients import PrivateGradients, Records, device_of
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.training.optimizers import LARGEST_WEIGHT_DECAY, MOMENTA, SGD, Adam, AdamW, build_optimizer
@@ -116,7 +123,9 @@ def optimizer_of(
     if momentum or weight_decay:
         raise ValueError("momentum and weight_decay are those of a named optimizer; give them to the optimiser itself.")
     if not (isinstance(given, torch.optim.Optimizer) or callable(given)):
-        raise ValueError(f"optimizer is {shown(given)}; give a name, a torch.optim.Optimizer, or a factory of one.")
+        raise ValueError(
+            f"optimizer is {argument_text(given)}; give a name, a torch.optim.Optimizer, or a factory of one."
+        )
     made = given if isinstance(given, torch.optim.Optimizer) else given(trained)
     if not isinstance(made, torch.optim.Optimizer):
         raise ValueError(f"optimizer makes a {type(made).__name__}; give a torch.optim.Optimizer, or a factory of one.")

@@ -132,7 +132,7 @@ class Notation:
         return number(cell)
 
 
-def listed(name: str, given: object) -> tuple[Any, ...]:
+def list_of(name: str, given: object) -> tuple[Any, ...]:
     """Return the texts or numbers of a list, in its order.
 
     Raises:

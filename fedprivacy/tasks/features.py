@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from functools import cached_property
 from typing import Protocol
 
-from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, listed
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, list_of
 from fedprivacy.tasks.sheet import Fault, no_date, no_level, no_number
 from fedprivacy.values.cell_text import canonical, plain, text
 
@@ -183,7 +183,7 @@ class Category:
     other: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", listed("levels", self.levels))
+        object.__setattr__(self, "levels", list_of("levels", self.levels))
         if self.prefix is not None:
             self._check_prefix(self.prefix)
         _ = self._known

@@ -87,7 +87,7 @@ def _make(maker: Callable[[], Task], name: str) -> Task:
     try:
         return maker()
     except Exception as error:
-        raise TaskError(f"task is '{name}', which cannot be made: {sources.told(error)}.") from error
+        raise TaskError(f"task is '{name}', which cannot be made: {sources.describe_error(error)}.") from error
 
 
 @dataclass(frozen=True, slots=True)

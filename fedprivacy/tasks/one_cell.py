@@ -27,7 +27,7 @@ from fedprivacy.tasks.cells import TableError
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.opened import OpenedTask
-from fedprivacy.tasks.sheet import collected
+from fedprivacy.tasks.sheet import collecting_sheets
 from fedprivacy.tasks.task import Shard, ShardSource, Task
 
 ROWS = 40
@@ -229,7 +229,7 @@ class _Reader:
         with TemporaryDirectory() as made:
             self._copy(Path(made), rows, written)
             try:
-                with collected() as sheets:
+                with collecting_sheets() as sheets:
                     shard, table = self._records(Path(made))
             except Exception as error:  # its text may hold values, but for a reader's own
                 self.refusal = f" ({str(error).rstrip('.')})" if isinstance(error, TableError) else ""
@@ -259,7 +259,7 @@ class _Reader:
         with TemporaryDirectory() as made:
             self._copy(Path(made), rows)
             try:
-                with collected():
+                with collecting_sheets():
                     shard, _ = self._records(Path(made))
                 torch.manual_seed(0)
                 model = self.task.model()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedprivacy._support import sources
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.sheet import Sheet, collected, tell
+from fedprivacy.tasks.sheet import Sheet, collecting_sheets, tell
 from fedprivacy.tasks.task import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.metrics import MOST_SCORES, RECORDS, bare_name
 from fedprivacy.values.numbers import number_of
@@ -93,7 +93,7 @@ class OpenedTask(Task):
                 file = inspect.getsourcefile(type(self.original))
             except (OSError, TypeError):  # a class of a notebook's cell, or of a shell
                 file = None
-            raise TaskError(f"task {self.name}: {call} fails: {sources.told(error, file)}.") from error
+            raise TaskError(f"task {self.name}: {call} fails: {sources.describe_error(error, file)}.") from error
 
     def model(self) -> nn.Module:
         """Make a new model of the task.
@@ -190,7 +190,7 @@ class OpenedTask(Task):
             Exception: any error that `shard` raises.
         """
         try:
-            with collected() as sheets:
+            with collecting_sheets() as sheets:
                 shard = self.original.shard(source)
             if not isinstance(shard, Shard):
                 raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")

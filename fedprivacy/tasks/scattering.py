@@ -55,7 +55,7 @@ def scattering(images: Tensor, *, scales: int = 2, angles: int = 8) -> Tensor:
             f"images have shape {shape}, and scales is {scales}; give [records, side, side], the side a multiple of "
             f"{square}, and larger."
         )
-    return torch.cat([_transformed(some, scales, angles) for some in images.split(_AT_ONCE)])
+    return torch.cat([_transform(some, scales, angles) for some in images.split(_AT_ONCE)])
 
 
 def group_normalised(features: Tensor, groups: int) -> Tensor:
@@ -70,7 +70,7 @@ def group_normalised(features: Tensor, groups: int) -> Tensor:
     return functional.group_norm(features, groups)
 
 
-def _transformed(images: Tensor, scales: int, angles: int) -> Tensor:
+def _transform(images: Tensor, scales: int, angles: int) -> Tensor:
     """Compute the features of a few images, each within a mirrored margin of one square."""
     padded = functional.pad(images[:, None], [2**scales] * 4, mode="reflect")
     size = padded.shape[-1]

@@ -187,7 +187,7 @@ class CellTally:
         self._counts[key] += 1
         examples = self._examples.setdefault(key, {})
         if len(examples) < EXAMPLES:
-            examples[masked(cell)] = None
+            examples[mask_cell(cell)] = None
 
     def unreadable(self) -> tuple[UnreadableCells, ...]:
         """Return all cells that cannot be read, the most frequent first."""
@@ -226,7 +226,7 @@ _TOLD: set[str] = set()
 
 
 @contextmanager
-def collected() -> Iterator[Sheets]:
+def collecting_sheets() -> Iterator[Sheets]:
     """Collect the sheets of everything that is read in the block, instead of logging them."""
     outer, sheets = _COLLECTED.get(), Sheets()
     token = _COLLECTED.set(sheets)
@@ -266,7 +266,7 @@ def _log(lines: Iterable[str], level: int) -> None:
         log.log(level, "%s", words)
 
 
-def masked(cell: Cell) -> str:
+def mask_cell(cell: Cell) -> str:
     """Return an example of a cell that shows its form and not its content: digits are 9, letters x and X.
 
     >>> masked("Meier, 70,5 kg")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.tasks.bundled import DirichletSplit
-from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, listed
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, list_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ByColumn:
     levels: Sequence[object]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", listed("levels", self.levels))
+        object.__setattr__(self, "levels", list_of("levels", self.levels))
         Levels(self.levels)
 
     @property

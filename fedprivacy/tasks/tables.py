@@ -26,7 +26,7 @@ from fedprivacy.tasks.cells import (
     Notation,
     TableError,
     check_levels_of_floats,
-    listed,
+    list_of,
     read_each,
 )
 from fedprivacy.tasks.columns import Table
@@ -116,7 +116,7 @@ def load_table(
     file = TableFile.of(Path(path), delimiter, encoding)
     if not isinstance(features, Mapping):
         others = [name for name in file.columns if name not in (target, person) and not _ROW_NUMBERS.fullmatch(name)]
-        features = {name: Number() for name in (others if features is None else listed("features", features))}
+        features = {name: Number() for name in (others if features is None else list_of("features", features))}
     for name, feature in features.items():
         if not hasattr(feature, "inputs"):
             kind = type(feature).__name__
@@ -130,7 +130,7 @@ def load_table(
         notation=Notation(decimal, fold_case, missing),
         features=dict(features),
         target=target,
-        classes=None if classes is None else listed("classes", classes),
+        classes=None if classes is None else list_of("classes", classes),
         only=dict(only or {}),
         person=person,
         split_by=() if splits is None else splits.reads,
@@ -196,7 +196,7 @@ def read_table(
         file=file,
         notation=Notation(decimal, fold_case, missing),
         target=target,
-        classes=None if classes is None else listed("classes", classes),
+        classes=None if classes is None else list_of("classes", classes),
         only=dict(only or {}),
         person=person,
         split_by=tuple(file.columns),

@@ -142,9 +142,9 @@ class CohortLoop(ABC, Generic[AnyMechanism]):
             if stack is None:
                 alone += places
             else:
-                yield tried(self.engine.model, partial(self._train_stack, stack, places, members, round), places)
+                yield try_portion(self.engine.model, partial(self._train_stack, stack, places, members, round), places)
         for place in sorted(alone):  # large models: in this order, their sum keeps the fewest vectors
-            yield tried(self.engine.model, partial(self.alone, place, trainees[place], round), [place])
+            yield try_portion(self.engine.model, partial(self.alone, place, trainees[place], round), [place])
 
     @abstractmethod
     def alone(self, place: int, one: Trainee[AnyMechanism], round: int) -> Portion:
@@ -252,7 +252,7 @@ def _append_counts(
     return torch.cat([clipped.totals, torch.tensor(centred, dtype=torch.float64).unsqueeze(1)], 1)
 
 
-def tried(model: nn.Module, train: Callable[[], Portion], places: list[int]) -> Portion:
+def try_portion(model: nn.Module, train: Callable[[], Portion], places: list[int]) -> Portion:
     """Train these clients; an error becomes their portion's problem and nobody else's. The model is restored
     afterwards.
     """

@@ -95,7 +95,7 @@ class LocalEvaluation:
         return unit(len(self.scores)) * torch.cat([torch.ones_like(known[:, :1]), centred], 1)
 
 
-def estimated(scores: Mapping[str, Score], released: Sequence[NoisySums]) -> Evaluation:
+def estimate_scores(scores: Mapping[str, Score], released: Sequence[NoisySums]) -> Evaluation:
     """Estimate the scores of all records of one or more clients from noisy sums: a post-processing.
 
     Each client's sums are divided by its sampling rate, so that every record counts the same.

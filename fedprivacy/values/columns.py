@@ -67,7 +67,7 @@ _FIGURES = {each.name: attrgetter(f"spent.{each.name}") for each in fields(Clien
 """Reads each figure of a client, by name."""
 
 
-def _declared() -> Iterator[ClientColumn]:
+def _declared_columns() -> Iterator[ClientColumn]:
     for kind in (ClientSpent, ClientStanding):
         types = get_type_hints(kind)
         for each in fields(kind):
@@ -112,7 +112,7 @@ _GAUGE = "Rounds that a client's budget still allows; missing without a budget."
 _UNLESS, _SIGMA = "null without privacy", "\N{GREEK SMALL LETTER SIGMA}"
 
 CLIENT_COLUMNS = (
-    *_declared(),
+    *_declared_columns(),
     ClientColumn("epsilon_text", str, _epsilon_text, words=True),
     ClientColumn("delta_text", str, lambda _, client: delta_text(client.spent.delta), words=True),
     ClientColumn("budget", float | None, _BUDGET, "", "budget_epsilon", "Budget", Look.TEXT),

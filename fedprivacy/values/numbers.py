@@ -57,11 +57,11 @@ def or_infinite(value: float | None) -> float:
     return math.inf if value is None else value
 
 
-def unbounded(written: Mapping[str, Any]) -> dict[str, Any]:
+def read_unbounded(written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a value as they are read back, where every None is an epsilon or budget without a bound."""
     return {name: or_infinite(value) for name, value in written.items()}
 
 
-def measured(written: Mapping[str, float | None]) -> dict[str, float]:
+def read_measured(written: Mapping[str, float | None]) -> dict[str, float]:
     """Return measurements as they are read back: None becomes NaN, a loss that diverged or an average of nothing."""
     return {name: math.nan if value is None else value for name, value in written.items()}

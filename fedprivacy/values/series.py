@@ -247,7 +247,7 @@ class CostMap:
         return cls(tuple(client_ids), first, tuple(ends), growth)
 
 
-def thinned(last: int, most: int = MOST_ROUNDS) -> range:
+def spread_rounds(last: int, most: int = MOST_ROUNDS) -> range:
     """Return at most `most` of rounds 1 to `last`, evenly spread, including the last."""
     step = stride(last, most)
     return range(last - (last - 1) // step * step, last + 1, step) if last > 0 else range(0)

@@ -58,7 +58,7 @@ def epsilon_text(epsilon: float, budget: float = math.inf, decimals: int = 2) ->
     """
     if not math.isfinite(epsilon):
         return "∞"
-    rounded = _rounded(epsilon, ROUND_CEILING, decimals)
+    rounded = _round(epsilon, ROUND_CEILING, decimals)
     return budget_text(budget) if epsilon <= budget < rounded else written_out(rounded)
 
 
@@ -68,10 +68,10 @@ def proved_text(epsilon: float) -> str:
     >>> proved_text(2.9988)
     '2.99'
     """
-    return written_out(_rounded(epsilon, ROUND_FLOOR))
+    return written_out(_round(epsilon, ROUND_FLOOR))
 
 
-def _rounded(epsilon: float, rounding: str, decimals: int = 2) -> Decimal:
+def _round(epsilon: float, rounding: str, decimals: int = 2) -> Decimal:
     """Round to so many decimals, or to two significant digits if decimals would show fewer or mean nothing."""
     exact = Decimal(repr(float(epsilon)))
     two_digits = exact.adjusted() - 1
@@ -125,7 +125,7 @@ def at_most_text(share: float) -> str:
     >>> at_most_text(0.02914), at_most_text(0.0005475), at_most_text(1.0)
     ('3.0\xa0%', '0.055\xa0%', '100\xa0%')
     """
-    rounded = _rounded(100.0 * share, ROUND_CEILING, 1)
+    rounded = _round(100.0 * share, ROUND_CEILING, 1)
     return f"{rounded:f}\N{NO-BREAK SPACE}%" if rounded < 100 else "100\N{NO-BREAK SPACE}%"
 
 

@@ -9,9 +9,20 @@ from typing import Any
 
 import altair as alt
 
-from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Label, PlotFrame, Scale, named_beside, placed
+from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Label, PlotFrame, Scale, named_beside, place_labels
 from fedprivacy.figures.comparison import DASHES, SHAPES
-from fedprivacy.figures.style import EXHAUSTED, INK, MUTED, RUNS, SPENDING, WIDTH, chart_of, layered, styled, titled
+from fedprivacy.figures.style import (
+    EXHAUSTED,
+    INK,
+    MUTED,
+    RUNS,
+    SPENDING,
+    WIDTH,
+    chart_of,
+    layer,
+    make_title,
+    with_style,
+)
 
 NO_PRIVACY = "no privacy"
 """The word for a row whose training has no epsilon."""
@@ -86,7 +97,9 @@ def reproduction_figure(title: str, rows: Sequence[DrawnRow], width: int = WIDTH
         ["upright mark: the goal", "diamond: the paper's"],
     ]
     height = max(ROW_HEIGHT * len(rows), 2 * ROW_HEIGHT)
-    return styled(layered(layers, titled(f"{title}: {_reached(rows)}", clauses, width + LABEL_ROOM), width, height))
+    return with_style(
+        layer(layers, make_title(f"{title}: {_reached(rows)}", clauses, width + LABEL_ROOM), width, height)
+    )
 
 
 def _row(row: DrawnRow) -> dict[str, Any]:
@@ -170,8 +183,8 @@ def budgets_figure(title: str, quantity: str, rows: Sequence[DrawnRow], width: i
         [f"dotted: {NO_PRIVACY}"] if ends else [],
         ["level mark: a goal"] if any(row.goal is not None and row.budget is not None for row in drawn) else [],
     ]
-    about = titled(title, [clause for clause in clauses if clause], frame.room)
-    return styled(layered(_layers(points, names, frame), about, width))
+    about = make_title(title, [clause for clause in clauses if clause], frame.room)
+    return with_style(layer(_layers(points, names, frame), about, width))
 
 
 def _point(row: DrawnRow, logarithms: bool) -> dict[str, Any]:
@@ -200,7 +213,9 @@ def _layers(points: list[dict[str, Any]], names: Sequence[str], frame: PlotFrame
     base = chart_of(private).encode(frame.x, own)
     goals = chart_of([point for point in private if point["goal"] is not None]).encode(frame.x)
     last = {point["line"]: point for point in private}  # they are in the order of their budgets
-    labels = placed([Label(last[name]["text"], last[name]["mean"], name) for name in names if name in last], frame)
+    labels = place_labels(
+        [Label(last[name]["text"], last[name]["mean"], name) for name in names if name in last], frame
+    )
     return [
         chart_of(bare).mark_rule(strokeDash=[2, 4], strokeWidth=1.5).encode(y("mean"), own),
         base.mark_line(strokeCap="butt").encode(y("mean"), alt.StrokeDash("line:N", legend=None, scale=dashes)),

@@ -18,7 +18,7 @@ from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.calibration import Calibration, noise_multipliers
 from fedprivacy.accounting.filters import AdaptiveFilter, GaussianFilter
 from fedprivacy.accounting.gdp import gaussian_mu
-from fedprivacy.accounting.histories import of_person, truncation, untruncated
+from fedprivacy.accounting.histories import person_history, truncation, untruncated
 from fedprivacy.accounting.pairs import Direction
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import (
@@ -63,7 +63,7 @@ def test_the_error_of_the_inverse_transform_is_charged(delta: float, monkeypatch
 def test_a_delta_next_to_0_has_a_bound_or_none_and_no_figure_that_is_no_number(
     q: float, s: float, rows: int, delta: float, epsilon: float
 ) -> None:
-    history = of_person({PoissonSampledGaussian(q, s): 1}, rows)
+    history = person_history({PoissonSampledGaussian(q, s): 1}, rows)
     assert pld.epsilon(history, delta) == pytest.approx(epsilon, rel=1e-6)
     for epsilons, deltas in pld.profiles(history).values():
         assert not np.isnan(epsilons).any() and not np.isnan(deltas).any()
@@ -117,10 +117,10 @@ def test_no_adaptive_quota_passes_its_bound_by_rounding(past: dict[Event, int]) 
 
 def test_improbable_numbers_of_joining_rows_cost_their_probability(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out below 2e-3 each; the sampling rates differ a little, since these probabilities are remembered."""
-    sharp = pld.epsilon(of_person({PoissonSampledGaussian(0.0503, 1.2): 1}, 12), 0.03)
+    sharp = pld.epsilon(person_history({PoissonSampledGaussian(0.0503, 1.2): 1}, 12), 0.03)
     assert 0.99 * 0.03 < exact_delta(0.0503, 1.2, 12, sharp) <= 0.03
     monkeypatch.setattr(pairs, "NO_WEIGHT", 2e-3)
-    charged = pld.epsilon(of_person({PoissonSampledGaussian(0.0504, 1.2): 1}, 12), 0.03)
+    charged = pld.epsilon(person_history({PoissonSampledGaussian(0.0504, 1.2): 1}, 12), 0.03)
     assert charged > 1.05 * sharp and exact_delta(0.0504, 1.2, 12, charged) <= 0.03
 
 
@@ -162,18 +162,18 @@ def test_a_spectrum_made_for_many_steps_is_made_anew_for_few(many: int, few: int
 
 def test_a_search_for_losses_that_ends_early_costs_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Newton's method, with one step instead of all that it takes."""
-    history = of_person({PoissonSampledGaussian(0.2, 1.5): 1}, 8)
+    history = person_history({PoissonSampledGaussian(0.2, 1.5): 1}, 8)
     sharp = pld.epsilon(history, 1e-3)
     assert 0.99e-3 < exact_delta(0.2, 1.5, 8, sharp) <= 1e-3
     monkeypatch.setattr(pairs, "MOST_NEWTON_STEPS", 1)
-    charged = pld.epsilon(of_person({PoissonSampledGaussian(0.2, 1.5001): 1}, 8), 1e-3)
+    charged = pld.epsilon(person_history({PoissonSampledGaussian(0.2, 1.5001): 1}, 8), 1e-3)
     assert charged > sharp * 1.001 and exact_delta(0.2, 1.5001, 8, charged) <= 1e-3
 
 
 @pytest.mark.parametrize("rows", [2, 3, 7, 10])
 def test_rows_divide_a_person_s_noise_and_rounding_adds_none(rows: int) -> None:
     for noise in np.random.default_rng(rows).uniform(0.1, 40.0, 50).tolist():
-        (event,) = of_person({PoissonSampledGaussian(1.0, noise): 1}, rows)
+        (event,) = person_history({PoissonSampledGaussian(1.0, noise): 1}, rows)
         least = Fraction(event.noise_multiplier) * rows
         assert Fraction(noise) * Fraction(1 - 1e-15) < least <= Fraction(noise)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedprivacy.accounting import pld, rdp
-from fedprivacy.accounting.histories import extended
+from fedprivacy.accounting.histories import extend_history
 from fedprivacy.values.events import Event, PoissonSampledGaussian
 from tests.accounting.marked import exhaustive, soak
 from tests.accounting.oracles import exact_share
@@ -86,7 +86,7 @@ def test_a_fragmented_history_is_the_merged_one() -> None:
     events = PoissonSampledGaussian(0.01, 1.0), PoissonSampledGaussian(0.0101, 1.0)
     history: dict[Event, int] = {}
     for step in range(1000):
-        history = extended(history, events[step % 2], 1)
+        history = extend_history(history, events[step % 2], 1)
     ours = pld.epsilon(history, 1e-5)
     assert history == dict.fromkeys(events, 500)
     assert ours == pld.epsilon(dict.fromkeys(reversed(events), 500), 1e-5)

@@ -9,7 +9,7 @@ from scipy import stats
 
 import fedprivacy as fp
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.histories import of_person
+from fedprivacy.accounting.histories import person_history
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
 from fedprivacy.values.events import (
@@ -42,7 +42,7 @@ OTHER = PoissonSampledGaussian(1.0, 30.0)
     ],
 )
 def test_epsilon_is_exact_and_never_too_small(q, sigma, steps, k, delta, other):
-    history = of_person({PoissonSampledGaussian(q, sigma): steps, **other}, k)
+    history = person_history({PoissonSampledGaussian(q, sigma): steps, **other}, k)
     assert 0.99 < exact_share(history, pld.epsilon(history, delta), delta) <= 1.0
 
 
@@ -87,15 +87,15 @@ def test_without_sampling_k_rows_are_a_gaussian_of_k_times_the_sensitivity(relat
 
 def test_questions_about_rows_are_composed():
     laplace = {PoissonSampledLaplace(1.0, 12.0): 1}
-    assert pld.epsilon(of_person(laplace, 4), 1e-6) == pytest.approx(4 / 12 + 2 * math.log1p(-1e-6), rel=1e-4)
+    assert pld.epsilon(person_history(laplace, 4), 1e-6) == pytest.approx(4 / 12 + 2 * math.log1p(-1e-6), rel=1e-4)
     answers = RandomizedResponse(3, 0.4)
-    assert of_person({answers: 2}, 3) == {answers: 6}
+    assert person_history({answers: 2}, 3) == {answers: 6}
     history = {PoissonSampledGaussian(0.1, 3.0): 50, PoissonSampledGaussian(1.0, 8.0): 2}
-    alone = [pld.epsilon(of_person({event: count}, 4), 1e-5) for event, count in history.items()]
-    assert max(alone) < pld.epsilon(of_person(history, 4), 1e-5) < sum(alone)
+    alone = [pld.epsilon(person_history({event: count}, 4), 1e-5) for event, count in history.items()]
+    assert max(alone) < pld.epsilon(person_history(history, 4), 1e-5) < sum(alone)
     past = {PoissonSampledGaussian(1.0, 8.0): 2}
     settings = {"sampling_rate": 0.1, "noise_multiplier": 3.0, "steps": 50, "delta": 1e-5}
-    assert fp.epsilon(**settings, past=past, rows_per_person=4) == pld.epsilon(of_person(history, 4), 1e-5)
+    assert fp.epsilon(**settings, past=past, rows_per_person=4) == pld.epsilon(person_history(history, 4), 1e-5)
 
 
 def test_the_losses_of_a_persons_clients_add_up():
@@ -177,5 +177,5 @@ def test_a_mechanism_without_a_pair_for_several_rows_is_refused_by_name(event):
     with pytest.raises(
         ValueError, match=rf"^rows_per_person is 2, and .* {type(event).__name__}: use rows_per_person 1"
     ):
-        of_person({event: 3}, 2)
-    assert of_person({event: 3}, 1, 2) == {event: 6}
+        person_history({event: 3}, 2)
+    assert person_history({event: 3}, 1, 2) == {event: 6}

@@ -8,7 +8,7 @@ from scipy.special import ndtr, ndtri
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.calculator import risk
-from fedprivacy.accounting.histories import of_person
+from fedprivacy.accounting.histories import person_history
 from fedprivacy.accounting.pairs import Direction
 from fedprivacy.accounting.risk import Risk
 from fedprivacy.values.events import (
@@ -79,7 +79,7 @@ def test_a_simulated_attacker_with_the_best_test_finds_as_many_and_no_more():
 HISTORIES = {
     "training": TRAINING,
     "several": {PoissonSampledGaussian(0.1, 1.0): 100, PoissonSampledGaussian(1.0, 20.0): 5},
-    "a person": of_person(TRAINING, 5),
+    "a person": person_history(TRAINING, 5),
     "laplace": {PoissonSampledLaplace(0.2, 1.5): 7},
     "responses": {RandomizedResponse(4, 0.6): 2},
     "fixed size": {FixedSizeSampledGaussian(20, 400, 1.5): 30},

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.histories import of_person
+from fedprivacy.accounting.histories import person_history
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
 from fedprivacy.commands.app import app
 from fedprivacy.ledger import Ledger
@@ -79,13 +79,13 @@ def test_of_a_training_the_whole_curve_is_used_and_persons_with_several_records_
     fields = answer(run, *TYPED)
     assert states(fields, Risk.of_history(TRAINING, 1e-5))
     for person, rows in zip(fields["persons"], (2, 5, 10), strict=True):
-        risk = Risk.of_history(of_person(TRAINING, rows), 1e-5)
+        risk = Risk.of_history(person_history(TRAINING, rows), 1e-5)
         assert states(person | {"delta": 1e-5, "from": "trade-off curve"}, risk) and person["rows"] == rows
     printed = shown(run, *TYPED)
     assert "finds at most 3.0 % of those that were" in printed and "at most 58.1 % of all answers are right" in printed
     assert "Epsilon and delta alone would allow 6.3 %" in printed and "odometer" not in printed
     five = answer(run, *TYPED, "--rows-per-person", 5, "--clients-per-person", 2)
-    assert states(five, Risk.of_history(of_person(TRAINING, 5, 2), 1e-5))
+    assert states(five, Risk.of_history(person_history(TRAINING, 5, 2), 1e-5))
     assert (five["rows_per_person"], five["clients_per_person"], five["persons"]) == (5, 2, [])
     assert "a person with 5 records" in shown(run, *TYPED, "--rows-per-person", 5)
 

@@ -17,8 +17,8 @@ from fedprivacy.figures.style import (
     RUNS,
     SPENDING,
     SPENT,
-    layered,
-    titled,
+    layer,
+    make_title,
 )
 from tests.runs.histories import alike, run_history
 
@@ -93,5 +93,5 @@ def test_what_is_called_like_a_colour_keeps_its_name():
     history = run_history({PAPER: lambda n: True}, 3)
     cost = dark(spec_of(cost_figure(history.costs(), history.series().facts)))
     assert {row["client"] for rows in cost["datasets"].values() for row in rows if "client" in row} == {PAPER}
-    title = dark(spec_of(layered([], titled(PAPER, [[INK]], 400), 400)))["title"]
+    title = dark(spec_of(layer([], make_title(PAPER, [[INK]], 400), 400)))["title"]
     assert (title["text"], title["subtitle"]) == ([PAPER], [INK])

@@ -21,10 +21,10 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.checkpoint import (
     CHECKPOINT,
     Checkpoint,
-    forgotten,
     load_checkpoint,
     read_state,
     save_checkpoint,
+    unkept_attributes,
     write_state,
 )
 from fedprivacy.runs.records.folder import RunFolderError, RunWriter, read_lines
@@ -222,7 +222,7 @@ def test_what_no_checkpoint_keeps_of_a_strategy_is_named():
 
     kept = {"number": 1, "words": "x", "nothing": None, "array": np.zeros(2), "arrays": [np.zeros(2)], "call": len}
     lost = {"names": {"a"}, "lists": [[1]], "objects": np.array([None]), "mixed": {"a": 1.0}}
-    assert forgotten(SimpleNamespace(**kept)) == []
-    assert forgotten(SimpleNamespace(**kept, **lost)) == sorted(lost)
-    assert forgotten(Speaking(**lost)) == []
+    assert unkept_attributes(SimpleNamespace(**kept)) == []
+    assert unkept_attributes(SimpleNamespace(**kept, **lost)) == sorted(lost)
+    assert unkept_attributes(Speaking(**lost)) == []
     assert read_state(SimpleNamespace(**kept, **lost)).keys() == kept.keys() - {"call"}

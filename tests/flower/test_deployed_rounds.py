@@ -24,7 +24,7 @@ from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
 from fedprivacy.ledger.certificate import certify
-from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, chained, read_entries
+from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, entry_hash, read_entries
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.witnesses import WITNESS
@@ -99,7 +99,7 @@ def test_a_receipt_that_its_client_did_not_sign_breaks_the_journal_though_every_
         if entry["kind"] == "settlement":
             broken, receipts = number, entry["receipts"]
             receipts["blobs/hospital-1"] = forge(*receipts["blobs/hospital-1"])
-        last = chained(last, canonical(entry))
+        last = entry_hash(last, canonical(entry))
         forged.append(Entry(number, canonical(entry), last))
     with pytest.raises(BrokenJournalError, match=rf"entry {broken}: the receipt for blobs/hospital-1 .*{words}"):
         verify.verify_parts(forged, (), ())

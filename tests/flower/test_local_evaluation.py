@@ -17,7 +17,7 @@ from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Score, ShardSource
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.task import is_right
-from fedprivacy.training.evaluation import estimated
+from fedprivacy.training.evaluation import estimate_scores
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.asked import code, spent, train
 from tests.flower.blobs import A_GRANT, A_RECEIPT, BLOBS, Blobs, plan_of
@@ -181,7 +181,7 @@ def test_estimates_have_the_same_bits_in_whatever_order_clients_answer():
         receipts = {n: replace(A_RECEIPT, evaluation=f"[{0.1 * 3**n}, 0.7, 0.3]") for n in order}
         verdicts = {f"client-{n}": GrantOutcome(receipt=receipt) for n, receipt in receipts.items()}
         released = evaluations(verdicts, open_task(task=Blobs()).scores())
-        return list(released), estimated(open_task(task=Blobs()).scores(), list(released.values()))
+        return list(released), estimate_scores(open_task(task=Blobs()).scores(), list(released.values()))
 
     assert told(range(4)) == told([2, 3, 0, 1])
 

@@ -12,7 +12,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.runs.plans.advice import training_advice
 from fedprivacy.runs.records.folder import RunFolderError
-from fedprivacy.simulation.simulate import prepared
+from fedprivacy.simulation.simulate import prepare_plan
 from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
 from tests.runs.rounds import rounds_of
@@ -131,11 +131,11 @@ def test_a_task_may_name_the_accuracy_of_each_client_as_its_metric_and_has_it():
 
 
 def test_a_task_without_a_measure_is_warned_of_where_nothing_else_measures():
-    (words,) = training_advice(prepared({"clients": 4}, Unmeasured()))
+    (words,) = training_advice(prepare_plan({"clients": 4}, Unmeasured()))
     assert "no evaluate() and no held_out()" in words
-    assert training_advice(prepared({"clients": 4}, Unmeasured()), watched=True) == []
+    assert training_advice(prepare_plan({"clients": 4}, Unmeasured()), watched=True) == []
     for task, settings in ((WholeBlobs(), {}), (Blobs(), {}), (Unmeasured(), {"local-evaluation": 1})):
-        assert prepared({"clients": 4} | settings, task).measures
+        assert prepare_plan({"clients": 4} | settings, task).measures
 
 
 @pytest.mark.usefixtures("undrawn")

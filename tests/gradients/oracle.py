@@ -109,7 +109,7 @@ def chosen_once():
         chosen.append(chosen[0] if chosen else choose(*asked, **how))
         return chosen[0]
 
-    return mock.patch.object(engine, "admitted", once)
+    return mock.patch.object(engine, "admit_method", once)
 
 
 def check_every_clipping(model, inputs, targets, **how):

@@ -188,7 +188,7 @@ def test_a_model_that_mixes_records_for_large_values_is_shown_each_record_alone(
 
 def test_the_means_are_chosen_anew_for_another_number_of_threads():
     engine = GradientEngine(model(), cross_entropy)
-    with mock.patch("fedprivacy.gradients.engine.admitted", wraps=methods.admitted) as choose:
+    with mock.patch("fedprivacy.gradients.engine.admit_method", wraps=methods.admit_method) as choose:
         for more, choices in ((0, 1), (0, 1), (1, 2)):
             with computing_with(torch.get_num_threads() + more):
                 engine.prepare(*PROBE)

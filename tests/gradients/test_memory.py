@@ -13,7 +13,7 @@ from torch.nn import functional
 from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.layout import Layout
-from fedprivacy.gradients.methods import admitted
+from fedprivacy.gradients.methods import admit_method
 from fedprivacy.gradients.per_record import RowByRow
 from fedprivacy.gradients.pieces import Sums, TableRows
 from fedprivacy.gradients.surroundings import Surroundings
@@ -56,13 +56,13 @@ def prepared(monkeypatch):
 
     def prepare(made, watch, **chosen):
         def watched(*asked, **how):
-            found = replace(admitted(*asked, **how), **chosen)
+            found = replace(admit_method(*asked, **how), **chosen)
             methods.append(found.method)
             return found
 
         methods = []
         with monkeypatch.context() as choosing:
-            choosing.setattr("fedprivacy.gradients.engine.admitted", watched)
+            choosing.setattr("fedprivacy.gradients.engine.admit_method", watched)
             made.prepare(*NOBODY)
         pieces = methods[0].pieces
         monkeypatch.setattr(methods[0], "pieces", lambda *rows: watch(pieces, *rows), raising=False)

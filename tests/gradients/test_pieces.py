@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedprivacy.gradients import pieces
-from fedprivacy.gradients.pieces import Gram, Outer, Rewritten, TableRows, Written, added, over_positions
+from fedprivacy.gradients.pieces import Gram, Outer, Rewritten, TableRows, Written, join_pieces, over_positions
 from tests.gradients.oracle import check_every_clipping, no_program
 
 ALL = 2**62
@@ -44,9 +44,9 @@ def test_all_forms_of_a_linear_map_s_gradient_agree(records, positions, d, p):
         rewritten = over_positions(inputs, grads, kept_bytes=0)
     assert isinstance(rewritten, Outer if positions == 1 else Rewritten)
     by_hand = Written(gradients.float().transpose(1, 2).contiguous(), axes=(1, 0))
-    for piece in (Gram(inputs, grads), over_positions(inputs, grads, ALL), rewritten, added(steps, ALL), by_hand):
+    for piece in (Gram(inputs, grads), over_positions(inputs, grads, ALL), rewritten, join_pieces(steps, ALL), by_hand):
         check(piece, gradients)
-    check(added([rewritten, Gram(inputs, grads), *steps], ALL), 3 * gradients)
+    check(join_pieces([rewritten, Gram(inputs, grads), *steps], ALL), 3 * gradients)
 
 
 @given(records=st.integers(1, 5), positions=st.integers(1, 6), table=st.integers(1, 4))

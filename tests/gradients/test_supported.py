@@ -23,7 +23,7 @@ from fedprivacy.gradients import (
     made_private,
 )
 from fedprivacy.gradients.doctor import Example, behavioural_problems, diagnose
-from fedprivacy.gradients.structure import Kind, grouped, structural_problems
+from fedprivacy.gradients.structure import Kind, group_problems, structural_problems
 from tests.gradients.oracle import cross_entropy
 
 FEATURES, TARGETS = torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)
@@ -164,7 +164,7 @@ def test_every_problem_is_named_at_once_and_like_ones_together():
     words = "each of layer '1' and layer '3' is a BatchNorm1d, whose .*; each of layer '2' and layer '4' is a Dropout"
     with pytest.raises(UnsupportedModelError, match=words):
         check_model(model)
-    assert [layers for layers, _ in grouped(structural_problems(model))] == [["1", "3"], ["2", "4"]]
+    assert [layers for layers, _ in group_problems(structural_problems(model))] == [["1", "3"], ["2", "4"]]
 
 
 SOUND_LAYERS = [

@@ -32,7 +32,7 @@ from fedprivacy.guard import (
 )
 from fedprivacy.guard.frames import ENTRIES_AT, MOST_PAYLOAD, SLOT_AT
 from fedprivacy.guard.log import EntryLog, identity_of
-from fedprivacy.guard.tally import encoded
+from fedprivacy.guard.tally import encode_entry
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import UNNAMED, NeighbouringRelation, PoissonSampledGaussian
@@ -415,7 +415,7 @@ def test_entries_are_compact_sorted_json(file, guard):
     (payload,) = payloads(file)
     fields = json.loads(payload)
     assert payload == json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    assert [encoded(charge) for charge in guard.charges()] == [payload]
+    assert [encode_entry(charge) for charge in guard.charges()] == [payload]
     assert fields.pop("time").endswith("+00:00")
     assert fields == {
         "kind": "charge",

@@ -22,7 +22,7 @@ from fedprivacy.guard.frames import (
     SLOT_AT,
     Frame,
     empty_log,
-    encoded,
+    encode_frame,
     slot_block,
 )
 from fedprivacy.guard.log import EntryLog, create
@@ -73,7 +73,7 @@ def goes_on(file, data):
 def log_bytes(payloads, slot=None):
     frames = [Frame(number, payload) for number, payload in enumerate(payloads, start=1)]
     block = slot_block(slot or (frames[-1] if frames else Frame(0, b"")))
-    return empty_log()[:SLOT_AT] + block + b"".join(encoded(frame) for frame in frames)
+    return empty_log()[:SLOT_AT] + block + b"".join(encode_frame(frame) for frame in frames)
 
 
 def test_a_file_that_is_there_or_that_another_process_has_just_made_is_not_replaced(file, whole, monkeypatch):
@@ -146,7 +146,7 @@ def test_a_crash_while_the_slot_is_written_costs_at_most_the_entry_that_nobody_w
 
 @pytest.mark.parametrize("zeros", [0, 5000])
 def test_a_torn_entry_whose_slot_is_whole_counts(file, zeros):
-    before, frame = log_bytes([b"one", b"two"], slot=Frame(3, b"three")), encoded(Frame(3, b"three"))
+    before, frame = log_bytes([b"one", b"two"], slot=Frame(3, b"three")), encode_frame(Frame(3, b"three"))
     for torn in range(len(frame)):
         assert outcome(file, before + frame[:torn] + b"\0" * zeros) == [b"one", b"two", b"three"], torn
     assert goes_on(file, before + frame[:7] + b"\0" * zeros) == [b"one", b"two", b"three", b"after"]
@@ -158,8 +158,10 @@ def test_a_torn_entry_whose_slot_is_torn_too_is_damage(file, whole):
     for tail in (b"\0", b"x", whole[-5:]):
         assert outcome(file, torn + tail) == "damaged"
     assert outcome(file, whole + b"x") == "damaged"  # of unknown origin
-    torn = encoded(Frame(2, b"two"))[:-1] + b"?"  # and one entry more than the slot's behind a torn one
-    assert outcome(file, log_bytes([b"one"], slot=Frame(2, b"two")) + torn + encoded(Frame(3, b"three"))) == "damaged"
+    torn = encode_frame(Frame(2, b"two"))[:-1] + b"?"  # and one entry more than the slot's behind a torn one
+    assert (
+        outcome(file, log_bytes([b"one"], slot=Frame(2, b"two")) + torn + encode_frame(Frame(3, b"three"))) == "damaged"
+    )
 
 
 def test_a_slot_that_skips_or_repeats_a_number_is_damage(file):
@@ -342,7 +344,7 @@ def test_a_transaction_that_fails_in_between_keeps_what_it_appended_and_gives_th
         append_one(b"five")
         raise KeyError("the caller's own fault")
     with EntryLog(file, patience=0.0).transaction():
-        assert file.read_bytes().endswith(encoded(Frame(5, b"five")))
+        assert file.read_bytes().endswith(encode_frame(Frame(5, b"five")))
 
 
 def test_each_copy_of_an_entry_is_on_the_disk_before_the_next_write_begins(file, whole, monkeypatch):

@@ -23,7 +23,7 @@ from sqlalchemy import text as sql
 
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger, database_file
 from fedprivacy.ledger.export import verify_export, write_export
-from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained, sign_head
+from fedprivacy.ledger.journal import FIRST_HASH, canonical, entry_hash, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError, Evidence
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.tasks.identity import key_hash
@@ -185,7 +185,7 @@ def rewrite(url, number, old, new):
     ledger, hash, changes = Ledger(url), FIRST_HASH, []
     for each, text, _ in journal_of(ledger):
         entry = text.replace(old, new) if each == number else text
-        hash = chained(hash, entry)
+        hash = entry_hash(hash, entry)
         values = {"number": each, "entry": entry, "hash": hash}
         changes.append(("UPDATE journal SET entry = :entry, hash = :hash WHERE number = :number", values))
     ledger.close()

@@ -11,7 +11,7 @@ import pytest
 import fedprivacy as fp
 from fedprivacy._support.signing import CERTIFICATE, server_key, server_public_key, sign
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.histories import of_person
+from fedprivacy.accounting.histories import person_history
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.commands.app import app
 from fedprivacy.commands.certificate_page import certificate_html
@@ -195,7 +195,7 @@ def test_a_certificate_that_states_one_percent_less_than_its_history_or_a_questi
 def test_a_certificate_states_what_an_attacker_finds_from_the_whole_curve_and_no_less_can_be_signed(filled):
     first, second = certify(filled, (), PUBLIC)
     for rows in (1, 2, 5, 10):
-        risk = Risk.of_history(of_person({EVENT: 10, OTHER: 3}, rows), 1e-5)
+        risk = Risk.of_history(person_history({EVENT: 10, OTHER: 3}, rows), 1e-5)
         stated = {test["accused"]: test["found"] for test in first.risks if test["rows"] == rows}
         assert stated == dict(zip(RATES, risk.found(RATES).tolist(), strict=True))
     page = certificate_html(first, "x.json")
@@ -265,7 +265,7 @@ def test_a_certificate_states_what_audits_of_its_runs_proved_and_when(filled, ty
 
 def test_a_person_with_several_records_is_told_what_it_has_lost_unless_persons_are_records(filled, url):
     certificate, _ = certify(filled, ["a", "b"], PUBLIC)
-    expected = {k: pld.epsilon(of_person({EVENT: 10, OTHER: 3}, k), 1e-5) for k in (2, 5, 10)}
+    expected = {k: pld.epsilon(person_history({EVENT: 10, OTHER: 3}, k), 1e-5) for k in (2, 5, 10)}
     assert {stated["rows"]: stated["epsilon"] for stated in certificate.by_rows} == expected
     words = ", ".join(f"ε&nbsp;{epsilon_text(epsilon)} with {rows} records" for rows, epsilon in expected.items())
     assert f"has lost more: {words}" in certificate_html(certificate, "x.json")

@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from fedprivacy._support.signing import RECEIPT, server_public_key, sign
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.journal import canonical, chained, parsed_head, read_heads, sign_head
+from fedprivacy.ledger.journal import canonical, entry_hash, parsed_head, read_heads, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.tasks.identity import key_hash
@@ -304,7 +304,7 @@ def test_an_end_that_was_cut_off_everywhere_contradicts_a_witness(url, filled):
 @pytest.mark.parametrize("entry", ["", "[1]", "7", "null", '"kind"', "{", "[" * 100_000])
 def test_an_entry_that_is_no_entry_is_named_though_its_hash_fits(undamaged, entry):
     *_, (_, _, before), _ = journal_of(undamaged)
-    changed = f"UPDATE journal SET entry = '{entry}', hash = '{chained(before, entry)}' WHERE number = 12"
+    changed = f"UPDATE journal SET entry = '{entry}', hash = '{entry_hash(before, entry)}' WHERE number = 12"
     found_when(undamaged, changed, match="entry 12 is no JSON")
 
 

@@ -10,7 +10,14 @@ import pytest
 import torch
 from scipy import stats
 
-from fedprivacy.audit.gates import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
+from fedprivacy.audit.gates import (
+    Alarms,
+    p_value_of_correlations,
+    p_value_of_counts,
+    p_value_of_echoes,
+    p_value_of_variance,
+    rms,
+)
 from fedprivacy.audit.gates.four_claims import judge_counts
 from fedprivacy.audit.gates.local_evaluation import RAISES, WORTHLESS, Scored, evaluation_grant, shard_with_scores
 from fedprivacy.audit.our_client.probes import shard_of, zeros_for
@@ -39,10 +46,12 @@ def complaints_about_noise(audited):
     noise = np.array(rows)
     parts = {"the count": noise[:, :1], "the scores": noise[:, 1:], "records that have none": noise[2::3]}
     for about, part in parts.items():
-        alarms.test(of_variance(part), f"The noise is {rms(part):.3g} times what is claimed, in {about}; it must be 1.")
+        alarms.test(
+            p_value_of_variance(part), f"The noise is {rms(part):.3g} times what is claimed, in {about}; it must be 1."
+        )
     alarms.test(float(stats.kstest(noise.ravel(), stats.norm.cdf).pvalue), "The noise is not Gaussian.")
-    alarms.test(of_echoes(noise), "The noise repeats itself within a release.")
-    of_all, _ = of_correlations([*noise[:, :SCORES], *training])
+    alarms.test(p_value_of_echoes(noise), "The noise repeats itself within a release.")
+    of_all, _ = p_value_of_correlations([*noise[:, :SCORES], *training])
     alarms.test(of_all, "The noise can be told from that of another release.")
     return alarms.reasons
 
@@ -82,7 +91,9 @@ def complaints_about_samples(audited, rate):
     pairs = {"An evaluation and a step": (samples, steps), "Two evaluations": (samples[::2], samples[1::2])}
     for about, (one, other) in pairs.items():
         common = int((one & other).sum())
-        alarms.test(of_counts(common, one.size, rate**2), f"{about} have too many records in common, or too few.")
+        alarms.test(
+            p_value_of_counts(common, one.size, rate**2), f"{about} have too many records in common, or too few."
+        )
     return alarms.reasons
 
 

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedprivacy.accounting.histories import of_person
+from fedprivacy.accounting.histories import person_history
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.flower.server.one_round import NO_REPLY
 from fedprivacy.flower.wire.messages import RefusalCode
@@ -195,7 +195,7 @@ def test_a_person_with_several_records_has_a_row_each_unless_persons_are_records
     spent = Risk.of_history(charged, delta)
     assert rows["The client that has spent most"][2:] == shown(spent) != shown(Risk.of_budget(spent.epsilon, delta))
     for k in (2, 5, 10):
-        risk = Risk.of_history(of_person(charged, k), delta)
+        risk = Risk.of_history(person_history(charged, k), delta)
         epsilon, _, *found = rows[f"A person there with {k} records"]
         assert epsilon == epsilon_text(risk.epsilon) and found == shown(risk)
     text = page(history).text

@@ -13,7 +13,7 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.tasks.cells import TableError
-from fedprivacy.tasks.sheet import collected
+from fedprivacy.tasks.sheet import collecting_sheets
 from fedprivacy.values.unit import missing
 from tests.tasks.odd_tables import ODD_TABLES
 
@@ -33,7 +33,7 @@ def test_an_odd_table_is_read_right_or_said_to_be_odd(name, tmp_path):
         with pytest.raises(TableError, match=odd.error):
             load(file, odd)
         return
-    with collected() as sheets:
+    with collecting_sheets() as sheets:
         shard = load(file, odd)
     assert shard.null.tolist() == [row is None for row in odd.right]
     readable = torch.tensor([row for row in odd.right if row is not None], dtype=torch.float32)
@@ -137,7 +137,7 @@ def test_the_sheet_counts_rows_classes_and_cells_and_masks_its_examples(tmp_path
     file = tmp_path / "people.csv"
     rows = [f"{n},Meier {n},{'yes' if n % 3 else 'no'}" for n in range(9)]
     file.write_text("\n".join(["it,who,ill", *rows, '"1,5",Huber,yes', "?,Huber,no", "5,Huber,Yes", "5,6"]))
-    with collected() as sheets:
+    with collecting_sheets() as sheets:
         fp.load_table(file, target="ill", classes=["no", "yes"], features=["it"])
     (sheet,) = sheets
     assert (sheet.rows, sheet.readable, sheet.classes) == (13, 9, {"no": 3, "yes": 6})
@@ -162,7 +162,7 @@ def test_a_record_is_a_person_with_at_most_so_many_rows(tmp_path):
     file = tmp_path / "visits.csv"
     file.write_text("who,it,ill\n01,1,no\n1,2,yes\n01,3,yes\n,4,no\n01,5,no\n,6,yes\n1,x,no\n7,x,yes\n")
     how = {"target": "ill", "classes": ["no", "yes"], "features": ["it"]}
-    with collected() as sheets:
+    with collecting_sheets() as sheets:
         shard = fp.load_table(file, person="who", rows_per_person=2, **how)
     assert first_inputs(shard)[:4] == [[1, 3], [2], [4], [6]] and shard.rows == 2
     assert shard.null.tolist() == [False] * 4 + [True]  # 01, 1, nobody, nobody, 7
@@ -176,7 +176,7 @@ def test_a_record_is_a_person_with_at_most_so_many_rows(tmp_path):
 def test_the_sheet_tells_of_rows_without_an_identifier_and_of_rounded_ones(tmp_path):
     file = tmp_path / "visits.csv"
     file.write_text("who,it,ill\n1.23457E+11,1,no\n1.23457E+11,2,yes\nNA,3,yes\n,4,no\n7a,5,no\n")
-    with collected() as sheets:
+    with collecting_sheets() as sheets:
         fp.load_table(file, target="ill", classes=["no", "yes"], features=["it"], person="who", rows_per_person=2)
     assert sheets[0].persons == 4 and sheets[0].lines[2:] == [
         "who: 2 cells, an identifier in powers of ten, like '9.99999X+99' → it may have lost digits, and be several "
@@ -228,7 +228,7 @@ def test_a_column_that_looks_like_a_person_is_pointed_out(tmp_path):
     file.write_text(
         "\n".join([",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))])
     )
-    with collected() as sheets:
+    with collecting_sheets() as sheets:
         fp.load_table(file, target="ill", classes=[0, 1], features=["age"])
     assert sheets[0].identifiers == ("patient",) and "patient looks like a person's identifier" in sheets[0].lines[-1]
 
@@ -250,7 +250,7 @@ def test_a_file_of_many_parts_is_read_like_its_rows(tmp_path):
     lines = [f"{n % 97},{'x' if n % 1000 == 7 else n % 2},p{n // 3}\n" for n in range(count)]
     file.write_text("it,ill,who\n" + "".join(lines))
     how = {"target": "ill", "classes": [0, 1], "features": ["it"]}
-    with collected() as sheets:
+    with collecting_sheets() as sheets:
         shard = fp.load_table(file, **how)
     assert shard.inputs[:, 0].nan_to_num(-1).tolist() == [-1 if n % 1000 == 7 else n % 97 for n in range(count)]
     assert (sheets[0].rows, sheets[0].unreadable[0].cells) == (count, 100)

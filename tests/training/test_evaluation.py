@@ -9,12 +9,12 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedprivacy.audit.gates import of_variance
+from fedprivacy.audit.gates import p_value_of_variance
 from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.tasks import Score, Shard
-from fedprivacy.training.evaluation import LocalEvaluation, NoisySums, estimated, unit
+from fedprivacy.training.evaluation import LocalEvaluation, NoisySums, estimate_scores, unit
 from fedprivacy.values.events import PoissonSampledGaussian
 
 SCORES = {
@@ -69,7 +69,7 @@ def test_a_record_that_cannot_be_scored_changes_nothing():
 
 
 def test_without_noise_the_estimate_is_the_mean_of_what_was_clipped():
-    found = estimated(SCORES, [released([*CROWD, [99.0, 0.3], [math.nan, 0.0]])])
+    found = estimate_scores(SCORES, [released([*CROWD, [99.0, 0.3], [math.nan, 0.0]])])
     assert found.records == pytest.approx(4, abs=1e-3)
     assert found.means == pytest.approx({"error": (3 + 7 + 0 + 10) / 4, "right": (1 - 1 + 0.5 + 0.3) / 4}, abs=1e-3)
     assert max(found.deviations.values()) < 1e-4
@@ -80,7 +80,7 @@ def test_clients_of_different_sampling_rates_count_by_their_records():
     few, many = [[2.0, 0.0]] * 100, [[8.0, 0.0]] * 300
     half = [released(few, of=evaluation(0.5), key=key) for key in range(40)]
     whole = [released(many, key=key) for key in range(40)]
-    found = estimated(SCORES, [*half, *whole])
+    found = estimate_scores(SCORES, [*half, *whole])
     assert found.records == pytest.approx(40 * 400, abs=400)
     assert found.means["error"] == pytest.approx((2 * 100 + 8 * 300) / 400, rel=0.02)
 
@@ -90,7 +90,7 @@ def test_the_noise_is_that_of_the_event_and_new_at_every_position():
     draws = np.array([sums([], of=of, step=step, key=key) for key in range(40) for step in range(1, 41)])
     normal = draws.ravel() / (3.0 * (1.0 + ROUNDING_ALLOWANCE))
     assert stats.kstest(normal, stats.norm.cdf).pvalue > 1e-4
-    assert of_variance(normal) > 1e-4
+    assert p_value_of_variance(normal) > 1e-4
     assert len(set(map(tuple, draws))) == len(draws)
 
 
@@ -98,7 +98,7 @@ def test_the_noise_is_that_of_the_event_and_new_at_every_position():
 def test_the_deviation_is_how_far_the_noise_moves_the_estimate(rate):
     """Records are alike, so that which of them are sampled moves no mean, but their number."""
     of, records = evaluation(rate, sigma=2.0), [[9.0, 0.1]] * 200
-    found = [estimated(SCORES, [released(records, of=of, key=key)]) for key in range(200)]
+    found = [estimate_scores(SCORES, [released(records, of=of, key=key)]) for key in range(200)]
     for name, true in (("error", 9.0), ("right", 0.1)):
         off = np.array([(one.means[name] - true) / one.deviations[name] for one in found])
         assert 0.75 < np.sqrt((off**2).mean()) < 1.25  # 5 deviations of a mean square of 200
@@ -114,7 +114,7 @@ def test_the_deviation_holds_the_noise_of_the_count_and_of_the_sum(error, right)
 
     def estimate(moved):
         given = zip(rates, sigmas, moved, strict=True)
-        return estimated(SCORES, [NoisySums(PoissonSampledGaussian(r, s), tuple(m)) for r, s, m in given])
+        return estimate_scores(SCORES, [NoisySums(PoissonSampledGaussian(r, s), tuple(m)) for r, s, m in given])
 
     squared = dict.fromkeys(SCORES, 0.0)
     for client, sigma in enumerate(sigmas):
@@ -133,7 +133,7 @@ def test_the_deviation_holds_the_noise_of_the_count_and_of_the_sum(error, right)
 
 def test_of_nobody_the_estimate_is_a_number_within_the_bounds():
     for key in range(20):
-        found = estimated(SCORES, [released([], of=evaluation(sigma=5.0), key=key)])
+        found = estimate_scores(SCORES, [released([], of=evaluation(sigma=5.0), key=key)])
         assert 0.0 <= found.means["error"] <= 10.0 and -1.0 <= found.means["right"] <= 1.0
         assert all(map(math.isfinite, found.deviations.values()))
 
@@ -141,7 +141,7 @@ def test_of_nobody_the_estimate_is_a_number_within_the_bounds():
 @pytest.mark.parametrize("count", [-40.0, 0.0, 0.3])
 def test_of_less_than_one_record_the_number_is_told_and_the_rest_is_that_of_one(count):
     event = PoissonSampledGaussian(1.0, 2.0)
-    few, one = (estimated(SCORES, [NoisySums(event, (unit(2) * each, 0.1, -0.2))]) for each in (count, 1.0))
+    few, one = (estimate_scores(SCORES, [NoisySums(event, (unit(2) * each, 0.1, -0.2))]) for each in (count, 1.0))
     assert few.records == pytest.approx(count) and one.records == pytest.approx(1.0)
     assert few.means == pytest.approx(one.means) and few.deviations == pytest.approx(one.deviations)
 

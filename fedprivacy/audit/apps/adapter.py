@@ -192,7 +192,7 @@ def maker_of(found: Any, name: str) -> Maker:
     try:
         made = found()
     except Exception as error:
-        raise AppError(f"app is '{name}', which cannot be made: {sources.told(error)}.") from error
+        raise AppError(f"app is '{name}', which cannot be made: {sources.describe_error(error)}.") from error
     if not isinstance(made, App):
         raise AppError(f"app is '{name}', a {type(made).__name__}; make it a subclass of fedprivacy.audit.apps.App.")
     if not hasattr(made, "settings"):

@@ -25,7 +25,7 @@ from fedprivacy.audit.apps.audited_app import AuditedApp
 from fedprivacy.audit.apps.watched_training import GUESSABLE, ON_CPU, SHIFT, WatchedTraining, as_it_was, bits
 from fedprivacy.audit.findings import Findings, Gate
 from fedprivacy.audit.gates import Judged, Said, four_claims, gate, too_low
-from fedprivacy.audit.subject import Effort, drawn
+from fedprivacy.audit.subject import Effort, audit_seed
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.wording import count_text
 
@@ -74,7 +74,7 @@ def shown(audited: AuditedApp, rounds: int) -> Shown:
     try:
         epsilon = float(app.epsilon(rounds))
     except Exception as error:
-        raise AppError(f"app {audited.name}: epsilon({rounds}) fails: {sources.told(error)}.") from error
+        raise AppError(f"app {audited.name}: epsilon({rounds}) fails: {sources.describe_error(error)}.") from error
     return Shown(rounds, sum(len(training.steps) for training in trainings), epsilon)
 
 
@@ -175,7 +175,7 @@ def randomness(audited: AuditedApp) -> Judged:
     seeds = plain.usual.guessable or sampled.usual.guessable
     suspected = {"the time of a clock": {"shift": SHIFT}}
     if seeds:
-        suspected[f"a seed of at most {GUESSABLE} bits ({_shown(seeds)})"] = {"change": _CHANGE}
+        suspected[f"a seed of at most {GUESSABLE} bits ({_seeds_text(seeds)})"] = {"change": _CHANGE}
     for source, change in suspected.items():
         if plain.moves(change):
             reasons.append(
@@ -221,7 +221,7 @@ class _Asked:
 
     def others_join(self, change: Mapping[str, int]) -> bool:
         """Return whether a change lets others join, who do not join by themselves."""
-        return _joined(self.again(**change)) != _joined(self.usual) == _joined(self.again())
+        return _joined_records(self.again(**change)) != _joined_records(self.usual) == _joined_records(self.again())
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
@@ -233,11 +233,11 @@ def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
     return distance if distance > _ROUNDING * float(np.linalg.norm(a)) else 0.0
 
 
-def _joined(training: WatchedTraining) -> list[list[int]]:
+def _joined_records(training: WatchedTraining) -> list[list[int]]:
     return [sorted(step.joined.tolist()) for step in training.steps]
 
 
-def _shown(seeds: tuple[int, ...]) -> str:
+def _seeds_text(seeds: tuple[int, ...]) -> str:
     return ", ".join(
         str(seed) if bits(seed) <= GUESSABLE else f"{seed}, of which torch takes the last {ON_CPU} bits on a CPU"
         for seed in dict.fromkeys(seeds[:3])
@@ -308,7 +308,7 @@ def audit_app(
     Raises:
         AppError: the app cannot be audited: it fails, or does not do as it is asked.
     """
-    audited = TheirApp(make, name, effort, drawn(seed))
+    audited = TheirApp(make, name, effort, audit_seed(seed))
     gates = []
     with as_it_was(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of NaN records, and of what libraries say each time that they are called

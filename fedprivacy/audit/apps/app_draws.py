@@ -15,7 +15,7 @@ from scipy.spatial.distance import pdist
 from fedprivacy.accounting import pld
 from fedprivacy.audit.apps.audited_app import EVERY, SILENT, AuditedApp, rows_of
 from fedprivacy.audit.apps.watched_training import WatchedTraining
-from fedprivacy.audit.gates import Alarms, of_correlations, rms
+from fedprivacy.audit.gates import Alarms, p_value_of_correlations, rms
 from fedprivacy.audit.subject import Counts, Effort, ObservedNoise, Pairs, Samples
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -54,7 +54,7 @@ _LEAST_STEPS = 60
 
 def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
     """Noise of trainings with every record, whose sums are the same; and with samples."""
-    drawn, of_rounds = _with_every_record(audited), _of_rounds(audited)
+    drawn, of_rounds = _with_every_record(audited), _rows_of_rounds(audited)
     if not (np.isfinite(drawn).all() and np.isfinite(of_rounds).all()):
         alarms.must(False, "Sums are no numbers, and no noise can be found in them.")
         return
@@ -67,7 +67,7 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
         return
     sizes = {f"parameter {n} of {len(audited.sizes)}": size for n, size in enumerate(audited.sizes, 1)}
     alone = _without_mean(drawn) / audited.unit
-    about = _named(*alone.shape[:2])
+    about = _step_names(*alone.shape[:2])
     for step in range(steps := alone.shape[1]):
         named = about[step::steps]
         yield ObservedNoise(
@@ -78,7 +78,7 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
             at_least=True,
         )
     if not alarms.reasons:  # steps without noise would be taken for ones with the same
-        _test_repeated(alarms, _of_steps(audited, drawn), audited.unit, "steps of a round")
+        _test_repeated(alarms, _rows_of_steps(audited, drawn), audited.unit, "steps of a round")
         if alarms.reasons:
             return
     if audited.at_optimizer and steps > 1:  # else the model moves with one step's noise, and with it the next sum
@@ -87,13 +87,13 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
     if steps > 1:
         yield ObservedNoise(rows=every, of="", layers=sizes, about=about, at_least=True)
     if rms(every) > 1.0 - _NEAR and audited.repeats and audited.size > 1:  # else it is too small whoever joins
-        rows = _sampled(audited) / audited.unit
+        rows = _sampled_noise(audited) / audited.unit
         if np.isfinite(rows).all():
             about = [f"step {number} with a sample" for number in range(1, len(rows) + 1)]
             yield ObservedNoise(rows=rows, of=" of steps with samples", about=about, at_least=True)
 
 
-def _named(trainings: int, steps: int) -> list[str]:
+def _step_names(trainings: int, steps: int) -> list[str]:
     return [f"step {step + 1} of training {training + 1}" for training in range(trainings) for step in range(steps)]
 
 
@@ -120,13 +120,13 @@ def _is_silent(audited: AuditedApp, sum: Rows) -> bool:
     return float(np.linalg.norm(sum - silent)) <= _SILENCE * audited.unit * math.sqrt(audited.size)
 
 
-def _of_rounds(audited: AuditedApp) -> Rows:
+def _rows_of_rounds(audited: AuditedApp) -> Rows:
     """The same of rounds of one app, which is seeded before the first."""
     rounds = audited.rounds(audited.shard, 1, _ROUNDS, **EVERY)
     return np.array([audited.sum_of(training, **EVERY) for training in rounds])
 
 
-def _of_steps(audited: AuditedApp, drawn: Rows) -> Rows:
+def _rows_of_steps(audited: AuditedApp, drawn: Rows) -> Rows:
     """The same of the steps of one round in which the model stands still; none where it does not."""
     silent = audited.sums(audited.shard, 2, noise_multiplier=SILENT) if audited.at_optimizer else []
     if len(silent) < 2 or np.linalg.norm(silent[-1] - silent[0]) > 0.05 * audited.unit:
@@ -152,14 +152,14 @@ def _test_repeated(alarms: Alarms, rows: Rows, unit: float, about: str) -> None:
 def _test_apart(alarms: Alarms, noise: Rows, layers: dict[str, int]) -> None:
     """Test whether the noise [trainings, steps, d] of a step tells of another step's, layer by layer."""
     for layer, part in zip(layers, np.split(noise, np.cumsum([*layers.values()])[:-1], axis=2), strict=True):
-        p_value, (one, other) = of_correlations(part.swapaxes(0, 1).reshape(noise.shape[1], -1))
+        p_value, (one, other) = p_value_of_correlations(part.swapaxes(0, 1).reshape(noise.shape[1], -1))
         alarms.test(
             p_value,
             f"The noise in {layer} of step {one + 1} tells of that of step {other + 1}: sums of both bear less noise.",
         )
 
 
-def _sampled(audited: AuditedApp) -> Rows:
+def _sampled_noise(audited: AuditedApp) -> Rows:
     """Sums of samples of equal records, without the direction in which their records point: what is left is noise.
 
     It is smaller where many join, for example, if sums are divided by the true size of a batch.
@@ -182,8 +182,8 @@ def samples(audited: AuditedApp, alarms: Alarms) -> Iterator[Samples]:
     rounds = max(_SAMPLED_ROUNDS, min(math.ceil(_LEAST_STEPS / (2 * steps)), 100)) * (
         1 if audited.effort is Effort.QUICK else 4
     )
-    one = [_joined(t, audited) for t in audited.rounds(audited.shard, 300, rounds)]
-    others = [_joined(audited.train(audited.shard, 301 + draw), audited) for draw in range(rounds)]
+    one = [_joined_counts(t, audited) for t in audited.rounds(audited.shard, 300, rounds)]
+    others = [_joined_counts(audited.train(audited.shard, 301 + draw), audited) for draw in range(rounds)]
     yield Samples(
         rate=audited.app.settings.sampling_rate,
         rounds=[*one, *others],
@@ -191,10 +191,10 @@ def samples(audited: AuditedApp, alarms: Alarms) -> Iterator[Samples]:
         at_most=True,
         if_shuffled=lambda: _without_amplification(audited),
     )
-    yield Samples(rate=1.0, rounds=[_joined(audited.train(audited.shard, 1, **EVERY), audited)[:1]])
+    yield Samples(rate=1.0, rounds=[_joined_counts(audited.train(audited.shard, 1, **EVERY), audited)[:1]])
 
 
-def _joined(training: WatchedTraining, audited: AuditedApp) -> Counts:
+def _joined_counts(training: WatchedTraining, audited: AuditedApp) -> Counts:
     counts = [np.bincount(step.joined, minlength=len(audited.shard)) for step in training.steps]
     return np.array(counts, dtype=np.int64).reshape(len(counts), len(audited.shard))
 

@@ -116,7 +116,7 @@ class _Asked:
     def beside(self, other: WatchedTraining, about: str) -> Neighbours:
         """This training beside one on a neighbouring shard; `about`: what is other there, in words."""
         mine = self.training
-        first, second = ("" if t.error is None else sources.told(t.error) for t in (mine, other))
+        first, second = ("" if t.error is None else sources.describe_error(t.error) for t in (mine, other))
         forms, others = ([(f.name, f.form) for f in t.fields] for t in (mine, other))
         reason = ""
         if first != second:

@@ -21,7 +21,7 @@ from fedprivacy.audit.apps.watched_training import (
     Gradient,
     WatchedTraining,
     seed_everything,
-    trained,
+    watch_training,
     with_parameters_of,
 )
 from fedprivacy.audit.subject import Effort
@@ -79,7 +79,7 @@ class AuditedApp:
         try:
             inputs, targets = self.app.records()
         except Exception as error:
-            raise AppError(f"app {self.name}: records() fails: {sources.told(error)}.") from error
+            raise AppError(f"app {self.name}: records() fails: {sources.describe_error(error)}.") from error
         if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor) and len(inputs) == len(targets) >= 8):
             raise AppError(
                 f"app {self.name}: records() must return two tensors, inputs and targets of 8 records or more."
@@ -94,7 +94,7 @@ class AuditedApp:
         try:
             return self.app.model()
         except Exception as error:
-            raise AppError(f"app {self.name}: model() fails: {sources.told(error)}.") from error
+            raise AppError(f"app {self.name}: model() fails: {sources.describe_error(error)}.") from error
 
     @property
     def event(self) -> PoissonSampledGaussian:
@@ -139,14 +139,14 @@ class AuditedApp:
         """
         app, model = self.make(), copy.deepcopy(self.model)  # before the seeds, which they may set
         asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
-        return trained(app, model, shard, asked, sums=sums, shift=shift, **watched)
+        return watch_training(app, model, shard, asked, sums=sums, shift=shift, **watched)
 
     def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[WatchedTraining]:
         """Several rounds of one new app, each from the first model; only the first is seeded. As `train`."""
         app, settings = self.make(), self.settings(**changed)
         own = seed_everything(self.seed, 1, draw)
         asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
-        return [trained(app, copy.deepcopy(self.model), shard, each) for each in asked]
+        return [watch_training(app, copy.deepcopy(self.model), shard, each) for each in asked]
 
     def rehearse(self, app: App, draw: int, count: int) -> list[WatchedTraining]:
         """Several rounds of this app, each with a new model that has the parameters which the one before left.
@@ -157,9 +157,11 @@ class AuditedApp:
         model, settings, trainings = copy.deepcopy(self.model), self.settings(), []
         own = seed_everything(self.seed, 1, draw)
         for number in range(1, count + 1):
-            training = trained(app, model, self.shard, replace(settings, round=number, seed=own))
+            training = watch_training(app, model, self.shard, replace(settings, round=number, seed=own))
             if training.error is not None:
-                raise AppError(f"app {self.name}: train() fails in round {number}: {sources.told(training.error)}.")
+                raise AppError(
+                    f"app {self.name}: train() fails in round {number}: {sources.describe_error(training.error)}."
+                )
             trainings.append(training)
             model = with_parameters_of(model, copy.deepcopy(self.model))
         return trainings
@@ -182,7 +184,7 @@ class AuditedApp:
             if training.taken <= step:
                 return np.zeros(self.size)
             return np.concatenate(training.steps[step].gradients or ()) * divisor
-        return (_joined(training) - self._still) * (divisor / settings.learning_rate)
+        return (_flatten(training) - self._still) * (divisor / settings.learning_rate)
 
     def sums(self, shard: Shard, draw: int = 0, **changed: Any) -> list[Gradient]:
         """The noisy sums of all steps of one training, shape [d] each; every record joins unless `changed` says else.
@@ -225,7 +227,7 @@ class AuditedApp:
     def _still(self) -> Gradient:
         """Arrays that left although nothing moved them."""
         rate = self.app.settings.learning_rate * _STILL
-        return _joined(self.train(self.shard, learning_rate=rate, noise_multiplier=SILENT, **EVERY))
+        return _flatten(self.train(self.shard, learning_rate=rate, noise_multiplier=SILENT, **EVERY))
 
     @cached_property
     def rounding(self) -> float:
@@ -269,10 +271,10 @@ class AuditedApp:
 
     def _failure(self, error: Exception) -> str:
         if self.train(self.shard, **EVERY).error is not None:
-            return f"app {self.name}: train() fails: {sources.told(error)}."
+            return f"app {self.name}: train() fails: {sources.describe_error(error)}."
         return (
-            f"app {self.name}: train() fails where it is asked for next to no noise: {sources.told(error)}. Compute "
-            "no epsilon in train(), where accountants may give up; epsilon() is asked for it."
+            f"app {self.name}: train() fails where it is asked for next to no noise: {sources.describe_error(error)}. "
+            "Compute no epsilon in train(), where accountants may give up; epsilon() is asked for it."
         )
 
     def _check_silence(self) -> None:
@@ -298,7 +300,7 @@ class AuditedApp:
         return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, 2, *purpose]).generate_state(1)[0]))
 
 
-def _joined(training: WatchedTraining) -> Gradient:
+def _flatten(training: WatchedTraining) -> Gradient:
     return np.concatenate([np.zeros(0), *(array.ravel().astype(np.float64) for array in training.arrays)])
 
 

@@ -328,7 +328,7 @@ def _flat(parameter: Tensor) -> Gradient:
     return parameter.grad.detach().to("cpu", torch.float64).numpy().ravel().copy()
 
 
-def trained(
+def watch_training(
     app: App,
     model: nn.Module,
     shard: Shard,

@@ -81,7 +81,7 @@ def rms(draws: ArrayLike) -> float:
     return float(np.sqrt(np.mean(np.square(draws))))
 
 
-def of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike, *, at_most: bool = False) -> float:
+def p_value_of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike, *, at_most: bool = False) -> float:
     """Two-sided p-value of the most extreme of some binomial counts, by the union bound over them.
 
     `at_most`: the one-sided p-value of the largest, where the chance may be smaller.
@@ -94,7 +94,7 @@ def of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike, *, at_mos
     return float(min(1.0, counts.size * tails.min()))
 
 
-def of_variance(draws: ArrayLike, *, at_least: bool = False) -> float:
+def p_value_of_variance(draws: ArrayLike, *, at_least: bool = False) -> float:
     """Two-sided p-value of the mean square of independent standard Gaussian draws.
 
     `at_least`: the one-sided p-value of a small one, where something may have been added to them.
@@ -105,7 +105,7 @@ def of_variance(draws: ArrayLike, *, at_least: bool = False) -> float:
     return low if at_least else min(1.0, 2.0 * min(low, high))
 
 
-def of_correlations(rows: ArrayLike) -> tuple[float, tuple[int, int]]:
+def p_value_of_correlations(rows: ArrayLike) -> tuple[float, tuple[int, int]]:
     """P-value of the largest correlation of any two independent Gaussian rows [rows, d], and which two they are.
 
     Given one row, its product with another one's direction is Student-t after the usual transformation.
@@ -120,7 +120,7 @@ def of_correlations(rows: ArrayLike) -> tuple[float, tuple[int, int]]:
     return float(min(1.0, pairs * p_value)), (int(one), int(other))
 
 
-def of_echoes(rows: ArrayLike) -> float:
+def p_value_of_echoes(rows: ArrayLike) -> float:
     """P-value of the largest autocorrelation of independent Gaussian rows [rows, d], over all lags alike in all rows.
 
     With x standard Gaussian, the sum over n products of draws that are one lag apart is beyond z sqrt(n) with a

@@ -16,7 +16,7 @@ import torch
 
 from fedprivacy.accounting import pld
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates import TOLERANCE, Alarms, Judged, gate, of_variance, too_low, verdict
+from fedprivacy.audit.gates import TOLERANCE, Alarms, Judged, gate, p_value_of_variance, too_low, verdict
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.audit.our_client.probes import Known, shard_of, zeros_for
 from fedprivacy.flower.wire.messages import Receipt
@@ -68,7 +68,7 @@ def _steps(audited: Audited, alarms: Alarms) -> Receipt:
         answer = client.answer(grant, zeros_for(task))
         noise, steps = answer.flat / each, answer.receipt.steps
         alarms.test(
-            of_variance(noise / math.sqrt(steps)),
+            p_value_of_variance(noise / math.sqrt(steps)),
             f"A client says that it took {steps} steps, and left the noise of {np.square(noise).mean():.2g}.",
         )
     return receipt
@@ -87,17 +87,17 @@ def check_run(folder: Path) -> Gate:
     if history.settings.get("privacy") is False or history.noise_multiplier == 0.0:
         reasons.append("This run trained without privacy: no epsilon bounds what left its clients.")
     else:
-        reasons += _uncharged(history)
-        for client, (executed, complaints) in _executed(folder, history).items():
+        reasons += _uncharged_rounds(history)
+        for client, (executed, complaints) in _executed_histories(folder, history).items():
             reasons += complaints
             spent = pld.epsilon(executed, history.last.spent[client].delta)
             worst = max(worst, spent)
-            reasons += _misstated(history.last.spent[client], spent)
+            reasons += _misstatements(history.last.spent[client], spent)
     assumes = "The run's folder, and its ledger where it is at hand, are those that the run wrote."
     return verdict("run", PROVES, assumes, Judged(worst, reasons))
 
 
-def _misstated(stated: ClientSpent, spent: float) -> list[str]:
+def _misstatements(stated: ClientSpent, spent: float) -> list[str]:
     """Return the reason if an epsilon in a run's last round is less than the cost of what was executed."""
     if not too_low(stated.epsilon, spent):
         return []
@@ -107,7 +107,7 @@ def _misstated(stated: ClientSpent, spent: float) -> list[str]:
     ]
 
 
-def _uncharged(history: RunHistory) -> list[str]:
+def _uncharged_rounds(history: RunHistory) -> list[str]:
     """Rounds in which a client trained and was charged too few steps, or figures that fell."""
     reasons = []
     before = history.start
@@ -125,10 +125,10 @@ def _uncharged(history: RunHistory) -> list[str]:
     return reasons
 
 
-def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, list[str]]]:
+def _executed_histories(folder: Path, history: RunHistory) -> dict[str, tuple[History, list[str]]]:
     """Return what each client executed, by the run's ledger or else by its folder, and the contradictions in it."""
     terms = client_terms_of(str(folder / CLIENT_TERMS) if history.settings.get("client-terms") else "")
-    stated = {client: _stated(terms.of(client), history, spent) for client, spent in history.last.spent.items()}
+    stated = {client: _stated_event(terms.of(client), history, spent) for client, spent in history.last.spent.items()}
     own: dict[str, History] = {
         client: {stated[client]: spent.steps} if spent.steps else {} for client, spent in history.last.spent.items()
     }
@@ -155,7 +155,7 @@ def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, lis
     return found
 
 
-def _stated(own: Terms, history: RunHistory, spent: ClientSpent) -> PoissonSampledGaussian:
+def _stated_event(own: Terms, history: RunHistory, spent: ClientSpent) -> PoissonSampledGaussian:
     """Return the event of a client's local step, by its own terms and the run's settings.
 
     If they give a batch size, the rate is the one that the run shows, and so is the noise that was found for that rate.

@@ -170,7 +170,7 @@ def check_duties(audited: Audited, host: Host) -> Judged:
     return Judged(float(len(asked.reasons)), asked.reasons)
 
 
-def refused(reply: Message) -> RefusalCode | None:
+def refusal_code(reply: Message) -> RefusalCode | None:
     """The code of a reply that is a refusal and nothing besides; None: it says something else."""
     if reply.has_error() or list(reply.content) != [REFUSAL]:
         return None
@@ -185,12 +185,12 @@ def _updates(asked: _Asked) -> bool:
     reply = client.asked(grant, asked.parameters)
     if reply.has_error() or RECEIPT not in reply.content:
         asked.must(
-            False, f"The client refuses a grant that its own configuration allows ({refused(reply) or 'error'})."
+            False, f"The client refuses a grant that its own configuration allows ({refusal_code(reply) or 'error'})."
         )
         return False
     asked.must(list(reply.content) == [ARRAYS, RECEIPT], "A reply holds more than an update and its receipt.")
     asked.must(_receipt_is_true(client, grant, reply), "A receipt is not what was granted and sent, signed.")
-    asked.must(_charged(client) == [(grant.charged_as, grant.event, 1)], "The client's book does not hold the charge.")
+    asked.must(_charges(client) == [(grant.charged_as, grant.event, 1)], "The client's book does not hold the charge.")
     first = fields_of(reply)
     another = {name: np.asarray(values) + np.ones((), values.dtype) for name, values in asked.parameters.items()}
     again = (
@@ -201,14 +201,14 @@ def _updates(asked: _Asked) -> bool:
     for about, changed, parameters in again:
         with asked.reading() as watched:
             answer = client.asked(changed, parameters)
-        same = fields_of(answer) == first or refused(answer) is not None
+        same = fields_of(answer) == first or refusal_code(answer) is not None
         asked.must(
             same and not watched.read,
             f"Asked again, a client trains again for nothing ({about}): its noise could be averaged away.",
         )
     client.lose_sealed()
     lost = client.asked(grant, asked.parameters)
-    asked.must(refused(lost) is not None, "An update that was lost is trained again, though it was granted once.")
+    asked.must(refusal_code(lost) is not None, "An update that was lost is trained again, though it was granted once.")
     asked.must(len(client.charges()) == 1, "The client's book changed though nothing was granted.")
     return True
 
@@ -225,7 +225,7 @@ def _receipt_is_true(client: DeployedClient, grant: Grant, reply: Message) -> bo
     return signed and receipt.matches(grant) and receipt.update == digest(sent)
 
 
-def _charged(client: DeployedClient) -> list[tuple[object, object, int]]:
+def _charges(client: DeployedClient) -> list[tuple[object, object, int]]:
     return [(charge.attempt, charge.event, charge.steps) for charge in client.charges()]
 
 
@@ -241,7 +241,7 @@ def _charges_first(asked: _Asked) -> None:
         except DiedError:
             died = True
     asked.must(watched.read and died, "When the client reads its records could not be seen: the gate saw none read.")
-    on_disk = _charged(client)
+    on_disk = _charges(client)
     asked.must(
         on_disk == [(grant.charged_as, grant.event, 1)],
         "A record is read before its charge is on the disk: a client that dies then has paid nothing.",
@@ -249,7 +249,7 @@ def _charges_first(asked: _Asked) -> None:
     with asked.reading() as watched:
         again = client.asked(grant, asked.parameters)
     asked.must(
-        refused(again) is not None and not watched.read,
+        refusal_code(again) is not None and not watched.read,
         "A client that died while it trained trains the same grant again, and has paid for one of both.",
     )
 
@@ -274,7 +274,7 @@ def _keeps_the_budget(asked: _Asked) -> None:
             reply = client.asked(replace(asked.grant, round=2, steps=beyond), asked.parameters)
         steps = sum(charge.steps for charge in client.charges())
         asked.must(
-            refused(reply) is RefusalCode.BUDGET_EXHAUSTED and steps == before and not watched.read,
+            refusal_code(reply) is RefusalCode.BUDGET_EXHAUSTED and steps == before and not watched.read,
             f"A grant that costs more than the client's own budget is not refused before anything is read ({about}).",
         )
 
@@ -303,7 +303,7 @@ def _check_refusal(
             reply = client.questioned(grant)
         else:
             reply = client.asked_as_is(grant, asked.parameters)
-    code = refused(reply)
+    code = refusal_code(reply)
     asked.must(code is not None, f"What must be refused is not, or with more than a constant code: {about}.")
     asked.must(code in (None, expected), f"What must be refused is not, for that reason: {about}.")
     asked.must(not watched.read and not client.charges(), f"Before it refuses, the client charges or reads: {about}.")
@@ -350,7 +350,7 @@ def _enrols(asked: _Asked) -> None:
         "for another client": client.request(client_key="0" * 64),
     }
     for about, request in wrong.items():
-        code = refused(client.enrolled(request))
+        code = refusal_code(client.enrolled(request))
         asked.must(code is RefusalCode.ENROLMENT_INVALID, f"The client says who it is to whom it should not ({about}).")
     asked.must(_enrolment(client, right) == _public(asked, ""), "At enrolment the client says more than is public.")
     client.asked(asked.grant, asked.parameters)

@@ -30,10 +30,10 @@ from fedprivacy.audit.gates import (
     Alarms,
     Judged,
     gate,
-    of_correlations,
-    of_counts,
-    of_echoes,
-    of_variance,
+    p_value_of_correlations,
+    p_value_of_counts,
+    p_value_of_echoes,
+    p_value_of_variance,
     rms,
 )
 from fedprivacy.audit.subject import NOISED, Fields, ObservedNoise, Pairs, Samples, Subject
@@ -121,14 +121,17 @@ def judge_noise(alarms: Alarms, noise: ObservedNoise) -> None:
     for layer, part in zip(noise.layers, parts, strict=True):
         size = rms(part)
         alarms.test(
-            of_variance(part, at_least=least), f"The noise in {layer}{of} is {size:.3g} times what is claimed; {must}."
+            p_value_of_variance(part, at_least=least),
+            f"The noise in {layer}{of} is {size:.3g} times what is claimed; {must}.",
         )
         quietest = part.shape[1] * stats.chi2.cdf(np.square(part).sum(axis=0).min(), len(part))
         alarms.test(
             min(1.0, quietest), f"One number or more in {layer}{of} is released with hardly any noise, or none."
         )
     size = rms(rows)
-    alarms.test(of_variance(rows, at_least=least), f"The noise{of} is {size:.4g} times what is claimed; {must}.")
+    alarms.test(
+        p_value_of_variance(rows, at_least=least), f"The noise{of} is {size:.4g} times what is claimed; {must}."
+    )
     if len(rows) > 1:
         _test_alike(alarms, noise)
     draws = rows.ravel()
@@ -138,11 +141,11 @@ def judge_noise(alarms: Alarms, noise: ObservedNoise) -> None:
     if least and abs(size - 1.0) >= _NEAR:
         return
     rows = rows / size if least else rows
-    alarms.test(of_echoes(rows), f"The noise{of} repeats itself within a release: a server could subtract it.")
+    alarms.test(p_value_of_echoes(rows), f"The noise{of} repeats itself within a release: a server could subtract it.")
     far = _FAR if draws.size < _MANY else _VERY_FAR
-    alarms.test(of_counts(int((np.abs(rows) > far).sum()), draws.size, 2.0 * stats.norm.sf(far)), shape)
+    alarms.test(p_value_of_counts(int((np.abs(rows) > far).sum()), draws.size, 2.0 * stats.norm.sf(far)), shape)
     if len(rows) > 1 and not least:
-        p_value, pair = of_correlations(rows)
+        p_value, pair = p_value_of_correlations(rows)
         one, other = (noise.about[number] for number in pair)
         alarms.test(p_value, f"The noise of {one} can be told from that of {other}: a server could subtract it.")
 
@@ -204,12 +207,12 @@ def judge_counts(alarms: Alarms, joined: Joined, rate: float) -> None:
     steps, records = joined.shape
     _test_rate(alarms, joined, rate)
     alarms.test(
-        _of_binomials(joined.sum(axis=1), records, rate),
+        _p_value_of_binomials(joined.sum(axis=1), records, rate),
         f"The number of records that join a step is not spread as that of independent records at a sampling rate of "
         f"{rate:.3g} (such as batches of a fixed size).",
     )
     alarms.test(
-        _of_binomials(joined.sum(axis=0), steps, rate),
+        _p_value_of_binomials(joined.sum(axis=0), steps, rate),
         "Some records join more steps, or fewer, than chance allows (such as one sample for all rounds).",
     )
 
@@ -217,18 +220,18 @@ def judge_counts(alarms: Alarms, joined: Joined, rate: float) -> None:
 def _test_rate(alarms: Alarms, joined: Joined, rate: float, *, at_most: bool = False) -> None:
     """Test whether as many join as is claimed. Fewer may, where more is accounted for than was spent."""
     alarms.test(
-        of_counts(int(joined.sum()), joined.size, rate, at_most=at_most),
+        p_value_of_counts(int(joined.sum()), joined.size, rate, at_most=at_most),
         f"A record joins {100 * joined.mean():.3g} % of the steps; a sampling rate of {100 * rate:.3g} % is accounted "
         "for (as where it is computed from the records of the whole federation and not of the client's shard).",
     )
 
 
-def _of_binomials(counts: NDArray[np.int_], trials: int, chance: float) -> float:
+def _p_value_of_binomials(counts: NDArray[np.int_], trials: int, chance: float) -> float:
     """P-value of counts that should be independent and binomial: how many lie below each of some quantiles."""
     limits = np.unique(stats.binom.ppf(_QUANTILES, trials, chance))
     below = np.array([(counts <= limit).sum() for limit in limits])
-    shares = of_counts(below, len(counts), stats.binom.cdf(limits, trials, chance))
-    return min(1.0, 2.0 * min(shares, of_counts(counts, trials, chance)))
+    shares = p_value_of_counts(below, len(counts), stats.binom.cdf(limits, trials, chance))
+    return min(1.0, 2.0 * min(shares, p_value_of_counts(counts, trials, chance)))
 
 
 def _test_independent(alarms: Alarms, pairs: Pairs, rate: float, at_most: bool) -> None:
@@ -240,7 +243,7 @@ def _test_independent(alarms: Alarms, pairs: Pairs, rate: float, at_most: bool) 
     trials = sum(one.size for one, _ in pairs.found)
     if trials:
         alarms.test(
-            of_counts(common, trials, rate**2, at_most=at_most),
+            p_value_of_counts(common, trials, rate**2, at_most=at_most),
             f"{pairs.about} have {common} {pairs.common} in common, where chance would give {rate**2 * trials:.0f}, as "
             "where a sample is drawn with the same random numbers again.",
         )

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.gates import Alarms, of_variance, rms
+from fedprivacy.audit.gates import Alarms, p_value_of_variance, rms
 from fedprivacy.audit.our_client.audited_client import SILENT, Audited, Parameters, count_weight, noisy_count
 from fedprivacy.audit.our_client.probes import Known, dense, known_of, shard_of, zeros_for
 from fedprivacy.audit.real_client import AskedClient
@@ -97,20 +97,20 @@ class _Release:
 
 def noise(audited: Audited, alarms: Alarms) -> Iterator[ObservedNoise]:
     """Noise of a wide layer, of clients of a known task, and of the audited task's own client without a record."""
-    yield ObservedNoise(rows=_of_wide(audited)[None], of=" of a wide layer")
+    yield ObservedNoise(rows=_wide_noise(audited)[None], of=" of a wide layer")
     known = known_of(audited)
     blank = _Blank(audited, known).releases()
     if audited.grant.adaptive is not None:  # whose count stands behind the last layer, where it could be read
         counts = np.array([release.noise[-1] for release in blank if len(release.noise) > sum(known.sizes)])
         alarms.test(
-            of_variance(counts),
+            p_value_of_variance(counts),
             f"The noise on the count that moves the clipping norm is {rms(counts):.3g} times what is claimed.",
         )
         blank = [replace(release, noise=release.noise[: sum(known.sizes)]) for release in blank]
     layers = {f"layer {number}": size for number, size in enumerate(known.sizes, 1)}
     yield _together(blank, layers, " of blank records")
     sizes = {f"layer '{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
-    yield _together(_of_own(audited), sizes, " of the task's own model")
+    yield _together(_own_noise(audited), sizes, " of the task's own model")
 
 
 def _together(releases: list[_Release], layers: Mapping[str, int], origin: str) -> ObservedNoise:
@@ -256,7 +256,7 @@ def _alone(
     return [audited.sum(client, grant, parameters) / (audited.deviation * factor) for grant in less]
 
 
-def _of_own(audited: Audited) -> list[_Release]:
+def _own_noise(audited: Audited) -> list[_Release]:
     """Noise of the audited task's own client without a record."""
     sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
     most = 24 if audited.effort is Effort.QUICK else 400
@@ -266,7 +266,7 @@ def _of_own(audited: Audited) -> list[_Release]:
     return [_Release(each, name, 0) for each, name in zip(noise, about, strict=True)]
 
 
-def _of_wide(audited: Audited) -> NDArray[np.float64]:
+def _wide_noise(audited: Audited) -> NDArray[np.float64]:
     """Noise of so many coordinates that half a percent too little shows, in standard deviations."""
     wide = _Blank(audited, Known.like(audited, [_WIDE]))
     grants = [audited.asking(**name) for name in audited.positions(4, _FIRST)]
@@ -276,10 +276,10 @@ def _of_wide(audited: Audited) -> NDArray[np.float64]:
 def samples(audited: Audited, alarms: Alarms) -> Iterator[Samples]:
     """Samples at the run's own rate, and at one half."""
     for rate in dict.fromkeys((audited.grant.sampling_rate, 0.5)):
-        yield from _of_rate(audited, alarms, rate)
+        yield from _samples_at_rate(audited, alarms, rate)
 
 
-def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]:
+def _samples_at_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]:
     """Samples of many rounds, and those of the last steps of some."""
     fewest, most = _RECORDS
     records, norm = min(max(math.ceil(_EXPECTED / rate), fewest), most), audited.grant.clipping_norm
@@ -290,21 +290,22 @@ def _of_rate(audited: Audited, alarms: Alarms, rate: float) -> Iterator[Samples]
     grant = audited.asking(sampling_rate=rate, noise_multiplier=SILENT, steps=steps)
     positions = audited.positions(16 if audited.effort is Effort.QUICK else 100)
     rounds = [
-        _joined(alarms, audited.sums(client, replace(grant, **name), zeros), norm) for name in [*_AGAIN, *positions]
+        _joined_counts(alarms, audited.sums(client, replace(grant, **name), zeros), norm)
+        for name in [*_AGAIN, *positions]
     ]
     twice = [replace(grant, steps=1, **name) for name in audited.positions(_SECRET) for _ in range(2)]
     # one step: for each number of steps it would draw anew
-    in_secret = [_joined(alarms, audited.sums(secret, asked, zeros), norm) for asked in twice]
+    in_secret = [_joined_counts(alarms, audited.sums(secret, asked, zeros), norm) for asked in twice]
     yield Samples(rate=rate, rounds=[*rounds, *in_secret], pairs=[*_pairs(rounds, in_secret)])
     if rate < 1.0 and audited.grant.steps > steps and audited.grant.adaptive is None:
         late = replace(grant, steps=audited.grant.steps)
         last = [
             audited.sums(client, replace(late, **name), zeros, first=late.steps)[0] for name in audited.positions(_LATE)
         ]
-        yield Samples(rate=rate, rounds=[_joined(alarms, last, norm)])
+        yield Samples(rate=rate, rounds=[_joined_counts(alarms, last, norm)])
 
 
-def _joined(alarms: Alarms, sums: list[NDArray[np.float64]], clipping_norm: float) -> Counts:
+def _joined_counts(alarms: Alarms, sums: list[NDArray[np.float64]], clipping_norm: float) -> Counts:
     """Count how often records joined: one that adds nothing did not, and all others must add the same, at most C."""
     joined = []
     for released in sums:

@@ -87,22 +87,22 @@ def neighbours(audited: Audited, alarms: Alarms) -> Iterator[Neighbours]:
     for about, one, other, parameters, evaluates in _neighbours(audited):
         for message_type in _ASKED:
             replies = [_reply(audited, client, message_type, parameters) for client in (one, other)]
-            yield _compared(about, message_type, *replies)
+            yield _compare(about, message_type, *replies)
         for grant in _reply_grants(audited, evaluates=evaluates):
-            replies = [_trained(client, grant, parameters) for client in (one, other)]
+            replies = [_training_reply(client, grant, parameters) for client in (one, other)]
             alarms.must(
                 any(name.startswith(NOISED) for name, _ in replies[0]),
                 f"A client of such records sends no update, and shows that it has them ({about}).",
             )
-            yield _compared(about, MessageType.TRAIN, *replies)
+            yield _compare(about, MessageType.TRAIN, *replies)
     for about, (mine, theirs) in chain(_same(audited), _null(audited)):
         told = f"Records that contribute nothing can be seen in {{}} ({about})."
         yield Neighbours(one=mine, other=theirs, in_words=told.format, alike=True)
-    for complaint in _swayed(audited):
+    for complaint in _effects_of_extra_words(audited):
         alarms.must(False, complaint)
 
 
-def _compared(about: str, message_type: str, one: Fields, other: Fields) -> Neighbours:
+def _compare(about: str, message_type: str, one: Fields, other: Fields) -> Neighbours:
     """Two replies to the same message."""
     told = f"What leaves for '{message_type}' tells of a record without noise: {{}} ({about})."
     return Neighbours(one=one, other=other, in_words=told.format)
@@ -160,7 +160,7 @@ def _reply_grants(audited: Audited, *, evaluates: bool) -> Iterator[Grant]:
         yield replace(audited.grant, sampling_rate=1.0, steps=2, local_evaluation=True)
 
 
-def _trained(client: AskedClient, grant: Grant, parameters: Parameters) -> Fields:
+def _training_reply(client: AskedClient, grant: Grant, parameters: Parameters) -> Fields:
     try:
         return fields_of(client.asked(grant, parameters), grant)
     except Exception as error:
@@ -205,11 +205,11 @@ def _null(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
     shards = [without_last(records, size_public=public) for public in (True, False)]
     client = audited.client_of(audited.task, shards[0])
     for grant in _reply_grants(audited, evaluates=audited.grant.local_evaluation):
-        one, other = (_trained(client.holding(shard), grant, audited.parameters) for shard in shards)
+        one, other = (_training_reply(client.holding(shard), grant, audited.parameters) for shard in shards)
         yield "a null row among the task's own records, which a model may make something of", (one, other)
 
 
-def _swayed(audited: Audited) -> Iterator[str]:
+def _effects_of_extra_words(audited: Audited) -> Iterator[str]:
     """Yield complaints if words beside the grant, which nobody charges for, change something in its first step."""
     task = known_of(audited)
     client, grant = audited.client_of(task, shard_of(torch.ones(3, sum(task.sizes)))), audited.asking()
@@ -273,7 +273,7 @@ def _change(
     )
 
 
-def _replayed(
+def _replay(
     audited: Audited,
     alarms: Alarms,
     grant: Grant,
@@ -338,7 +338,7 @@ def _known_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Itera
         without = client.holding(without_last(both, size_public=task.shard_sizes_public))
         for grant in _one_step_grants(audited, 3 if audited.effort is Effort.QUICK else 12):
             joined = joining.joined(grant, len(shard))
-            yield from _replayed(audited, alarms, grant, (with_it, without), parameters, joined=joined, about=about)
+            yield from _replay(audited, alarms, grant, (with_it, without), parameters, joined=joined, about=about)
 
 
 def _cases(task: Known, audited: Audited) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -431,9 +431,9 @@ def _own_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Iterato
             for grant in _one_step_grants(audited, 1 if quick else 4):
                 joined = joining.joined(grant, pair.place)
                 where = f"{pair.about}, {about}"
-                yield from _replayed(audited, alarms, grant, clients, parameters, joined=joined, about=where, own=True)
+                yield from _replay(audited, alarms, grant, clients, parameters, joined=joined, about=where, own=True)
         grant = audited.asking(sampling_rate=1.0)
         for pair in pairs_alone(audited, records=6 if quick else 24):
             clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
             where = f"{pair.about}, {about}"
-            yield from _replayed(audited, alarms, grant, clients, parameters, joined=True, about=where, own=True)
+            yield from _replay(audited, alarms, grant, clients, parameters, joined=True, about=where, own=True)

@@ -22,15 +22,15 @@ from rich.text import Text
 
 from fedprivacy._support.console import figure_columns
 from fedprivacy.accounting import composition, gdp, noise_multiplier, pld, rdp
-from fedprivacy.accounting.histories import extended
+from fedprivacy.accounting.histories import extend_history
 from fedprivacy.commands.calculator.trainings import (
     TrainingSteps,
     check_steps,
-    composed,
-    described,
+    history_of,
     read,
     relation_of,
     steps_text,
+    training_text,
 )
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
@@ -168,7 +168,7 @@ def least_noise(
     """
     check_steps(steps)
     trainings = read(past, relation) if past else []
-    history = composed(trainings)
+    history = history_of(trainings)
     relation = relation or relation_of(trainings)
     found = noise_multiplier(budget, sampling_rate, steps, relation, past=history)
     event = PoissonSampledGaussian(sampling_rate, found, relation)
@@ -176,7 +176,7 @@ def least_noise(
         event=event,
         steps=steps,
         budget=budget,
-        epsilon=pld.epsilon(extended(history, event, steps), budget.delta),
+        epsilon=pld.epsilon(extend_history(history, event, steps), budget.delta),
         past=past,
         past_epsilon=pld.epsilon(history, budget.delta),
     )
@@ -287,7 +287,7 @@ def _accountant_fact(accountant: Accountant) -> tuple[str, str]:
 def training_lines(trainings: Sequence[TrainingSteps]) -> Iterator[str]:
     """The trainings, a line each; of many the first."""
     for training in trainings[:_SHOWN_TRAININGS]:
-        yield described(training)
+        yield training_text(training)
     if len(trainings) > _SHOWN_TRAININGS:
         yield f"and {len(trainings) - _SHOWN_TRAININGS} more"
     if not trainings:

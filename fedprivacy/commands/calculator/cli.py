@@ -53,7 +53,7 @@ def epsilon(
 
     With --json, an epsilon that is no finite number is null, and `notes` says why.
     """
-    from fedprivacy.accounting.histories import check_delta, of_person
+    from fedprivacy.accounting.histories import check_delta, person_history
     from fedprivacy.commands.calculator import trainings as asked
     from fedprivacy.commands.calculator.answers import Spent, costs, spent_json, spent_page
 
@@ -61,7 +61,7 @@ def epsilon(
     with plain_errors(ValueError, code=2):
         trainings = asked.given(**typed, history=history, relation=relation, delta=delta)
         assert delta is not None
-        executed = of_person(asked.composed(trainings), rows_per_person, clients_per_person)
+        executed = person_history(asked.history_of(trainings), rows_per_person, clients_per_person)
         answers = costs(accountant, executed, check_delta(delta))
     spent = Spent(trainings, delta, answers, rows_per_person, clients_per_person)
     print_answer(lambda: spent_json(spent), lambda: spent_page(spent), as_json=as_json)
@@ -134,17 +134,17 @@ def risk(
                 "give the training (--sampling-rate, --noise-multiplier, --steps)."
             )
         if run is not None:
-            subjects = showing.of_run(run, person)
+            subjects = showing.risk_of_run(run, person)
         elif charged:
             with opened_ledger(ledger) as opened:
-                subjects = showing.of_ledger(opened, dataset, person)
+                subjects = showing.risk_of_ledger(opened, dataset, person)
         elif epsilon is None:
             trainings = given(**training, history=history, relation=relation, delta=delta)
-            subjects = [showing.of_trainings(trainings, delta or 0.0, person)]
+            subjects = [showing.risk_of_trainings(trainings, delta or 0.0, person)]
         elif delta is None:
             raise missing(delta=delta)
         else:
-            subjects = [showing.of_budget(epsilon, delta)]
+            subjects = [showing.risk_of_budget(epsilon, delta)]
         listed = len(subjects) > 1 and run is None
         if figure:
             showing.draw(subjects, Path(figure), listed=listed)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedprivacy.accounting import UNLIMITED
-from fedprivacy.accounting.histories import checked
+from fedprivacy.accounting.histories import executed_events
 from fedprivacy.values.events import MECHANISMS, Event, NeighbouringRelation, PoissonSampledGaussian, mechanism_name
 
 STDIN = "-"
@@ -62,7 +62,7 @@ class TrainingSteps:
         check_steps(self.steps)
 
 
-def described(training: TrainingSteps) -> str:
+def training_text(training: TrainingSteps) -> str:
     """A training for people, without its relation; its mechanism, unless it is the usual one.
 
     >>> described(TrainingSteps(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0), 1000))
@@ -81,7 +81,7 @@ def steps_text(steps: int) -> str:
     return f"{steps:,} step" if steps == 1 else f"{steps:,} steps"
 
 
-def composed(trainings: Sequence[TrainingSteps]) -> dict[Event, int]:
+def history_of(trainings: Sequence[TrainingSteps]) -> dict[Event, int]:
     """Number of executions of each event.
 
     Raises:
@@ -92,7 +92,7 @@ def composed(trainings: Sequence[TrainingSteps]) -> dict[Event, int]:
         history[training.event] += training.steps
     if history:
         check_steps(history.total())
-    return checked(history)
+    return executed_events(history)
 
 
 def relation_of(trainings: Sequence[TrainingSteps]) -> NeighbouringRelation:
@@ -163,17 +163,17 @@ def _entries(path: str, name: str) -> list[Any]:
     except UnicodeDecodeError as error:
         raise AskingError(f"{name}, byte {error.start}: this is no UTF-8 text; write JSON.") from error
     if not isinstance(entries, list):
-        raise AskingError(f"{name} holds {_shown(entries)}; write a list, [...], with an object for each training.")
+        raise AskingError(f"{name} holds {_shorten(entries)}; write a list, [...], with an object for each training.")
     return entries
 
 
 def _training(entry: object, relation: NeighbouringRelation | None) -> TrainingSteps:
     if not isinstance(entry, dict):
-        raise ValueError(f'this is {_shown(entry)}; write an object, such as {{"sampling_rate": 0.01, ...}}.')
+        raise ValueError(f'this is {_shorten(entry)}; write an object, such as {{"sampling_rate": 0.01, ...}}.')
     mechanism = entry.get("mechanism", DEFAULT_MECHANISM)
     kind = MECHANISMS.get(mechanism) if isinstance(mechanism, str) else None
     if kind is None:
-        raise ValueError(f"mechanism is {_shown(mechanism)}; choose one of {', '.join(MECHANISMS)}.")
+        raise ValueError(f"mechanism is {_shorten(mechanism)}; choose one of {', '.join(MECHANISMS)}.")
     fields = {field.name: field for field in dataclasses.fields(kind)}
     values = {key: value for key, value in entry.items() if key != "mechanism"}
     if relation is not None and "relation" in fields:
@@ -193,7 +193,7 @@ def _check_keys(mechanism: str, values: Mapping[str, Any], fields: Mapping[str, 
     known = [*fields, "steps"]
     for key in values:
         if key not in known:
-            raise ValueError(f"{_shown(key)} is no setting of {mechanism}; its settings are {', '.join(known)}.")
+            raise ValueError(f"{_shorten(key)} is no setting of {mechanism}; its settings are {', '.join(known)}.")
     for key in known:
         optional = key in fields and fields[key].default is not dataclasses.MISSING
         if key not in values and not optional:
@@ -202,7 +202,7 @@ def _check_keys(mechanism: str, values: Mapping[str, Any], fields: Mapping[str, 
 
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{key} is {_shown(value)}; write a number.")
+        raise ValueError(f"{key} is {_shorten(value)}; write a number.")
     try:
         return float(value)
     except OverflowError:
@@ -211,19 +211,19 @@ def _number(key: str, value: object) -> float:
 
 def _whole(key: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{key} is {_shown(value)}; write an integer.")
+        raise ValueError(f"{key} is {_shorten(value)}; write an integer.")
     return value
 
 
 def _relation(key: str, value: object) -> NeighbouringRelation:
     if value not in list(NeighbouringRelation):
-        raise ValueError(f"{key} is {_shown(value)}; choose one of {', '.join(NeighbouringRelation)}.")
+        raise ValueError(f"{key} is {_shorten(value)}; choose one of {', '.join(NeighbouringRelation)}.")
     return NeighbouringRelation(str(value))
 
 
 _READERS: Mapping[Any, Callable[[str, object], Any]] = {float: _number, int: _whole, NeighbouringRelation: _relation}
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:40]}…"

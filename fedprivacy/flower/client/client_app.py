@@ -104,7 +104,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     def ask(message: Message, context: Context) -> Message:
         grant = questions_in(message)
         also_about(run=grant.run_id, round=grant.round)
-        return release.update(message, answered(client_for(grant, context, task, config), grant))
+        return release.update(message, answer_questions(client_for(grant, context, task, config), grant))
 
     @app.train()
     @refusing
@@ -127,7 +127,7 @@ def answer(client: LocalClient, request: TrainingRequest[Grant]) -> Released:
     if (sealed := client.released_before(grant)) is not None:
         return sealed
     standardise = client.standardising(request.standardise)
-    training, engine, before = prepared(client, request)
+    training, engine, before = prepare_training(client, request)
     measured = client.measured(engine, grant.local_algorithm, before) if grant.local_evaluation else None
     with client.room_for_round(grant, engine.model) as room:
         client.charge(grant)
@@ -143,7 +143,7 @@ def answer(client: LocalClient, request: TrainingRequest[Grant]) -> Released:
     return released
 
 
-def answered(client: LocalClient, grant: QuestionGrant) -> Released:
+def answer_questions(client: LocalClient, grant: QuestionGrant) -> Released:
     """Answer a grant's questions of this client's records; if that was done and sealed before, send it again.
 
     Whether the questions are allowed, and of a table that there is, is known before the charge.
@@ -169,7 +169,7 @@ def answered(client: LocalClient, grant: QuestionGrant) -> Released:
     return released
 
 
-def prepared(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSGD, GradientEngine, Kept]:
+def prepare_training(client: LocalClient, request: TrainingRequest[Grant]) -> tuple[DPSGD, GradientEngine, Kept]:
     """The training that a grant allows, what computes its gradients at the model that the server sends, and the past.
 
     Raises:

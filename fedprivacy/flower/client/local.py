@@ -50,7 +50,7 @@ from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.questionnaire import KINDS, Questionnaire
-from fedprivacy.questions.standardise import Standardise, standardise_question, standardiser, unsuited
+from fedprivacy.questions.standardise import Standardise, standardise_question, standardiser, why_unsuited
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.settings.device import autocast_of, choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
@@ -172,7 +172,7 @@ class LocalClient:
             raise MessageError(str(error)) from error
         if question is None:
             return None
-        if why := unsuited(self.shard.blank[0], question.reads):
+        if why := why_unsuited(self.shard.blank[0], question.reads):
             raise MessageError(f"The task standardises its inputs, and {why}.")
         return _standardise(question, numbers)
 
@@ -325,7 +325,7 @@ class LocalClient:
         """
         kinds = ((rows.shape[1:], rows.dtype) for rows in self.shard.blank)
         try:
-            measured = _measured(self.task, self.shard.inputs.device, engine.threads, *kinds)
+            measured = _record_scores(self.task, self.shard.inputs.device, engine.threads, *kinds)
         except Exception as error:
             raise MessageError("The grant evaluates, and the scores of this client's task cannot be taken.") from error
         shared = flat_parameters(engine.model)
@@ -364,7 +364,7 @@ def client_to_enrol(
             owner.check_enrolment(EnrolmentRequest.of(message), context.run_id)
         except MessageError as error:
             raise Refused(RefusalCode.ENROLMENT_INVALID, str(error)) from error
-    return _opened(owner, context, task, config)
+    return _open_client(owner, context, task, config)
 
 
 def client_for(
@@ -378,7 +378,7 @@ def client_for(
     owner = _owner(context)
     if owner is not None:
         owner.check_grant(grant)
-    return _opened(owner, context, task, config)
+    return _open_client(owner, context, task, config)
 
 
 def simulated_client(context: Context, task: Task | None, config: RunConfig) -> LocalClient:
@@ -389,7 +389,7 @@ def simulated_client(context: Context, task: Task | None, config: RunConfig) -> 
     """
     if _owner(context) is not None:
         raise Refused(RefusalCode.GRANT_INVALID, "This app trains without privacy; it is for simulations alone.")
-    return _opened(None, context, task, config)
+    return _open_client(None, context, task, config)
 
 
 def _owner(context: Context) -> NodeSettings | None:
@@ -409,7 +409,9 @@ def _in_ray_actor() -> bool:
     return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
-def _opened(owner: NodeSettings | None, context: Context, task: Task | None, config: RunConfig | None) -> LocalClient:
+def _open_client(
+    owner: NodeSettings | None, context: Context, task: Task | None, config: RunConfig | None
+) -> LocalClient:
     if owner is None:
         settings = config or _resolve_once(tuple(context.run_config.items()), task)
         node = context.node_config
@@ -420,7 +422,7 @@ def _opened(owner: NodeSettings | None, context: Context, task: Task | None, con
     named = config.public() if config else context.run_config
     if named.get("seed") not in (None, ""):
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise.")
-    return _deployed(owner.task(named.get("task") or DEFAULT_TASK, task), owner)
+    return _deployed_client(owner.task(named.get("task") or DEFAULT_TASK, task), owner)
 
 
 def part_of(task: OpenedTask, settings: RunConfig, part: int, parts: int) -> LocalClient:
@@ -442,7 +444,7 @@ def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) 
     return resolve(dict(run_config), task)
 
 
-def _deployed(task: OpenedTask, settings: NodeSettings) -> LocalClient:
+def _deployed_client(task: OpenedTask, settings: NodeSettings) -> LocalClient:
     try:
         device = choose_device(settings.device)
     except ConfigError as error:
@@ -526,7 +528,7 @@ def _check_once(task: OpenedTask, device: torch.device, *kinds: Kind) -> None:
 
 
 @cache
-def _measured(task: OpenedTask, device: torch.device, threads: int, *kinds: Kind) -> RecordScores:
+def _record_scores(task: OpenedTask, device: torch.device, threads: int, *kinds: Kind) -> RecordScores:
     """Kept for the life of the process, with a model of its own: that of the engine may be a server's by now."""
     measures = [score.measure for score in task.scores().values()]
     measured = RecordScores(

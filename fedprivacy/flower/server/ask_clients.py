@@ -20,7 +20,7 @@ from fedprivacy.flower.server.accounts import Accounts, BudgetSpentError, check_
 from fedprivacy.flower.server.nodes import ClientRegistry, Correspondence, EnrolledClient
 from fedprivacy.flower.server.one_round import OpenRound, outcome_of, sort_replies
 from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
-from fedprivacy.flower.wire.payloads import blank, of_arrays
+from fedprivacy.flower.wire.payloads import blank, from_arrays
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.kept_answers import Answer, StoredAnswer
 from fedprivacy.questions.answers import Answers, Told
@@ -211,7 +211,7 @@ def _open_round(
 
 def _read_reply(reply: Message, asked: Questionnaire, plan: QuestionPlan) -> tuple[Told, ...]:
     arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
-    answers: list[NoisyTotals] = of_arrays(asked, arrays)
+    answers: list[NoisyTotals] = from_arrays(asked, arrays)
     sigmas = asked.noise_multipliers(plan.noise.of())
     return tuple(Told(sigma, answer) for sigma, answer in zip(sigmas, answers, strict=True))
 

@@ -228,7 +228,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
     if facts["version"] != _VERSION:
         raise ValueError(f"its version is {facts['version']}, and this is version {_VERSION}")
-    kept, control, own = (_of_group(group, arrays) for group in ("strategy", "control", "kept"))
+    kept, control, own = (_group_arrays(group, arrays) for group in ("strategy", "control", "kept"))
     return Checkpoint(
         run_id=facts["run_id"],
         round=facts["round"],
@@ -246,13 +246,13 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         kept=own,
         keeps=facts["keeps"],
         callbacks=tuple(
-            (name, unpack(layout, _of_group(f"callbacks/{number}", arrays)))
+            (name, unpack(layout, _group_arrays(f"callbacks/{number}", arrays)))
             for number, (name, layout) in enumerate(facts["callbacks"])
         ),
     )
 
 
-def _of_group(group: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+def _group_arrays(group: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
     """The arrays of a group, by their own names."""
     prefix = f"{group}/"
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
@@ -262,7 +262,7 @@ def read_state(keeper: object) -> State:
     """Return the current state of a strategy or a callback."""
     if _speaks_for_itself(keeper):
         return dict(keeper.state_dict())  # type: ignore[attr-defined]
-    return {name: value for name, value in vars(keeper).items() if _kept(value)}
+    return {name: value for name, value in vars(keeper).items() if _can_be_kept(value)}
 
 
 def write_state(keeper: object, state: State) -> None:
@@ -298,27 +298,29 @@ def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
     return state
 
 
-def forgotten(keeper: object) -> list[str]:
+def unkept_attributes(keeper: object) -> list[str]:
     """Names of attributes that no checkpoint keeps, though they may be state: not of a kept kind, and not callable."""
     if _speaks_for_itself(keeper):
         return []
-    return sorted(name for name, value in vars(keeper).items() if not _kept(value) and not callable(value))
+    return sorted(name for name, value in vars(keeper).items() if not _can_be_kept(value) and not callable(value))
 
 
 def _speaks_for_itself(keeper: object) -> bool:
     return hasattr(keeper, "state_dict") and hasattr(keeper, "load_state_dict")
 
 
-def _kept(value: object) -> bool:
+def _can_be_kept(value: object) -> bool:
     match value:
         case None | bool() | int() | float() | str() | ArrayRecord():
             return True
         case np.generic() | np.ndarray():
             return value.dtype.kind in "biuf"
         case list():
-            return all(isinstance(member, np.ndarray) and _kept(member) for member in value)
+            return all(isinstance(member, np.ndarray) and _can_be_kept(member) for member in value)
         case dict():
-            return all(isinstance(name, str) and isinstance(v, np.ndarray) and _kept(v) for name, v in value.items())
+            return all(
+                isinstance(name, str) and isinstance(v, np.ndarray) and _can_be_kept(v) for name, v in value.items()
+            )
     return False
 
 

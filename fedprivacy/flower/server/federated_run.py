@@ -26,9 +26,9 @@ from fedprivacy.flower.server.checkpoint import (
     GlobalModel,
     ServerControl,
     as_arrays,
-    forgotten,
     read_state,
     save_checkpoint,
+    unkept_attributes,
     write_state,
 )
 from fedprivacy.flower.server.measures import ClientModels, Measures
@@ -422,7 +422,7 @@ class FederatedRun:
 
     def _warn_of_forgotten_state(self) -> None:
         for keeper in (self._strategy, *self._callbacks.each) if self._parts.checkpoints else ():
-            if names := forgotten(keeper):
+            if names := unkept_attributes(keeper):
                 log.warning(
                     "No checkpoint keeps %s of %s: should the run be stopped, it would go on without. Give it "
                     "state_dict() and load_state_dict().",

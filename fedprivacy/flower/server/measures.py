@@ -24,7 +24,7 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.training.algorithms import Algorithm, text_of
-from fedprivacy.training.evaluation import NoisySums, estimated
+from fedprivacy.training.evaluation import NoisySums, estimate_scores
 from fedprivacy.training.local_round import personal_mask
 from fedprivacy.values.metrics import Evaluation, HeldOut
 
@@ -102,8 +102,8 @@ class Measures:
         if not released:
             return {}, {}
         scores = self.plan.task.scores()
-        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
-        return by_client, estimated(scores, list(released.values())).metrics
+        by_client = {client_id: estimate_scores(scores, [sums]) for client_id, sums in released.items()}
+        return by_client, estimate_scores(scores, list(released.values())).metrics
 
     def held_out(self, number: int, arrays: ArrayRecord, standardise: Standardise | None) -> dict[str, HeldOut]:
         """Each simulated client's scores under the model that it uses after a round, by client_id.

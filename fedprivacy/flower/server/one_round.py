@@ -256,7 +256,7 @@ def _verdict(reply: Message, node_id: int, opened: OpenRound, *, asked_before: b
             return GrantOutcome(failure=refusal.value, refusal=refusal, untouched=untouched)
         if isinstance(grant := opened.grants[node_id], SpendingMessage):  # a baseline's spends nothing
             receipt = checked_receipt(reply, grant, public_key)
-        update = _decoded(reply.content.get(ARRAYS), opened.arrays)
+        update = _decode_update(reply.content.get(ARRAYS), opened.arrays)
         if receipt and public_key and receipt.update != _digest(update, grant):
             raise Unusable("receipt-of-another-update")
     except Unusable as problem:
@@ -305,7 +305,7 @@ def evidence(receipt: Receipt, public_key: bytes) -> Evidence | None:
     return Evidence(receipt.signed_bytes().decode(), receipt.signature, public_key.decode())
 
 
-def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
+def _decode_update(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
     """The update, rebuilt from its decoded values."""
     model = {name: array.numpy() for name, array in global_arrays.items()}
     forms = {name: Form(values.shape, values.dtype) for name, values in model.items()}

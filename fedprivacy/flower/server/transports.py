@@ -199,7 +199,10 @@ class Together:
         update, opened = outcome.updates, outcome.opened
         assert opened.template is not None
         mean, _ = self.mean(outcome)
-        average, weight = shaped(mean.numpy(), update.names, opened.arrays), MetricRecord({weighted_by: update.weight})
+        average, weight = (
+            shape_as_model(mean.numpy(), update.names, opened.arrays),
+            MetricRecord({weighted_by: update.weight}),
+        )
         return [Message(RecordDict({ARRAYS: average, "metrics": weight}), reply_to=opened.template)]
 
     def mean(self, outcome: RoundOutcome) -> tuple[Tensor, Mapping[str, float]]:
@@ -207,7 +210,7 @@ class Together:
         return outcome.updates.mean().cpu(), outcome.updates.weights
 
 
-def shaped(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:
+def shape_as_model(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:
     """A flat vector of the named parameters, in the shapes and types of the model's, which may stand in any order."""
     own = {name: model[name].numpy() for name in names}
     parts = np.split(flat, np.cumsum([values.size for values in own.values()])[:-1])

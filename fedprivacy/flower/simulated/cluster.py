@@ -38,9 +38,9 @@ from typing import Any, Self
 
 import torch
 
-from fedprivacy.flower.simulated.joining import joined
+from fedprivacy.flower.simulated.joining import join_cluster
 from fedprivacy.flower.simulated.populations import Order, Population, Start, TrainTogether
-from fedprivacy.flower.simulated.workers import Crew, Worker, WorkerError, answer_to, packed
+from fedprivacy.flower.simulated.workers import Crew, Worker, WorkerError, answer_to, pickle_by_value
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
@@ -205,7 +205,7 @@ class ClusterWorkers(Crew):
 
     def __enter__(self) -> Self:
         with ExitStack() as entered:
-            self._ray = entered.enter_context(joined(self._placement.ray_address))
+            self._ray = entered.enter_context(join_cluster(self._placement.ray_address))
             entered.callback(self.close)
             self._pack()
             self._begin()
@@ -265,7 +265,7 @@ class ClusterWorkers(Crew):
         """Make what every worker gets once, in memory that each machine fetches it from."""
         self._gpus = self._gpus_of_each()
         config = replace(self._config, device="cuda" if self._gpus else "cpu")
-        everything = packed(self._placement, (self._given, config, self._train))
+        everything = pickle_by_value(self._placement, (self._given, config, self._train))
         self._luggage = self._ray.put(pickle.dumps((sys.path, Path.cwd(), everything)))
 
     def _begin(self) -> None:

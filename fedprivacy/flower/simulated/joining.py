@@ -25,7 +25,7 @@ _SECONDS = 5.0
 
 
 @contextmanager
-def joined(address: str) -> Iterator[Any]:
+def join_cluster(address: str) -> Iterator[Any]:
     """The module `ray`, as long as this process belongs to a cluster. Ray's own words stay out of the terminal.
 
     Args:
@@ -37,7 +37,7 @@ def joined(address: str) -> Iterator[Any]:
     import ray
 
     if ray.is_initialized():
-        raise _refused(address, "this process belongs to a cluster already", "call ray.shutdown() before")
+        raise _refusal(address, "this process belongs to a cluster already", "call ray.shutdown() before")
     _check_reachable(address)
     with _quiet():
         try:
@@ -46,7 +46,7 @@ def joined(address: str) -> Iterator[Any]:
         except (ConnectionError, RuntimeError) as error:
             ray.shutdown()
             why = f"Ray does not let this process join it ({' '.join(str(error).split()).rstrip('.')})"
-            raise _refused(
+            raise _refusal(
                 address, why, "see that the cluster runs, with the Python and the Ray of this process"
             ) from error
         try:
@@ -64,11 +64,11 @@ def _check_reachable(address: str) -> None:
     except ConnectionError:
         found = None
     if found is None:
-        raise _refused(address, "no cluster runs on this machine", "start one by 'ray start --head', or give host:port")
+        raise _refusal(address, "no cluster runs on this machine", "start one by 'ray start --head', or give host:port")
     try:
         socket.create_connection(_host_and_port(found), _SECONDS).close()
     except OSError as error:
-        raise _refused(
+        raise _refusal(
             address,
             f"nothing listens at {found} ({error})",
             "give the address that 'ray start --head' printed on the cluster's first machine",
@@ -76,7 +76,7 @@ def _check_reachable(address: str) -> None:
     own: set[str] = set(services.find_gcs_addresses())  # type: ignore[no-untyped-call]
     if not any(_same_place(found, other) for other in own):
         whose = f"belongs to the cluster at {', '.join(sorted(own))}" if own else "belongs to no cluster"
-        raise _refused(
+        raise _refusal(
             address,
             f"this machine {whose}",
             f"start this on a machine of {found}, or first run 'ray start --address {found} --num-cpus 0' here",
@@ -126,7 +126,7 @@ def _own_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _refused(address: str, problem: str, remedy: str) -> ConfigError:
+def _refusal(address: str, problem: str, remedy: str) -> ConfigError:
     known = os.environ.get("RAY_ADDRESS") if address == NEAREST else None
     return ConfigError(
         [f"ray-address is '{address}'{f' (RAY_ADDRESS: {known})' if known else ''}, but {problem}; {remedy}."]

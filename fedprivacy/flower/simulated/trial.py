@@ -20,13 +20,13 @@ from fedprivacy.flower.client.node import Refused
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods import warn_of
 from fedprivacy.questions.moments import Spread
-from fedprivacy.questions.standardise import standardise_question, standardiser, unsuited
+from fedprivacy.questions.standardise import standardise_question, standardiser, why_unsuited
 from fedprivacy.runs.settings.configuration import RunConfig
 from fedprivacy.runs.settings.device import autocast_of
 from fedprivacy.tasks import Shard, ShardSource, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.opened import OpenedTask
-from fedprivacy.tasks.sheet import collected, tell
+from fedprivacy.tasks.sheet import collecting_sheets, tell
 from fedprivacy.training.batches import AugmentationError
 from fedprivacy.training.machine import Machine
 
@@ -54,11 +54,11 @@ def try_task(task: OpenedTask, config: RunConfig, clients: Iterable[int]) -> Non
     try:
         model = task.model()
         for number, partition_id in enumerate(clients):
-            shard = _standardised(task, question, opened_shard(task, config, partition_id))
+            shard = _standardise(task, question, opened_shard(task, config, partition_id))
             if number == 0:
                 client = simulated_client_id(partition_id, config.clients)
-                _trained(task, model, shard, client, evaluates=config.local_evaluation > 0)
-                _viewed(task, shard, config.augmentation_multiplicity)
+                _try_training(task, model, shard, client, evaluates=config.local_evaluation > 0)
+                _try_views(task, shard, config.augmentation_multiplicity)
         if question is not None and config.privacy:
             try_table(task, config, question.columns)
         measured = (model if question is None else nn.Sequential(standardiser(question), model)).eval()
@@ -111,11 +111,11 @@ def try_table(task: OpenedTask, config: RunConfig, columns: Iterable[str]) -> No
         )
 
 
-def _standardised(task: OpenedTask, question: Spread | None, shard: Shard) -> Shard:
+def _standardise(task: OpenedTask, question: Spread | None, shard: Shard) -> Shard:
     """Return a few records of a shard, standardised by the question's bounds alone."""
     if question is None:
         return shard
-    if why := unsuited(shard.blank[0], question.reads):
+    if why := why_unsuited(shard.blank[0], question.reads):
         raise TaskError(f"task {task.name} standardises its inputs, and {why}.")
     few = shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()
     return shard.of_records(standardiser(question)(few[0]), few[1])
@@ -147,7 +147,7 @@ def opened_shard(task: OpenedTask, config: RunConfig, partition_id: int) -> Shar
 def _tables_told() -> Iterator[None]:
     """Tell of tables' cells alone: of records, `check_shards` gives the numbers of all clients together."""
     try:
-        with collected() as sheets:
+        with collecting_sheets() as sheets:
             yield
     finally:
         for sheet in sheets:
@@ -167,7 +167,7 @@ def _measured_by_client(task: OpenedTask, model: nn.Module, clients: int) -> Non
         task.held_out_metrics(model, records)
 
 
-def _viewed(task: OpenedTask, shard: Shard, multiplicity: int) -> None:
+def _try_views(task: OpenedTask, shard: Shard, multiplicity: int) -> None:
     """Make views of made-up records of a shard's kind, if there are to be any."""
     if multiplicity:
         try:
@@ -177,7 +177,7 @@ def _viewed(task: OpenedTask, shard: Shard, multiplicity: int) -> None:
             raise TaskError(f"task {task.name}: {error}.") from error
 
 
-def _trained(task: OpenedTask, model: nn.Module, shard: Shard, client: str, *, evaluates: bool) -> None:
+def _try_training(task: OpenedTask, model: nn.Module, shard: Shard, client: str, *, evaluates: bool) -> None:
     """Forward pass and loss of a few records; on the CPU, where a label out of range does not end the process."""
     some = shard.of_records(shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()).by_row()
     inputs, targets = some.inputs, some.targets

@@ -51,7 +51,7 @@ from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.batches import sampled_batches
-from fedprivacy.training.cohort import CohortLoop, Portion, StackedClients, Trainee, tried
+from fedprivacy.training.cohort import CohortLoop, Portion, StackedClients, Trainee, try_portion
 from fedprivacy.training.local_round import Kept, LocalSteps
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import History
@@ -103,7 +103,7 @@ class PlainCohort(CohortLoop[NullMechanism]):
             if bool(done.any()):
                 yield _rows(portion, done.nonzero().squeeze(1))
         for place in sorted(failed):
-            yield tried(self.engine.model, partial(self.alone, place, trainees[place], round), [place])
+            yield try_portion(self.engine.model, partial(self.alone, place, trainees[place], round), [place])
 
     def alone(self, place: int, one: Trainee[NullMechanism], round: int) -> Portion:
         """Train one client by itself; the model is left with the parameters that are sent.
@@ -233,13 +233,13 @@ def plain_client(task: Task | None, config: RunConfig) -> ClientApp:
     @refusing
     def train(message: Message, context: Context) -> Message:
         client = simulated_client(context, task, config)
-        arrays = _trained(client, TrainingPlan(config, client.task), message, KeptInState(context.state))
+        arrays = _train(client, TrainingPlan(config, client.task), message, KeptInState(context.state))
         return Message(RecordDict({ARRAYS: arrays}), reply_to=message)
 
     return app
 
 
-def _trained(client: LocalClient, plan: TrainingPlan, message: Message, store: KeptInState) -> ArrayRecord:
+def _train(client: LocalClient, plan: TrainingPlan, message: Message, store: KeptInState) -> ArrayRecord:
     """The parameters after the round's local steps from the model that the server sends: not private."""
     request, config = TrainingRequest.of(message, Assignment), plan.config
     rate, number, algorithm = request.grant.sampling_rate, request.grant.round, config.algorithm_in(request.grant.round)

@@ -203,7 +203,7 @@ class Crew(Population, ABC):
             if answer is None:
                 lost.append((worker, errand))
             else:
-                yield _unpacked(answer)
+                yield _unpickle(answer)
         return lost
 
 
@@ -218,7 +218,7 @@ class _Failure:
     words: str
 
 
-def packed(crew: Placement, everything: object) -> bytes:
+def pickle_by_value(crew: Placement, everything: object) -> bytes:
     """Pickle by value even what a script defines, for a process that does not run this script.
 
     Args:
@@ -248,7 +248,7 @@ def answer_to(population: Population, start: bytes, errand: bytes) -> bytes:
         return pickle.dumps(_Failure(traceback.format_exc()))
 
 
-def _unpacked(answer: bytes) -> object:
+def _unpickle(answer: bytes) -> object:
     """Return the result of an errand, or raise its error."""
     found = pickle.loads(answer)
     if isinstance(found, _Failure):
@@ -278,7 +278,7 @@ class Workers(Crew):
     def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
         super().__init__(task, config, train, placement)
         self._number = placement.workers or 1
-        self._everything = packed(self._placement, (task, config, train))
+        self._everything = pickle_by_value(self._placement, (task, config, train))
         self._workers: list[_Process] = []
 
     def close(self) -> None:

@@ -131,7 +131,7 @@ class WireMessage:
         if lacking or more:
             raise MessageError(f"{cls.__name__} lacks {', '.join(lacking) or 'nothing'} and has {more} unknown fields.")
         try:
-            return cls(**{name: _parsed(values[name], kind) for name, kind in fields.items() if name in values})
+            return cls(**{name: _parse_field(values[name], kind) for name, kind in fields.items() if name in values})
         except ValueError as error:
             raise MessageError(f"{cls.__name__}: {error}") from error
 
@@ -159,7 +159,7 @@ def _kinds(record: type) -> dict[str, type]:
     return {name: kind for name, kind in get_type_hints(record).items() if get_origin(kind) is not ClassVar}
 
 
-def _parsed(value: object, kind: type) -> object:
+def _parse_field(value: object, kind: type) -> object:
     """The value as a field of type `kind`; nothing is converted but a string into its enum."""
     crosses = str if issubclass(kind, enum.Enum) else kind
     if type(value) is not crosses:

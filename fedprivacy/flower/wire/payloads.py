@@ -129,12 +129,12 @@ def checked_arrays(record: object, forms: Mapping[str, Form]) -> dict[str, NDArr
     """
     if not isinstance(record, ArrayRecord) or record.keys() != forms.keys():
         raise ArraysError("wrong-arrays")
-    return {name: _checked(name, record[name], form) for name, form in forms.items()}
+    return {name: _check_array(name, record[name], form) for name, form in forms.items()}
 
 
-def _checked(name: str, array: Array, form: Form) -> NDArray[Any]:
+def _check_array(name: str, array: Array, form: Form) -> NDArray[Any]:
     try:
-        values = _decoded(array, form)
+        values = _decode_array(array, form)
     except ArraysError as error:
         raise ArraysError(f"{error}:{name}") from error
     except Exception as error:  # whatever bytes may come
@@ -148,7 +148,7 @@ def _checked(name: str, array: Array, form: Form) -> NDArray[Any]:
     return values
 
 
-def _decoded(array: Array, form: Form) -> NDArray[Any]:
+def _decode_array(array: Array, form: Form) -> NDArray[Any]:
     """The array of NumPy's format 1 or 2 in these bytes; its header is compared with `form` before allocation."""
     stream = BytesIO(array.data)
     version = npy.read_magic(stream)
@@ -174,7 +174,7 @@ def blank(asked: Questionnaire) -> dict[str, NDArray[np.int64]]:
     return {_answer(number): np.zeros(shape, dtype=np.int64) for number, shape in enumerate(shapes)}
 
 
-def of_arrays(asked: Questionnaire, arrays: Mapping[str, NDArray[Any]]) -> list[NoisyTotals]:
+def from_arrays(asked: Questionnaire, arrays: Mapping[str, NDArray[Any]]) -> list[NoisyTotals]:
     """The inverse of `as_arrays`, of arrays in the shapes of `blank`."""
     return [NoisyTotals.from_rows(arrays[_answer(number)]) for number, _ in enumerate(asked.questions)]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy.gradients.pieces import Piece, Written, power_of_two, written_or_not
-from fedprivacy.gradients.products import aligned
+from fedprivacy.gradients.products import align
 from fedprivacy.gradients.tape import Tape
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -68,7 +68,7 @@ def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_byt
 
 def convolution_bias(gradient: Tensor) -> Piece:
     """Return the piece of a bias, given the gradient [batch, out_channels, ...] of the layer's output."""
-    return Written(aligned(gradient.flatten(2)).sum(2))
+    return Written(align(gradient.flatten(2)).sum(2))
 
 
 def faster_with_channels_last(layer: Convolution) -> bool:
@@ -130,7 +130,7 @@ def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
 def _pixel_by_pixel(padded: Padded, inputs: Tensor, positions: Sequence[int]) -> Tensor:
     """Make overlapping views [batch, channels, height, width, *positions]; a row's positions are adjacent in memory."""
     layer, _ = padded
-    framed = _framed(padded, inputs).contiguous()
+    framed = _pad(padded, inputs).contiguous()
     record, channel, row, column = framed.stride()
     shape = (*framed.shape[:2], *layer.kernel_size, *positions)
     return framed.as_strided(shape, (record, channel, row, column, row * layer.stride[0], column * layer.stride[1]))
@@ -139,13 +139,13 @@ def _pixel_by_pixel(padded: Padded, inputs: Tensor, positions: Sequence[int]) ->
 def _patch_by_patch(padded: Padded, inputs: Tensor, positions: Sequence[int]) -> Tensor:
     """Make overlapping views [batch, *positions, height, width, channels]: neighbours in memory are a patch's row."""
     layer, _ = padded
-    pixels = _framed(padded, inputs).permute(0, 2, 3, 1).contiguous()
+    pixels = _pad(padded, inputs).permute(0, 2, 3, 1).contiguous()
     record, row, column, channel = pixels.stride()
     shape = (pixels.shape[0], *positions, *layer.kernel_size, pixels.shape[3])
     return pixels.as_strided(shape, (record, row * layer.stride[0], column * layer.stride[1], row, column, channel))
 
 
-def _framed(padded: Padded, inputs: Tensor) -> Tensor:
+def _pad(padded: Padded, inputs: Tensor) -> Tensor:
     """Surround the inputs [batch, channels, rows, columns] with the padding zeros."""
     above, left = padded[1]
     return functional.pad(inputs, (left, left, above, above)) if above or left else inputs

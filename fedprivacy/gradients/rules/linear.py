@@ -92,7 +92,7 @@ def attention(
             f"layer '{name}': axis {1 - layer.batch_first} of its inputs does not count the records"
         )
     query, key, value = (t.view(*t.shape[:2], layer.num_heads, -1).transpose(1, 2) for t in projected)
-    heads, weights = _attended(layer, call, query, key, value)
+    heads, weights = _attend(layer, call, query, key, value)
     joined, out = heads.transpose(1, 2).flatten(2), layer.out_proj
     output = _project(tape, f"{name}.out_proj", joined, (out.weight, 0, None), (out.bias, 0, None))
     return output if layer.batch_first else output.transpose(0, 1), weights
@@ -122,7 +122,7 @@ def _project(tape: Tape, name: str, source: Tensor, weight: _Rows, bias: _Rows) 
     return output
 
 
-def _attended(
+def _attend(
     layer: nn.MultiheadAttention, call: _Call, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the heads' outputs [batch, heads, positions, size] and, if requested, the weights."""

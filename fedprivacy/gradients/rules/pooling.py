@@ -55,17 +55,17 @@ class _ShiftedMax(torch.autograd.Function):
 
 def shifted_max(inputs: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
     """Compute the maximum over windows along one axis, without padding."""
-    first, *others = _shifted(inputs, axis, kernel, stride)
+    first, *others = _window_views(inputs, axis, kernel, stride)
     return reduce(torch.maximum, others, first) if others else first.clone()
 
 
 def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
     """Compute the gradient of `shifted_max`'s inputs; of equal values the first is the maximum."""
     below_zero = -torch.finfo(inputs.dtype).smallest_normal
-    shifted = _shifted(inputs, axis, kernel, stride)
+    shifted = _window_views(inputs, axis, kernel, stride)
     best = list(accumulate(shifted[:-1], torch.maximum))
     result = torch.zeros_like(inputs)
-    places = _shifted(result, axis, kernel, stride)
+    places = _window_views(result, axis, kernel, stride)
     for place, before, other in zip(places[:0:-1], best[::-1], shifted[:0:-1], strict=True):
         lead = before - other  # where it is zero or more the gradient stays: one vectorised kernel, over the lead
         kept = torch.ops.aten.threshold_backward.grad_input(gradient, lead, below_zero, grad_input=lead)
@@ -75,7 +75,7 @@ def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: in
     return result
 
 
-def _shifted(tensor: Tensor, axis: int, kernel: int, stride: int) -> list[Tensor]:
+def _window_views(tensor: Tensor, axis: int, kernel: int, stride: int) -> list[Tensor]:
     """Return views of the windows' first values, second values, and so on."""
     windows = (tensor.shape[axis] - kernel) // stride + 1
     views = []

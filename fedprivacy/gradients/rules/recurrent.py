@@ -199,9 +199,9 @@ class _LstmSteps(torch.autograd.Function):
         gates, squashed, hiddens = torch.empty_like(projected), *projected.new_empty(2, steps, records, size)
         cells = torch.cat((cell.unsqueeze(0), squashed))
         views = (projected, gates, gates[..., : 2 * size], *gates.chunk(4, 2), cells[1:], squashed, hiddens)
-        by_state = products.padded(weight).t()
+        by_state = products.pad(weight).t()
         for projection, gate, both, let_in, forget, new, let_out, after, squash, out in zip(*views, strict=True):
-            products.addmm(projection, products.padded(hidden), by_state, out=gate)
+            products.addmm(projection, products.pad(hidden), by_state, out=gate)
             both.sigmoid_()
             new.tanh_()
             let_out.sigmoid_()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedprivacy.accounting import RunLimit, shared_noise
-from fedprivacy.accounting.calibration import NoiseSearch, solved
+from fedprivacy.accounting.calibration import NoiseSearch, solve
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import Executed, without
 from fedprivacy.accounting.views import UserLevelAccount
@@ -160,7 +160,7 @@ class Demand:
         searches = [self._search(Standing(dict(past), allowance), rate) for past, allowance, rate in alike]
         found: dict[str, float] = {}
         problems: list[str] = []
-        for (first, *others), noise in zip(alike.values(), solved(searches), strict=True):
+        for (first, *others), noise in zip(alike.values(), solve(searches), strict=True):
             if isinstance(noise, ValueError):
                 more = f" and {count_text(len(others), 'other client')}" if others else ""
                 problems.append(f"{place(first)}{more}: {noise}")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.accounting import RunLimit, pld
-from fedprivacy.accounting.histories import extended
+from fedprivacy.accounting.histories import extend_history
 from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import parse
@@ -400,7 +400,7 @@ class TrainingPlan(RunPlan):
         lacking = {client_id: each for client_id, each in standings.items() if datasets[client_id] not in answers}
         event = self.preliminary.for_clients(lacking).event()
         return standings | {
-            client_id: replace(each, past=extended(each.past, event, 1), question=event)
+            client_id: replace(each, past=extend_history(each.past, event, 1), question=event)
             for client_id, each in lacking.items()
         }
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from fedprivacy._support.settings import KIND_WORDS, ConfigError, kind_of, names_in, no_settings
 from fedprivacy.ledger import LedgerError, default_url
-from fedprivacy.ledger.database import database_file, file_url, ledger_url, shown
+from fedprivacy.ledger.database import database_file, file_url, ledger_url, without_password
 from fedprivacy.runs.records.store import EARLIER, RECORD, RunStore
 from fedprivacy.runs.settings.configuration import FIELDS, LEDGER, RUNS
 from fedprivacy.values.metrics import measured_names, shown_metric
@@ -193,7 +193,7 @@ def url_of(source: str) -> str:
     file = database_file(url := ledger_url(source))
     if file is not None and not file.is_file():
         raise LedgerError(
-            f"store is '{shown(url)}', where there is none; name the ledger of a run, or a folder of runs."
+            f"store is '{without_password(url)}', where there is none; name the ledger of a run, or a folder of runs."
         )
     return url
 
@@ -330,7 +330,7 @@ def list_runs(
         rows = [row_of(run, catalogue.folder_of(run.facts.run_id)) for run in listing.runs]
     finally:
         catalogue.close()
-    return ListedRuns(ordered([row for row in rows if wanted.takes(row)], sort), listing.problems)
+    return ListedRuns(sort_rows([row for row in rows if wanted.takes(row)], sort), listing.problems)
 
 
 def row_of(run: RunStanding, folder: Path | None = None) -> dict[str, Any]:
@@ -355,7 +355,7 @@ def row_of(run: RunStanding, folder: Path | None = None) -> dict[str, Any]:
     }
 
 
-def ordered(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+def sort_rows(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     """Sort rows by a column, a metric or a setting, what has none at the end; the best or the largest first.
 
     Raises:

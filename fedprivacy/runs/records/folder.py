@@ -36,7 +36,7 @@ from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.values.events import NeighbouringRelation, as_list, from_list
 from fedprivacy.values.metrics import Evaluation, HeldOut
-from fedprivacy.values.numbers import finite_or_none, measured, plain, unbounded
+from fedprivacy.values.numbers import finite_or_none, plain, read_measured, read_unbounded
 from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.spent import ClientSpent, PopulationSpent, UserLevelSpent
 
@@ -375,10 +375,10 @@ def _results(lines: Iterable[str]) -> Iterator[RoundResult]:
 
 def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundResult:
     """A round from its line, and what everybody had spent in the round before."""
-    named = {client["client_id"]: ClientSpent(**unbounded(client)) for client in line["clients"]}
+    named = {client["client_id"]: ClientSpent(**read_unbounded(client)) for client in line["clients"]}
     return RoundResult(
         round=line["round"],
-        metrics=measured(line["metrics"]),
+        metrics=read_measured(line["metrics"]),
         spent=before.updated(named) if SINCE in line else PopulationSpent(named),
         participants=tuple(line["participants"]),
         failures=line["failures"],
@@ -388,5 +388,5 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundR
         clock=line.get("clock"),
         seconds=line.get("seconds"),
         most_charged=from_list(line.get("most_charged", ())),
-        user_level=UserLevelSpent(**unbounded(line["user_level"])) if "user_level" in line else None,
+        user_level=UserLevelSpent(**read_unbounded(line["user_level"])) if "user_level" in line else None,
     )

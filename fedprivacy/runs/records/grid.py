@@ -338,7 +338,7 @@ class SweepResults:
     def _run(self, run: SweptRun) -> dict[str, Any]:
         history = self._histories[run.folder]
         return {
-            **_told(self.grid, run.combination),
+            **_swept_values(self.grid, run.combination),
             "seed": run.seed,
             **{metric: final_of(history, metric) for metric in self.metrics},
             "epsilon_spent": finite_or_none(history.last.max_epsilon),
@@ -353,7 +353,7 @@ class SweepResults:
         spent = [row["epsilon_spent"] for row in rows]
         spreads = {metric: self.spread(combination, metric) for metric in main_metrics(self.metrics)}
         return {
-            **_told(self.grid, combination),
+            **_swept_values(self.grid, combination),
             "runs": len(rows),
             "epsilon_spent": None if None in spent else max(spent),
             **{
@@ -370,7 +370,7 @@ class SweepResults:
         return f"<{len(self.runs)} of {len(self.grid.runs)} runs in {str(self.grid.out)!r}: {', '.join(self.metrics)}>"
 
 
-def _told(grid: SweepGrid, combination: Combination) -> dict[str, Value | None]:
+def _swept_values(grid: SweepGrid, combination: Combination) -> dict[str, Value | None]:
     """The swept settings of a combination, None where it does without, and whether it is private."""
     given = grid.given(combination)
     return {key: given.get(key) for key in grid.swept} | {"privacy": "privacy" not in combination}

@@ -23,7 +23,7 @@ from fedprivacy.values.series import (
     Curve,
     RunFacts,
     RunSeries,
-    thinned,
+    spread_rounds,
 )
 from fedprivacy.values.spent import ClientSpent, ClientStanding
 from fedprivacy.values.unit import RECORD
@@ -38,7 +38,7 @@ MOST_ROWS = 40
 
 def series_of(run: StoredRun, chosen: Sequence[ClientStanding] = ()) -> RunSeries:
     """The series of a run's figures, with the curves of the chosen clients on top."""
-    rounds = thinned(run.finished)
+    rounds = spread_rounds(run.finished)
     if not rounds:
         return RunSeries(run.facts, ())
     curves, edges = _curves(run, rounds)
@@ -65,7 +65,7 @@ def costs_of(run: StoredRun, chosen: Sequence[ClientStanding] | None = None, mos
     Many rounds share a column. A client that was enrolled during the run has no known growth before its second one.
     """
     clients = run.spenders(most) if chosen is None else chosen
-    ends = thinned(run.finished, MOST_COLUMNS)
+    ends = spread_rounds(run.finished, MOST_COLUMNS)
     epsilons = run.curves(clients, [0, *ends]).epsilons
     return CostMap.of([client.client_id for client in clients], ends, epsilons)
 

@@ -55,7 +55,7 @@ def charged_in(folder: Path) -> set[str]:
     Raises:
         RunFolderError: a ledger or a folder cannot be read.
     """
-    return {charge.run_id for file in _files(folder) if _is_ledger(file) for charge in _replayed(file).charges}
+    return {charge.run_id for file in _files(folder) if _is_ledger(file) for charge in _replay(file).charges}
 
 
 def _check_removable(folder: Path) -> None:
@@ -70,7 +70,7 @@ def _check_removable(folder: Path) -> None:
                 f"'{folder}' holds a client's guard, '{file}', whose charges must not be lost; keep it."
             )
         if _is_ledger(file):
-            _check_own(folder, run_id, _replayed(file))
+            _check_own(folder, run_id, _replay(file))
 
 
 def _check_own(folder: Path, run_id: str, replay: Replay) -> None:
@@ -110,7 +110,7 @@ def _is_ledger(file: Path) -> bool:
         return file.name == LEDGER or opened.read(len(_SQLITE)) == _SQLITE
 
 
-def _replayed(ledger: Path) -> Replay:
+def _replay(ledger: Path) -> Replay:
     """Verify a ledger, and return the state after all entries of its journal."""
     try:
         with Ledger(file_url(ledger), patience=_PATIENCE, create=False) as opened:

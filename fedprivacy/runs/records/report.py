@@ -19,7 +19,7 @@ import numpy as np
 from fedprivacy import figures
 from fedprivacy._support.altair import alt, debug_mode
 from fedprivacy._support.durable import write_durably
-from fedprivacy.accounting.histories import ROWS, of_person
+from fedprivacy.accounting.histories import ROWS, person_history
 from fedprivacy.accounting.risk import RATES, Risk
 from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
@@ -91,7 +91,7 @@ def report_html(history: RunHistory) -> str:
         drawings=drawings,
         worst=worst,
         clients=sorted(map(history.standings.__getitem__, spent), key=lambda client: _as_counted(client.client_id)),
-        evaluated=_evaluated(history),
+        evaluated=_evaluation(history),
         held_out=_held_out(history),
         failures=failures(history),
         user_level_view=View.USER_LEVEL,
@@ -109,7 +109,7 @@ def _by_rows(history: RunHistory, delta: float) -> dict[int, Risk]:
     charged = history.last.most_charged
     if Unit.of(history.unit).rows > 1 or not charged:
         return {}
-    return {rows: Risk.of_history(of_person(charged, rows), delta) for rows in ROWS}
+    return {rows: Risk.of_history(person_history(charged, rows), delta) for rows in ROWS}
 
 
 class Evaluated(NamedTuple):
@@ -120,7 +120,7 @@ class Evaluated(NamedTuple):
     clients: list[tuple[str, Evaluation]]
 
 
-def _evaluated(history: RunHistory) -> Evaluated | None:
+def _evaluation(history: RunHistory) -> Evaluated | None:
     if (record := history.last_evaluated) is None:
         return None
     clients = sorted(record.evaluations.items(), key=lambda item: _as_counted(item[0]))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 
 from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
-from fedprivacy.ledger.database import shown
+from fedprivacy.ledger.database import without_password
 from fedprivacy.ledger.journal import SignedHead, holds
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.schema import runs
@@ -61,9 +61,9 @@ def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
     file, head = max(lacking, key=lambda each: each[1].number)
     more = f", nor what {count_text(len(lacking) - 1, 'other run')} signed" if len(lacking) > 1 else ""
     raise LedgerError(
-        f"ledger {shown(url)} does not hold entry {head.number} as it was signed on {head.at} (in {file}){more}: an "
-        "older copy was put back, or it was rewritten. Nothing is granted on it. Put back the ledger that holds that "
-        "entry; 'fedprivacy ledger verify --witness' proves it. If it is lost for good: docs/how-to/incidents.md."
+        f"ledger {without_password(url)} does not hold entry {head.number} as it was signed on {head.at} (in {file})"
+        f"{more}: an older copy was put back, or it was rewritten. Nothing is granted on it. Put back the ledger that holds "
+        "that entry; 'fedprivacy ledger verify --witness' proves it. If it is lost for good: docs/how-to/incidents.md."
     )
 
 

@@ -24,7 +24,7 @@ from math import inf
 from pathlib import Path
 
 from fedprivacy._support.settings import ConfigError, Value, fields_of, key_of, not_allowed, parse, setting
-from fedprivacy.participation.timing import names_trace, numbered
+from fedprivacy.participation.timing import names_trace, trace_number
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.wording import count_text
 
@@ -128,7 +128,7 @@ class ClientTerms:
         unknown, known = self.unknown(client_ids), sorted(client_ids)
         problems = []
         for client_id in unknown[:_NAMED]:
-            alike = [name for name in known if numbered(name) == numbered(client_id)]
+            alike = [name for name in known if trace_number(name) == trace_number(client_id)]
             near = "".join(f" Did you mean {name}?" for name in alike or get_close_matches(client_id, known, 1))
             problems.append(f"{self.place(client_id)}: this run has no such client.{near}")
         if unknown:

@@ -178,7 +178,7 @@ def pull_that_leaves(share: float, learning_rate: float, steps: int) -> float:
     return float((1.0 - share ** (1.0 / steps)) / learning_rate)
 
 
-def pulled(own: Tensor, shared: Tensor, pull: float, learning_rate: float, steps: int) -> Tensor:
+def pull_towards(own: Tensor, shared: Tensor, pull: float, learning_rate: float, steps: int) -> Tensor:
     """Take `steps` steps of gradient descent on lambda/2 |own - shared|^2, for vectors of any shape.
 
     The result is exactly `own` for lambda = 0 and exactly `shared` from lambda = 1 / learning_rate on.

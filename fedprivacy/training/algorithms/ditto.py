@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, pulled
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, pull_towards
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,5 @@ class Ditto(Algorithm):
         left = client.steps - max(
             1, client.steps - personal
         )  # of a budget's last steps, the global model has the first
-        start = pulled(client.own, client.shared, self.pull, client.learning_rate, left)
+        start = pull_towards(client.own, client.shared, self.pull, client.learning_rate, left)
         return LocalUpdate(sent=shared, kept=client.descend(start, left))

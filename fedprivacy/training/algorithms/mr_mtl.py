@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, pulled
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, pull_towards
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,6 @@ class MeanRegularised(Algorithm):
     pull: float = 1.0
 
     def train(self, client: LocalRound) -> LocalUpdate:
-        start = pulled(client.own, client.shared, self.pull, client.learning_rate, client.steps)
+        start = pull_towards(client.own, client.shared, self.pull, client.learning_rate, client.steps)
         own = client.descend(start, client.steps)
         return LocalUpdate(sent=own, kept=own)

@@ -14,7 +14,7 @@ from fedprivacy.audit.bounds import (
     gaussian_trade_off,
     least_mu,
     one_run_epsilon,
-    refuted,
+    refutes_claim,
 )
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -22,8 +22,8 @@ from fedprivacy.values.events import PoissonSampledGaussian
 def test_one_canary_is_guessed_as_rightly_as_the_trade_off_allows():
     """For m = r = v = 1: x wrong and y right, x = least(y), x + y = 1, is Phi(mu / 2) right (the optimal test)."""
     mu = 1.4
-    assert refuted(1, 1, 1, gaussian_trade_off(mu), ndtr(mu / 2) + 1e-9)
-    assert not refuted(1, 1, 1, gaussian_trade_off(mu), ndtr(mu / 2) - 1e-9)
+    assert refutes_claim(1, 1, 1, gaussian_trade_off(mu), ndtr(mu / 2) + 1e-9)
+    assert not refutes_claim(1, 1, 1, gaussian_trade_off(mu), ndtr(mu / 2) - 1e-9)
 
 
 def test_pure_randomised_response_is_never_refuted_and_nearly():
@@ -36,8 +36,8 @@ def test_pure_randomised_response_is_never_refuted_and_nearly():
 
     for correct in range(20, guesses + 1):
         tail = stats.binom.sf(correct - 1, guesses, right)
-        assert not refuted(correct, guesses, guesses, least, tail * (1 - 1e-9))
-    assert refuted(guesses, guesses, guesses, least, 2 * right**guesses)
+        assert not refutes_claim(correct, guesses, guesses, least, tail * (1 - 1e-9))
+    assert refutes_claim(guesses, guesses, guesses, least, 2 * right**guesses)
 
 
 @pytest.mark.parametrize(("mu", "share"), [(0.5, 0.5), (2.0, 0.05), (4.0, 0.5)])

@@ -110,7 +110,7 @@ def test_no_gate_fails_whatever_the_owner_decided(changed, tmp_path):
 CHARGE, SEAL, OPENED, CHECK, FACTS = (
     LocalClient.charge,
     LocalClient.seal,
-    local._opened,
+    local._open_client,
     NodeSettings.check_grant,
     LocalClient.public_facts,
 )
@@ -193,7 +193,7 @@ PLANTS = {
         patched(LocalClient, "charge", NOTHING), patched(LocalClient, "seal", NOTHING)
     ),
     "one step of a grant is charged": patched(Guard, "charge", charging_a_step),
-    "a seed is accepted in a deployment": patched(local, "_opened", obeying),
+    "a seed is accepted in a deployment": patched(local, "_open_client", obeying),
     "noise a little below the least is accepted": checked_with(least_noise_multiplier=0.29),
     "more steps than the most are accepted": checked_with(most_steps=10**9),
     "an unsigned grant is accepted": patched(NodeSettings, "_signed", lambda *_: True),

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from fedprivacy.values.numbers import finite_or_none, measured, plain, unbounded
+from fedprivacy.values.numbers import finite_or_none, plain, read_measured, read_unbounded
 from fedprivacy.values.runs import AuditResult, Phase, RoundResult, RunStanding, RunStatus, Stage
 from fedprivacy.values.series import EpsilonSpread, RoundPoint, RunFacts
 from fedprivacy.values.spent import ClientSpent, ClientStanding, ClientState
@@ -47,7 +47,7 @@ EPSILONS = "<f8"
 metadata = MetaData()
 
 
-def _of_run() -> Column[str]:
+def _run_id_column() -> Column[str]:
     return Column("run_id", String, ForeignKey("recorded_runs.run_id"), primary_key=True, nullable=False)
 
 
@@ -95,7 +95,7 @@ recorded_runs = Table(
 recorded_rounds = Table(
     "recorded_rounds",
     metadata,
-    _of_run(),
+    _run_id_column(),
     _number("round", "0: the state before the first"),
     *_columns(RoundPoint, "round"),
     Column("metrics", Text, nullable=False, comment="JSON; null: not finite"),
@@ -114,7 +114,7 @@ recorded_results = Table(
 recorded_epsilons = Table(
     "recorded_epsilons",
     metadata,
-    _of_run(),
+    _run_id_column(),
     _number("part", "clients 256 part to 256 part + 255"),
     _number("round"),
     Column(
@@ -125,7 +125,7 @@ recorded_epsilons = Table(
 recorded_clients = Table(
     "recorded_clients",
     metadata,
-    _of_run(),
+    _run_id_column(),
     _number("number", "in the order of enrolment, from 0"),
     *_columns(ClientSpent),
     *_columns(ClientStanding, "number", "planned"),
@@ -137,7 +137,7 @@ recorded_clients = Table(
 recorded_failures = Table(
     "recorded_failures",
     metadata,
-    _of_run(),
+    _run_id_column(),
     _number("round"),
     Column("client_id", String, primary_key=True),
     Column("reason", String, nullable=False),
@@ -180,7 +180,7 @@ def round_row(run_id: str, point: RoundPoint, at: float) -> Row:
 def point_of(row: RowMapping) -> RoundPoint:
     """A finished round."""
     spread = EpsilonSpread(*np.frombuffer(row["epsilons"], dtype=EPSILONS).tolist())
-    unpacked = {"metrics": measured(json.loads(row["metrics"])), "epsilons": spread}
+    unpacked = {"metrics": read_measured(json.loads(row["metrics"])), "epsilons": spread}
     return RoundPoint(**_fields(RoundPoint, row) | unpacked)
 
 
@@ -207,7 +207,7 @@ def client_row(run_id: str, client: ClientStanding) -> Row:
 
 def client_of(row: RowMapping, planned: int) -> ClientStanding:
     """A client of a run of so many planned rounds, as it stands."""
-    spent = ClientSpent(**unbounded(_fields(ClientSpent, row)))
+    spent = ClientSpent(**read_unbounded(_fields(ClientSpent, row)))
     told = {"spent": spent, "planned": planned, "unreconciled": row["state"] == ClientState.UNRECONCILED}
     return ClientStanding(**_fields(ClientStanding, row) | told)
 
@@ -217,7 +217,7 @@ def audit_row(run_id: str, result: AuditResult) -> Row:
 
 
 def audit_of(row: RowMapping) -> AuditResult:
-    return AuditResult(**unbounded(_fields(AuditResult, row)))
+    return AuditResult(**read_unbounded(_fields(AuditResult, row)))
 
 
 def _fields(kind: type[Any], row: RowMapping) -> Row:
