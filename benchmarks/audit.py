@@ -88,7 +88,7 @@ def share_above(epsilon: float, runs: int) -> float:
     """Of short runs of one client, the share whose bound on the shift exceeds the claimed one."""
     training = training_of(epsilon, NeighbouringRelation.ADD_OR_REMOVE_ONE)
     planted = canaries.one_coordinate((300, 60), training, np.random.default_rng(0))
-    steps = planted.observed(training, runs * _STEPS_OF_A_SHORT_RUN, seed=0)
+    steps = planted.observe(training, runs * _STEPS_OF_A_SHORT_RUN, seed=0)
     claimed, above = 1.0 / training.event.noise_multiplier, 0
     for _ in range(runs):
         run = sum((Readings.of(*next(steps)) for _ in range(_STEPS_OF_A_SHORT_RUN)), Readings())

@@ -156,7 +156,7 @@ class LogSettings:
     level: LogLevel = LogLevel.INFO
 
     @classmethod
-    def of_environment(cls) -> LogSettings | None:
+    def from_environment(cls) -> LogSettings | None:
         """Return what the environment chooses; None: nothing. A value that is none counts as not given."""
         given = {name: os.environ.get(name, "").lower() for name in (FORMAT, LEVEL)}
         if not any(given.values()):
@@ -209,7 +209,7 @@ def writes_json() -> bool:
 
 def follow_environment() -> None:
     """Log as the environment chooses, if it does: in a process that another one of ours started."""
-    if settings := LogSettings.of_environment():
+    if settings := LogSettings.from_environment():
         settings.begin()
 
 

@@ -133,7 +133,7 @@ class Canaries:
     read: Callable[[NDArray[np.float64]], NDArray[np.float64]]
     crowd: NDArray[np.bool_] | None = None
 
-    def observed(
+    def observe(
         self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Yield, for each step, the readings and the signed count of canaries in each; both of shape [readings].
@@ -145,11 +145,11 @@ class Canaries:
             self.task, self.shard, training, parameters_of(self.task.model()), seed=seed, device=device
         )
         for step in range(1, steps + 1):
-            values, who = self.read(client.release(step)), client.joined(step)
+            values, who = self.read(client.release(step)), client.joined_records(step)
             crowd = np.zeros(who.size, dtype=np.bool_) if self.crowd is None else self.crowd[who]
-            yield values - self._counted(who[crowd], values.size), self._counted(who[~crowd], values.size)
+            yield values - self._signed_count(who[crowd], values.size), self._signed_count(who[~crowd], values.size)
 
-    def _counted(self, records: NDArray[np.intp], readings: int) -> NDArray[np.float64]:
+    def _signed_count(self, records: NDArray[np.intp], readings: int) -> NDArray[np.float64]:
         """Return the signed count of some records that point along each reading."""
         counts = np.bincount(self.directions[records], weights=self.signs[records], minlength=readings)
         return counts.astype(np.float64)  # of nobody, they are integers
@@ -311,10 +311,10 @@ class OwnRecord:
         for place in range(min(_CANDIDATES, len(shard.inputs))):
             record = shard.of_records(shard.inputs[place : place + 1], shard.targets[place : place + 1].clone())
             batch = record.inputs, record.targets
-            if layout.computed < shard.rows:  # whichever rows are drawn of a person with one, it is that one
+            if layout.rows_computed < shard.rows:  # whichever rows are drawn of a person with one, it is that one
                 record.targets[:, 1:] = missing_target(record.targets)
-                batch = chosen_rows(record, torch.zeros(1).long(), torch.arange(layout.computed).unsqueeze(0))
-            inputs, targets, weights = layout.weighted(*batch)
+                batch = chosen_rows(record, torch.zeros(1).long(), torch.arange(layout.rows_computed).unsqueeze(0))
+            inputs, targets, weights = layout.lay_out(*batch)
             loss = (weights * task.loss(model(inputs), targets)).sum()
             parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
             gradient = torch.cat([part.flatten() for part in parts]).double().numpy()
@@ -328,7 +328,7 @@ class OwnRecord:
         """Norm of the gradient. If it is below the clipping norm, the record moves a release by as much less."""
         return float(np.linalg.norm(self.gradient))
 
-    def observed(
+    def observe(
         self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
     ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
         """Yield, for each step, d readings and the number of copies in each: the first lies along the gradient.
@@ -352,5 +352,5 @@ class OwnRecord:
             release = client.release(step)
             turned = release - 2.0 * (mirror @ release) * mirror
             canaries = np.zeros(release.size)
-            canaries[0] = sign * client.joined(step).size
+            canaries[0] = sign * client.joined_records(step).size
             yield turned, canaries

@@ -115,7 +115,7 @@ class Node:
             least = max(least, self._plan(one).noise.of())
         return self._plan(one | {"noise-multiplier": least})
 
-    def planned(self, run: Mapping[str, Value]) -> TrainingPlan:
+    def make_plan(self, run: Mapping[str, Value]) -> TrainingPlan:
         """A run with these settings, as far as this client's own budget allows it.
 
         Args:
@@ -289,25 +289,25 @@ class DeployedClient(RealClient):
         super().__init__(private_client(host.node.task if host.node.brought else None), context)
         self.host, self.settings = host, settings
 
-    def signed(self, grant: Grant) -> Grant:
+    def sign(self, grant: Grant) -> Grant:
         """A grant in the name of the server that this client obeys."""
-        return replace(grant, server_key=self.settings.server_key, signature="").signed(self.host.server)
+        return replace(grant, server_key=self.settings.server_key, signature="").sign(self.host.server)
 
-    def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
+    def ask(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
         """The reply to a grant, once it is signed."""
-        return self.asked_as_is(self.signed(grant), parameters)
+        return self.asked_as_is(self.sign(grant), parameters)
 
     def asked_as_is(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
         """The reply to a grant, with any signature."""
-        return super().asked(grant, parameters)
+        return super().ask(grant, parameters)
 
     def request(self, **changed: str) -> EnrolmentRequest:
         """A request to enrol that this client must answer, unless `changed` spoils a field before it is signed."""
         own = key_hash(signing.client_public_key(self.host.key))
         usual = {"run_id": str(_RUN), "client_key": own}
-        return EnrolmentRequest(**usual | changed).signed(self.host.server)
+        return EnrolmentRequest(**usual | changed).sign(self.host.server)
 
-    def enrolled(self, request: EnrolmentRequest | None) -> Message:
+    def enrol(self, request: EnrolmentRequest | None) -> Message:
         """The reply to a request to enrol; None: one without it."""
         record = ConfigRecord() if request is None else request.to_record()
         return self.send(ENROL, RecordDict({EnrolmentRequest.name: record}))

@@ -120,7 +120,7 @@ def per_step(
     if len(sizes) > 1:
         found.append(_gaussian_bound(LAYERS, _mu(by_layer, confidence), training, confidence, _BUILT_IN))
     for name in families:
-        seen = _FAMILIES[name](sizes, training, rng).observed(training, MOST_STEPS, seed=seed, device=device)
+        seen = _FAMILIES[name](sizes, training, rng).observe(training, MOST_STEPS, seed=seed, device=device)
         readings = sum((Readings.of(*step) for step in seen), Readings())
         found.append(_gaussian_bound(name, _mu([readings], confidence), training, confidence, _BUILT_IN))
     return tuple(found)
@@ -170,7 +170,7 @@ def own_record(
     record = OwnRecord.longest(task, shard, new_parameters(task, seed) if trained is None else trained)
     if record is None:
         return None
-    seen = record.observed(training, MOST_STEPS, seed=seed, device=device)
+    seen = record.observe(training, MOST_STEPS, seed=seed, device=device)
     readings = sum((Readings.of(*step) for step in seen), Readings())
     reached = min(1.0, record.norm / training.clipping_norm)
     name, where = (OWN_RECORD, "a new") if trained is None else (OWN_RECORD_TRAINED, "the trained")
@@ -207,7 +207,7 @@ def _by_layer(
     """The readings of each layer, over all steps."""
     ends = np.cumsum(sizes)[:-1]
     sums = [Readings() for _ in sizes]
-    for values, joined in planted.observed(training, MOST_STEPS, seed=seed, device=device):
+    for values, joined in planted.observe(training, MOST_STEPS, seed=seed, device=device):
         layers = zip(sums, np.split(values, ends), np.split(joined, ends), strict=True)
         sums = [so_far + Readings.of(*step) for so_far, *step in layers]
     return sums
@@ -224,7 +224,7 @@ def _guessed_run(
     q, variance = training.event.sampling_rate, training.event.noise_multiplier**2
     log_q, log_absent = np.log(q), np.log1p(-q) if q < 1.0 else -np.inf
     scores = np.zeros(where.size)
-    for values, _ in present.observed(training, min(training.steps, MOST_STEPS), seed=seed, device=device):
+    for values, _ in present.observe(training, min(training.steps, MOST_STEPS), seed=seed, device=device):
         scores += np.logaddexp(log_absent, log_q + (signs * values[where] - 0.5) / variance)
     return scores, members
 

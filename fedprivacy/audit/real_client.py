@@ -135,11 +135,11 @@ class RealClient:
         """The client's reply."""
         return self._app(Message(content, _NODE, message_type), self._context)
 
-    def questioned(self, grant: QuestionGrant) -> Message:
+    def ask_questions(self, grant: QuestionGrant) -> Message:
         """The reply to a grant for questions."""
         return self.send(ASK, RecordDict({QUESTION_GRANT: grant.to_record()}))
 
-    def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
+    def ask(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
         """The reply to a grant and a global model."""
         arrays = ArrayRecord({name: Array(values) for name, values in parameters.items()})
         return self.send(MessageType.TRAIN, RecordDict({GRANT: grant.to_record(), "arrays": arrays}))
@@ -150,7 +150,7 @@ class RealClient:
         Raises:
             NoUpdateError: the client sent none.
         """
-        reply = self.asked(grant, parameters)
+        reply = self.ask(grant, parameters)
         if RECEIPT not in reply.content.config_records:
             raise NoUpdateError(f"The client refused the auditor's grant: {dict(reply.content.config_records)}.")
         (arrays,) = reply.content.array_records.values()
@@ -192,15 +192,15 @@ class AskedClient(RealClient):
 
     def usual_grant(self) -> Grant:
         """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
-        return self.of_its_unit(replace(_USUAL, relation=relation_of(self.task)))
+        return self.for_own_unit(replace(_USUAL, relation=relation_of(self.task)))
 
-    def of_its_unit(self, grant: Grant) -> Grant:
+    def for_own_unit(self, grant: Grant) -> Grant:
         """The same grant for the unit of this client's task: a task of the auditor's own protects rows."""
         return replace(grant, unit=str(self.task.unit))
 
-    def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
+    def ask(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
         """The reply to a grant, for the unit of this client's task, and a global model."""
-        return super().asked(self.of_its_unit(grant), parameters)
+        return super().ask(self.for_own_unit(grant), parameters)
 
 
 def _context(part: int, parts: int) -> Context:
@@ -264,7 +264,7 @@ class AuditedTraining:
         """The epsilon that the accountant states for it at `delta`, an upper bound."""
         return pld.epsilon({self.event: self.steps}, self.delta)
 
-    def granted(self, usual: Grant) -> Grant:
+    def step_grant(self, usual: Grant) -> Grant:
         """A grant for one of its steps, in the first round."""
         return replace(
             usual,
@@ -307,7 +307,7 @@ class ObservedClient:
         device: str = "cpu",
     ) -> None:
         self._client = AskedClient(task, shard, seed=seed, device=device, autocast=training.autocast)
-        grant = training.granted(self._client.usual_grant())
+        grant = training.step_grant(self._client.usual_grant())
         move = grant.learning_rate * grant.clipping_norm / grant.expected_batch_size
         self._grant = replace(grant, learning_rate=grant.learning_rate * gain(parameters, move))
         self._parameters = parameters
@@ -326,7 +326,7 @@ class ObservedClient:
         gradient -= grant.weight_decay * self._position
         return np.asarray(gradient * (grant.expected_batch_size / grant.clipping_norm))
 
-    def joined(self, step: int) -> NDArray[np.intp]:
+    def joined_records(self, step: int) -> NDArray[np.intp]:
         """Indices of the records that joined a step, as its sampler draws them from the auditor's key."""
         grant = self._grant
         keystream = Keystream.from_seed(self._seed, self._dataset, grant.earlier_runs, grant.attempt)

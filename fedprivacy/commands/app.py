@@ -534,7 +534,7 @@ def _show_mistakes(*, traceback: bool, quiet: bool) -> Iterator[None]:
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.runs.records.folder import RunFolderError
 
-    if settings := LogSettings.of_environment():
+    if settings := LogSettings.from_environment():
         (dataclasses.replace(settings, level=LogLevel.ERROR) if quiet else settings).begin()
     else:
         warnings = RichHandler(console=Console(stderr=True, emoji=False), show_path=False, show_time=False)

@@ -138,7 +138,7 @@ def _audit_of_node(settings: dict[str, Any], config: Path, run_config: Path | No
     node = Node.read(config, settings.get("task"))
     given = run_settings(run_config) if run_config is not None else {}
     given |= {key: value for key, value in settings.items() if key in TRAINING}
-    plan = node.planned(given) if given else node.worst()
+    plan = node.make_plan(given) if given else node.worst()
     return lambda effort, tell: audit_node(node, plan, effort=effort, seed=settings.get("seed"), tell=tell)
 
 

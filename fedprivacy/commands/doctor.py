@@ -233,7 +233,7 @@ class Visit:
         return self.usable.mostly_void and not getattr(self.patient.task, "allow_null", False)
 
     @property
-    def replaced(self) -> list[str]:
+    def replacements(self) -> list[str]:
         """Number of layers of each kind that `made_private` replaced, and by what."""
         return [] if self.mended is None else replacements(self.model, self.mended)
 
@@ -321,7 +321,7 @@ def as_json(seen: Visit) -> dict[str, Any]:
     fixed = None
     if seen.after is not None:
         fixed = {"import": IMPORT, "place": seen.patient.place, "line": seen.patient.mended} | _facts(seen.after)
-        fixed["replaced"] = seen.replaced
+        fixed["replaced"] = seen.replacements
     cells = None if seen.cells is None else dataclasses.asdict(seen.cells)
     facts = _facts(seen.diagnosis) | {"sound": seen.sound}
     reading = {"cells": cells, "null_rows": seen.null, "sheets": [dataclasses.asdict(sheet) for sheet in seen.sheets]}
@@ -336,7 +336,7 @@ def page(seen: Visit, program: str, typed: str) -> Group:
     parts = [*_findings(name, patient, seen.diagnosis), *_reading(seen)]
     if seen.after is not None:
         code = Text(f"{IMPORT}\n{patient.mended}", style="green")
-        replaced = escape("; ".join(seen.replaced))
+        replaced = escape("; ".join(seen.replacements))
         parts += [_text(f"\n[bold]made_private makes of it[/] ({replaced}):"), Padding(_changes(seen), (0, 0, 1, 4))]
         parts += _findings("The mended model", patient, seen.after)
         place = escape(patient.place)

@@ -134,7 +134,7 @@ def clients(
 @api.get("/runs/{run_id}/clients/{client_id:path}/rounds", responses=NOT_FOUND)
 def client_rounds(found: TheRun, client_id: Annotated[str, Path(max_length=500)]) -> presentation.ClientRounds:
     """Get a client, and its epsilon round by round; many rounds are thinned out."""
-    client = next(iter(found.named([client_id])), None)
+    client = next(iter(found.standings_of([client_id])), None)
     if client is None:
         raise HTTPException(404, "This run has no client of this name.")
     after = [

@@ -73,8 +73,8 @@ Wanted = Annotated[Wish, Depends(Wish)]
 def _data_of(run: StoredRun) -> RunData:
     """Read a run for its figures when they are drawn."""
     return RunData(
-        lambda clients: series_of(run, run.named(clients) if clients else ()),
-        lambda clients: costs_of(run, run.named(clients) if clients else None),
+        lambda clients: series_of(run, run.standings_of(clients) if clients else ()),
+        lambda clients: costs_of(run, run.standings_of(clients) if clients else None),
     )
 
 

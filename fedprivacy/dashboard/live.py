@@ -86,9 +86,9 @@ class Listeners:
         """
         if self.count >= MOST_LISTENERS:
             raise HTTPException(503, f"{MOST_LISTENERS} pages are open already; close some.")
-        return StreamingResponse(self._told(look, interval), media_type="text/event-stream")
+        return StreamingResponse(self._events(look, interval), media_type="text/event-stream")
 
-    async def _told(self, look: Look, interval: float) -> AsyncIterator[str]:
+    async def _events(self, look: Look, interval: float) -> AsyncIterator[str]:
         self.count += 1
         rest, said_at = 0.0, time.monotonic()
         try:

@@ -415,7 +415,7 @@ def _in_words(run: StoredRun, worst: ClientSpent | None) -> str:
     """Say what an attacker finds at the client that has spent most, by all that its dataset was charged."""
     if worst is None:
         return ""
-    executed = frozenset(run.executed(worst.client_id).items())
+    executed = frozenset(run.history_of(worst.client_id).items())
     risk = _risk(executed, worst.epsilon, worst.delta)
     return f" At the client that has spent most: {risk.sentence(unit=Unit.of(run.facts.unit).name)} {risk.basis}"
 

@@ -114,7 +114,7 @@ def _add_page(app: FastAPI, door: Door) -> None:
     @app.api_route(HEALTH, methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> JSONResponse:
         async with probe:  # a store that hangs holds one thread, however many ask
-            broken = await to_thread.run_sync(app.state.catalogue.broken)
+            broken = await to_thread.run_sync(app.state.catalogue.problems)
         return JSONResponse({"status": "broken" if broken else "ok", "broken": broken}, 503 if broken else 200)
 
     @app.get("/", include_in_schema=False)

@@ -88,7 +88,7 @@ class _HostTask:
         """The task's name in a configuration on that host."""
         return f"{folder}/{self.name}" if self.file else self.source
 
-    def pinned(self, folder: str) -> str:
+    def pinned_name(self, folder: str) -> str:
         """The task's name in a client's list of allowed tasks: this file and no other."""
         digest = f"@sha256:{sha256(self.file.read_bytes()).hexdigest()}" if self.file else ""
         return self.on_host(folder) + digest
@@ -207,7 +207,7 @@ def _write_client(
     facts = _facts(wanted, server, task, place) | {
         "client": name,
         "records": wanted.client_path(wanted.records, name),
-        "pinned_task": task.pinned(place),
+        "pinned_task": task.pinned_name(place),
         "usual_filter": DEFAULT_FILTER,
         "filter_of_mixtures": FILTER_OF_MIXTURES,
     }

@@ -182,7 +182,7 @@ def _books(plan: TrainingPlan, folder: Path) -> str:
         if ledger is None:
             return "there is no ledger yet"
         with ledger:
-            raised = ledger.raised(datetime.now(UTC) - timedelta(days=RAISED_DAYS))
+            raised = ledger.steps_raised(datetime.now(UTC) - timedelta(days=RAISED_DAYS))
     except LedgerError as error:
         words = "not looked at, because the ledger cannot be relied on; clients' guards may hold more than it"
         raise warning(words, "see the line ledger") from error

@@ -98,7 +98,7 @@ class Operator:
         with tempfile.TemporaryDirectory() as folder:
             config = Path(folder) / "run.toml"
             write_toml(config, {"": submission.settings})
-            started = self._asked("run", submission.app, self.connection, "--run-config", config)
+            started = self._ask_flower("run", submission.app, self.connection, "--run-config", config)
         run_id = str(started["run-id"])
         try:
             self._wait_for_start(run_id, show)
@@ -121,7 +121,7 @@ class Operator:
         Raises:
             DeploymentError: the SuperLink does not say.
         """
-        pending = [run for run in self._asked("ls", self.connection)["runs"] if run["status"] == PENDING]
+        pending = [run for run in self._ask_flower("ls", self.connection)["runs"] if run["status"] == PENDING]
         since = {str(run["run-id"]): datetime.fromisoformat(run["pending-at"]) for run in pending}
         return {run_id: (datetime.now(UTC) - at).total_seconds() for run_id, at in since.items()}
 
@@ -146,7 +146,7 @@ class Operator:
         log: list[str] = []
         news = answered = time.monotonic()
         while True:
-            told = self._shown(run_id, log, show)
+            told = self._show_events(run_id, log, show)
             news = time.monotonic() if len(told) > len(log) else news
             log = max(log, told, key=len)
             try:
@@ -165,7 +165,7 @@ class Operator:
                 )
             time.sleep(POLL)
 
-    def _shown(self, run_id: str, known: Sequence[str], show: Callable[[str], None]) -> list[str]:
+    def _show_events(self, run_id: str, known: Sequence[str], show: Callable[[str], None]) -> list[str]:
         """The events of a run's log, in whatever form the server writes it, as texts without their times; those that
         are not known yet are shown, with their times, as they come.
         """
@@ -187,13 +187,13 @@ class Operator:
 
     def _status(self, run_id: str) -> tuple[str, str]:
         """Flower's word for how a run stands, and what it says besides."""
-        (run,) = self._asked("ls", self.connection, "--run-id", run_id)["runs"]
+        (run,) = self._ask_flower("ls", self.connection, "--run-id", run_id)["runs"]
         return run["status"], run["status-details"]
 
     def _remedies(self, run_id: str) -> str:
         return f"'flwr ls {self.connection}' shows it, 'flwr stop {run_id} {self.connection}' ends it"
 
-    def _asked(self, *arguments: str | Path) -> Any:
+    def _ask_flower(self, *arguments: str | Path) -> Any:
         """The answer of a `flwr` command, as JSON."""
         command = [program("flwr"), *arguments, "--format", "json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())

@@ -136,7 +136,7 @@ class KeptInFolder:
         for first in of_run[: -MOST_OF_A_RUN + 1]:
             first.unlink()
 
-    def held(self) -> list[KeptFor]:
+    def kept_vectors(self) -> list[KeptFor]:
         """List the kept vectors, one for each file with its last round, the latest written first.
 
         Raises:
@@ -297,7 +297,7 @@ def own_model(guard: Path, task: OpenedTask, global_model: Path, run_id: str | N
         KeptError: a file beside the guard is damaged.
     """
     store = KeptInFolder(kept_beside(guard))
-    kept_for = _choose([kept for kept in store.held() if kept.task == kept_task(task)], guard, run_id)
+    kept_for = _choose([kept for kept in store.kept_vectors() if kept.task == kept_task(task)], guard, run_id)
     algorithm, model = algorithm_of(kept_for.algorithm), task.model()
     numbers = _load(model, global_model)
     shared, own = flat_parameters(model), store.load(kept_for._replace(round=kept_for.round + 1))

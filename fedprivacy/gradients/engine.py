@@ -51,7 +51,7 @@ class Clipped:
         return sum(len(part) for part in self.squared_norms)
 
     @classmethod
-    def joined(cls, parts: Sequence[Clipped]) -> Clipped:
+    def join(cls, parts: Sequence[Clipped]) -> Clipped:
         """Join the parts of one batch, at least one: sums are added in float64, as blocks are."""
         total = reduce(torch.add, (part.total for part in parts))
         return cls(total, [norms for part in parts for norms in part.norms])
@@ -191,7 +191,7 @@ class GradientEngine:
         loss = with_known_classes(self._loss) if inputs.is_cuda else self._loss
         with undisturbed, self._as_made() as parameters, in_range(inputs):
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
-            self._company = self.layout.of_made_up(probe)
+            self._company = self.layout.make_records(probe)
             self._admitted = admit_method(
                 self.model, loss, probe, autocast=self._autocast, layout=self.layout, max_memory=self._max_memory
             )
@@ -205,7 +205,7 @@ class GradientEngine:
 
     def _forget_if_changed(self) -> None:
         """Forget what was proven if torch, a layer, its class or the loss has other functions than then."""
-        if self._surroundings.changed():
+        if self._surroundings.has_changed():
             self._prepared, self._stacks = (), {}
             self._surroundings = Surroundings(self.model, self._loss)
 
@@ -232,7 +232,7 @@ class GradientEngine:
 
     def _try_part(self, probe: tuple[Tensor, Tensor], size: int) -> None:
         """Compute and sum `size` made-up records, beside everything else that a part with failing records holds."""
-        made_up = self.layout.of_made_up(probe)
+        made_up = self.layout.make_records(probe)
         rows = torch.arange(size, device=probe[0].device) % len(probe[0])
         inputs, targets = (plain(tensor[rows]) for tensor in made_up)
         besides = [(inputs.clone(), targets.clone()) for _ in range(2)]
@@ -245,20 +245,20 @@ class GradientEngine:
         """Find the fastest of the numbers of threads with which every bit is the same as with one thread."""
         batches = [self._hostile_batch(probe, size) for size in self._admitted.sizes]
         with computing_with(1):
-            expected = [self._clipped(*batch, 1.0) for batch in batches]
-        for threads in by_speed(lambda: self._clipped(*batches[0], 1.0)):
+            expected = [self._clipped_sum(*batch, 1.0) for batch in batches]
+        for threads in by_speed(lambda: self._clipped_sum(*batches[0], 1.0)):
             with computing_with(threads):
-                computed = (self._clipped(*batch, 1.0) for batch in batches)
+                computed = (self._clipped_sum(*batch, 1.0) for batch in batches)
                 if threads == 1 or (
                     all(map(Clipped.same_as, computed, expected))
-                    and still_apart(self._admitted, self.model, self.layout.of_made_up(probe))
+                    and still_apart(self._admitted, self.model, self.layout.make_records(probe))
                 ):
                     return threads
         return 1
 
     def _hostile_batch(self, probe: tuple[Tensor, Tensor], records: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(records)
-        inputs, targets = (hostile_rows(t, records, generator, wide=False) for t in self.layout.of_made_up(probe))
+        inputs, targets = (hostile_rows(t, records, generator, wide=False) for t in self.layout.make_records(probe))
         return inputs, targets
 
     @one_at_a_time()
@@ -282,7 +282,7 @@ class GradientEngine:
 
         The current parameters may be a server's.
         """
-        with restoring_parameters(self.model) as parameters, self._modes.kept():
+        with restoring_parameters(self.model) as parameters, self._modes.keeping():
             for p, values in zip(parameters, self._public, strict=True):
                 p.data.copy_(values)
             yield parameters
@@ -323,10 +323,10 @@ class GradientEngine:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
             self.prepare(*self.layout.kinds(inputs, targets))
-        with computing_with(self._admitted.threads), self._modes.kept():
-            return self._clipped(inputs, targets, clipping_norm)
+        with computing_with(self._admitted.threads), self._modes.keeping():
+            return self._clipped_sum(inputs, targets, clipping_norm)
 
-    def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
+    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
         """Compute the clipped sum of records for which the method is prepared."""
         norms = list[tuple[Tensor, Tensor | None]]()
         with undisturbed, torch.no_grad():  # methods that need autograd's graph enable it
@@ -356,7 +356,7 @@ class GradientEngine:
         smaller = [part for part in self._admitted.sizes if STRETCH <= part < size and size % part == 0]
         rows, fits = (filled(inputs, size), filled(targets, size)), True
         try:
-            part = self._measured(*rows, len(inputs))
+            part = self._measure(*rows, len(inputs))
         except Exception as error:
             if not out_of_memory(error):
                 raise
@@ -376,7 +376,7 @@ class GradientEngine:
             sums.skip(smaller[0])
         return [norms for part_of_it in counted for norms in part_of_it]
 
-    def _measured(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
+    def _measure(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
         """Compute pieces and norms of a part whose first rows are records; None if none of them counts.
 
         Rows that cannot be computed, or have no finite gradient, keep their places and are filled with another record.

@@ -45,35 +45,35 @@ class Layout:
     summed: bool = False
 
     @property
-    def computed(self) -> int:
+    def rows_computed(self) -> int:
         """Number of a person's rows that a batch holds, missing ones included: the axis is there if it is above 1."""
         return self.rows if self.per_step is None else min(self.per_step, self.rows)
 
     @property
     def each(self) -> int:
         """Number of computed rows of a record, missing ones included."""
-        return self.computed * self.views
+        return self.rows_computed * self.views
 
     def kinds(self, inputs: Tensor, targets: Tensor) -> Batch:
         """Return inputs and targets of as many rows as there are: their shapes and types are those of a row."""
-        inputs = inputs.flatten(0, (self.computed > 1) + (self.views > 1))
-        return inputs, targets if self.computed == 1 else targets.flatten(0, 1)
+        inputs = inputs.flatten(0, (self.rows_computed > 1) + (self.views > 1))
+        return inputs, targets if self.rows_computed == 1 else targets.flatten(0, 1)
 
-    def of_made_up(self, probe: Batch) -> Batch:
+    def make_records(self, probe: Batch) -> Batch:
         """Make records of made-up rows, with all rows, with one, and with every other one."""
         inputs, targets = probe
-        if self.computed > 1:
-            places = torch.arange(self.computed, device=inputs.device)
+        if self.rows_computed > 1:
+            places = torch.arange(self.rows_computed, device=inputs.device)
             turned = (torch.arange(PROBES, device=inputs.device).unsqueeze(1) + places) % PROBES
             inputs, targets = inputs[turned], targets[turned.to(targets.device)]
             absent = torch.stack([places < 0, places > 0, places % 2 > 0]).to(targets.device)
             targets[absent] = missing_target(targets)
         if self.views > 1:
-            axis = 2 if self.computed > 1 else 1
+            axis = 2 if self.rows_computed > 1 else 1
             inputs = inputs.unsqueeze(axis).expand(*inputs.shape[:axis], self.views, *inputs.shape[axis:]).contiguous()
         return inputs, targets
 
-    def weighted(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def lay_out(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Lay out the rows of records, whatever their numbers, in one shape; no branch depends on them.
 
         A row that is not there has the target of the person's first row, and weighs nothing.
@@ -87,10 +87,10 @@ class Layout:
             Inputs, targets and weights, float32, [records * rows, ...]; the weights of a record add up to at most 1.
         """
         weights = inputs.new_ones(len(inputs), dtype=torch.float32)
-        if self.computed > 1:
+        if self.rows_computed > 1:
             there = ~missing(targets)
             weights = there.to(torch.float32)
-            weights /= self.computed if self.summed else weights.sum(1, keepdim=True)
+            weights /= self.rows_computed if self.summed else weights.sum(1, keepdim=True)
             known = there.view(*there.shape, *[1] * (targets.dim() - 2))
             targets = torch.where(known, targets, targets[:, :1]).flatten(0, 1)
             inputs, weights = inputs.flatten(0, 1), weights.flatten().to(inputs.device)

@@ -179,7 +179,7 @@ class BookKeeping:
         tape = Tape(self._indices, self._axes, len(inputs), kept_bytes, learning=not self._proven)
         try:
             with torch.enable_grad():
-                with self._installed(tape), nullcontext() if self._proven else OnePath(inputs):
+                with self._installing_rules(tape), nullcontext() if self._proven else OnePath(inputs):
                     outputs = self._forward(tape, inputs)
                 losses = checked_losses(self._loss(outputs, targets), len(inputs))
                 torch.autograd.grad(losses.sum(), tape.roots, allow_unused=True)
@@ -189,7 +189,7 @@ class BookKeeping:
         return tape.finish()
 
     def _forward(self, tape: Tape, inputs: Tensor) -> Tensor:
-        copies = {name: tape.expanded(p).squeeze(1) for name, p in self._expanded.items()}
+        copies = {name: tape.expand(p).squeeze(1) for name, p in self._expanded.items()}
         with torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None):
             outputs: Tensor = functional_call(self._model, copies, (inputs,)) if copies else self._model(inputs)
         return outputs.float() if self._autocast else outputs
@@ -210,7 +210,7 @@ class BookKeeping:
             raise UncoveredError(f"parameter '{next(iter(own))}' of the model itself is used by no layer with a rule")
 
     @contextmanager
-    def _installed(self, tape: Tape) -> Iterator[None]:
+    def _installing_rules(self, tape: Tape) -> Iterator[None]:
         """Replace the layers' `forward` by their rules, in this thread; others see the layers unchanged."""
         try:
             for name, module, rule in self._rules:
@@ -245,10 +245,10 @@ class AveragedOverRows:
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         """Compute every trained parameter's piece, for targets [batch, ...] or [batch, m, ...]."""
-        inputs, targets, weights = self._layout.weighted(inputs, targets)
+        inputs, targets, weights = self._layout.lay_out(inputs, targets)
         by_record = weights.view(-1, self._layout.each)
         rows = self._of_rows.pieces(inputs, targets, kept_bytes)
-        pieces = [(sized.part, sized.piece.averaged(by_record, kept_bytes)) for sized in rows]
+        pieces = [(sized.part, sized.piece.average(by_record, kept_bytes)) for sized in rows]
         return [Sized(part, piece, piece.norms()) for part, piece in pieces]
 
 
@@ -386,7 +386,7 @@ def _in_portions(
     wanted = [with_small(sizes) if small else sizes for sizes in (sizes_up_to(rows, least) for rows in tried)]
     try:
         chosen = Admitted(of_records, (1,), kept_bytes, threads)
-        return _apart(chosen, model, layout.of_made_up(probe), wanted, by_single_rows=not half)
+        return _apart(chosen, model, layout.make_records(probe), wanted, by_single_rows=not half)
     except DisagreementError:
         if largest >= WHOLE or layout.each > 1:
             raise

@@ -54,12 +54,12 @@ class RowByRow:
         """Return the results, [batch, ...], and a mask of those that could be computed, bool [batch]."""
         found = [(self.failed[:0], torch.empty(0, dtype=torch.bool))]
         with one_row_at_a_time() if self.single_rows else nullcontext():
-            for start, stop, size in cut(len(first), (1,) if self.surroundings.changed() else self.sizes):
-                found.append(self._of_part(first[start:stop], second[start:stop], size))
+            for start, stop, size in cut(len(first), (1,) if self.surroundings.has_changed() else self.sizes):
+                found.append(self._compute_part(first[start:stop], second[start:stop], size))
         return _join_parts(found)
 
     @classmethod
-    def admitted(
+    def choose(
         cls,
         result: Callable[[Tensor, Tensor], Tensor],
         failed: Tensor,
@@ -90,7 +90,7 @@ class RowByRow:
             single_rows = sizes != (1,)
         return cls(result, failed, sizes, probe, surroundings, single_rows)
 
-    def _of_part(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    def _compute_part(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Compute one part; if one of its records makes it fail, compute each record with copies of itself."""
         records = len(first)
         try:
@@ -102,7 +102,9 @@ class RowByRow:
             return self._in_smaller_parts(first, second, size)
         if records == 1:
             return self.failed, torch.zeros(1, dtype=torch.bool)
-        return _join_parts([self._of_part(*pair, size) for pair in zip(first.split(1), second.split(1), strict=True)])
+        return _join_parts(
+            [self._compute_part(*pair, size) for pair in zip(first.split(1), second.split(1), strict=True)]
+        )
 
     def _in_smaller_parts(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """Compute the same bits in smaller parts, which need less memory; finally, each beside made-up ones."""
@@ -110,7 +112,10 @@ class RowByRow:
         if smaller is None:
             return self._in_company(first, second, size)
         return _join_parts(
-            [self._of_part(*pair, smaller) for pair in zip(first.split(smaller), second.split(smaller), strict=True)]
+            [
+                self._compute_part(*pair, smaller)
+                for pair in zip(first.split(smaller), second.split(smaller), strict=True)
+            ]
         )
 
     def _in_company(self, first: Tensor, second: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -206,7 +211,7 @@ class RecordScores:
             probe = made_up_records(*kinds, lambda inputs, targets: loss(self._outputs(inputs), targets.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
             failed = torch.full((1, len(measures)), math.nan, dtype=torch.float64)
-            self._row_by_row = RowByRow.admitted(self._scores, failed, self._shown, model, probe)
+            self._row_by_row = RowByRow.choose(self._scores, failed, self._compute, model, probe)
         self.rows = self._row_by_row.sizes[0]
 
     @one_at_a_time()
@@ -215,7 +220,7 @@ class RecordScores:
 
         All scores of a record are NaN if one of them, or its output, cannot be computed or is NaN.
         """
-        inputs, targets, weights = self._layout.weighted(inputs, targets)
+        inputs, targets, weights = self._layout.lay_out(inputs, targets)
         with undisturbed, torch.no_grad(), computing_with(self._threads):
             scores = self._row_by_row(inputs, targets)[0]
         if self._layout.each == 1:
@@ -236,5 +241,5 @@ class RecordScores:
             outputs: Tensor = self.model(inputs)
         return outputs.cpu()
 
-    def _shown(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return self._outputs(inputs), self._scores(inputs, targets)

@@ -94,7 +94,7 @@ class Piece(ABC):
     def gradients(self) -> Tensor:
         """Write out every record's gradient, shape [batch, *parameter]."""
 
-    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+    def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         """Average the gradients of records that have several consecutive rows each, by weights [records, rows]."""
         return Written(_weigh_rows(self.gradients(), weights))
 
@@ -146,7 +146,7 @@ class Rewritten(Piece):
     def gradients(self) -> Tensor:
         return self._write(0, len(self.sources[0])).gradients()
 
-    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+    def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         rows = weights.shape[1]
 
         def write(start: int, stop: int) -> Written:
@@ -180,7 +180,7 @@ class Outer(Piece):
         inputs, gradients = self.sources
         return gradients.unsqueeze(2) * inputs.unsqueeze(1)
 
-    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+    def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         inputs, gradients = (factor.unflatten(0, (-1, weights.shape[1])) for factor in self.sources)
         return over_positions(inputs, gradients * weights.to(gradients.dtype).unsqueeze(2), kept_bytes)
 
@@ -217,7 +217,7 @@ class Gram(Piece):
         inputs, gradients = self.sources
         return torch.bmm(gradients.transpose(1, 2), inputs)
 
-    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+    def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         inputs, gradients = (factor.unflatten(0, (-1, weights.shape[1])) for factor in self.sources)
         weighted = gradients * weights[..., None, None]
         return over_positions(inputs.flatten(1, 2), weighted.flatten(1, 2), kept_bytes)
@@ -258,7 +258,7 @@ class TableRows(Piece):
         written = self._rows.new_zeros(len(self.sources[0]), *self._table)
         return written.index_put_((self._record, self._id), self._rows)
 
-    def averaged(self, weights: Tensor, kept_bytes: int) -> Piece:
+    def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         ids, gradients = (source.unflatten(0, (-1, weights.shape[1])) for source in self.sources)
         weighted = gradients * weights.to(gradients.dtype)[..., None, None]
         return TableRows(ids.flatten(1, 2), weighted.flatten(1, 2), self._table)

@@ -79,13 +79,13 @@ class _Trial:
         """
         slots = self._stack.sizes[0]
         everything = torch.arange(slots)
-        whole = self._computed(everything, self._inputs, self._targets)
+        whole = self._compute(everything, self._inputs, self._targets)
         if not bool((whole.squared > 0).double().mean() >= 0.5):
             raise DisagreementError("the stack showed no gradient by which it could be judged")
         self._check_places(whole)
         self._check_company(whole)
         for size in self._stack.sizes[1:]:
-            few = self._computed(everything[:size], self._inputs[: size * ROWS], self._targets[: size * ROWS])
+            few = self._compute(everything[:size], self._inputs[: size * ROWS], self._targets[: size * ROWS])
             _check(whole.of(everything[:size]), few, "by the number of slots")
         if loop is not None:
             self._check_right(whole, loop)
@@ -95,7 +95,7 @@ class _Trial:
             make_hostile(trained, self._generator, wide=wide)
             return flat_parameters(self._model)
 
-    def _computed(self, slots: Tensor, inputs: Tensor, targets: Tensor) -> _Computed:
+    def _compute(self, slots: Tensor, inputs: Tensor, targets: Tensor) -> _Computed:
         """Compute rows in slots, whose models are those of `slots` in the original order."""
         stack = self._stack
         matrices = stack.matrices(self._positions)
@@ -104,7 +104,7 @@ class _Trial:
         new = len(slots) not in self._tried
         self._tried.add(len(slots))
         with EqualRowsStayEqual(len(slots), (0, 1)) if new else nullcontext():
-            rows, squared = stack.measured(own, inputs, targets, counted)
+            rows, squared = stack.measure(own, inputs, targets, counted)
         usable = squared.sum(0).isfinite()
         scales = stack.scales(squared, usable, self._norms[slots])
         with EqualRowsStayEqual(len(slots)) if new else nullcontext():
@@ -115,10 +115,10 @@ class _Trial:
     def _check_places(self, whole: _Computed) -> None:
         """Compare slots in another order; then records in other rows of their slots."""
         slots = torch.randperm(len(self._owners), generator=self._generator)
-        moved = self._computed(slots, *(_in_slots(t)[slots].flatten(0, 1) for t in (self._inputs, self._targets)))
+        moved = self._compute(slots, *(_in_slots(t)[slots].flatten(0, 1) for t in (self._inputs, self._targets)))
         _check(whole.of(slots), moved, "by its slot's place")
         rows = torch.randperm(ROWS, generator=self._generator)
-        turned = self._computed(
+        turned = self._compute(
             torch.arange(len(slots)), *(_in_slots(t)[:, rows].flatten(0, 1) for t in (self._inputs, self._targets))
         )
         _check(whole.in_rows(rows), turned.without_sums(), "by its place in a slot")
@@ -132,7 +132,7 @@ class _Trial:
         kept = (alone | untouched.unsqueeze(1)) & (slots % 4 != 1).unsqueeze(1)
         self._spoil(inputs, ~kept.flatten())
         self._spoil(targets, ~kept.flatten())
-        beside = self._computed(slots, inputs, targets)
+        beside = self._compute(slots, inputs, targets)
         _check(whole.of(slots, kept), beside.of(slots, kept), "by its company")
         complete = kept.all(1)
         _check(whole.of(slots[complete]), beside.of(slots[complete]), "by the slots beside its own")

@@ -216,7 +216,7 @@ class Stack:
                 owners, rows = slots.owners[start:stop], slots.rows[start:stop].reshape(-1)
                 own = [matrix.index_select(0, owners) for matrix in matrices]
                 counted = rows < len(pool.inputs) - 1
-                measured, whole = self.measured(
+                measured, whole = self.measure(
                     own, pool.inputs.index_select(0, rows), pool.targets.index_select(0, rows), counted
                 )
                 usable = counted & (whole.sum(0) <= _LONGEST_SQUARED)
@@ -242,7 +242,7 @@ class Stack:
         scales = self._clipping.scales(finite, clipping_norms.repeat_interleave(ROWS))
         return scales.where(usable, 0.0).view(self._groups, -1, ROWS)
 
-    def measured(
+    def measure(
         self, matrices: Sequence[Tensor], inputs: Tensor, targets: Tensor, counted: Tensor
     ) -> tuple[list[_Rows], Tensor]:
         """Compute one turn: every layer's rows, and the squared norms [groups, slots * ROWS] of the rows' gradients.

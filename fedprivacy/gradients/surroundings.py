@@ -216,7 +216,7 @@ class Surroundings:
         self._methods = [vars(kind) for kind in kinds]
         self._known = self._now()
 
-    def changed(self) -> bool:
+    def has_changed(self) -> bool:
         """Return whether something has changed since this was made."""
         return self._now() != self._known
 
@@ -245,7 +245,7 @@ class Modes:
         self._layers = [(layer, layer.training) for layer in model.modules()]
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def keeping(self) -> Iterator[None]:
         """Give each layer its mode of then, and afterwards that of now: a loop may call `train()` in every epoch."""
         now = [(layer, layer.training) for layer, mode in self._layers if layer.training != mode]
         try:

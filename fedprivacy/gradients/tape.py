@@ -176,7 +176,7 @@ class Tape:
 
         output.register_hook(arrive)
 
-    def expanded(self, parameter: Parameter) -> Tensor:
+    def expand(self, parameter: Parameter) -> Tensor:
         """Copy a parameter for each record, shape [batch, *parameter].
 
         If the copies replace the parameter and each record uses its own copy, the gradient of the copies is the

@@ -168,7 +168,7 @@ class Guard:
                 before = self._account()
             # A quota may take seconds, and other processes wait for the file only `log.PATIENCE` seconds.
             corrections = list(_corrections(before, attempt, event, steps, elsewhere))
-            left = before.left(event, corrections)
+            left = before.steps_left(event, corrections)
             may_be_asked = before.may_be_asked(event, corrections, limit) if limit else UNLIMITED
             with self._kept.transaction() as write:
                 self._check_promise(event.relation)
@@ -248,7 +248,7 @@ class Guard:
             with suppress(OSError):  # an old update that cannot be deleted is harmless
                 seals.keep_only(self._kept.folder, newest, tally.places)
 
-    def sealed(self, attempt: Attempt, *, run_key: str = "") -> bytes | None:
+    def sealed_update(self, attempt: Attempt, *, run_key: str = "") -> bytes | None:
         """Return the sealed update, to be sent again for free; None if there is none, or it is no longer whole.
 
         Args:
@@ -264,7 +264,7 @@ class Guard:
             entry = self._kept.tally.sealed.get(attempt)
         return None if entry is None else seals.read(self._kept.folder / entry.name, entry.sha256)
 
-    def adopted(self, attempt: Attempt) -> bytes | None:
+    def adopt_update(self, attempt: Attempt) -> bytes | None:
         """Return the update that was written, but not entered as sealed, and enter it; None: there is none.
 
         A crash came in between, or an older copy of the log was put back, and the update may have left.
@@ -343,7 +343,7 @@ class Guard:
             MechanismChanged: the history holds another event and the filter cannot mix.
             LogError: as `check` does.
         """
-        return self._open_account(event.relation).left(event, [])
+        return self._open_account(event.relation).steps_left(event, [])
 
     def noise_multiplier(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
         """Return the smallest noise multiplier with which the budget allows `steps` more steps.
@@ -423,7 +423,7 @@ class _Account:
         }
         return sum(max(0, own - stated.get(charged, 0)) for charged, own in self.history.items()) if stated else 0
 
-    def left(self, event: Event, corrections: Sequence[CorrectionEntry]) -> int:
+    def steps_left(self, event: Event, corrections: Sequence[CorrectionEntry]) -> int:
         """Return how many more steps of an event the budget allows, once the corrections count."""
         corrected = {correction.event: correction.server_steps for correction in corrections}
         return filter_of(self.allowance).quota({**self.history, **corrected}, event)

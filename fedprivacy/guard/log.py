@@ -75,7 +75,7 @@ class EntryLog:
         self.entries: list[bytes] = []
         self._encoded = bytearray()  # their frames, as they are in the file
 
-    def damaged(self, index: int, wrong: str) -> LogDamagedError:
+    def damage_error(self, index: int, wrong: str) -> LogDamagedError:
         """Make the error for an entry, counted from 0, that is whole but invalid."""
         offset = ENTRIES_AT + sum(FRAMING + len(payload) for payload in self.entries[:index])
         return LogDamagedError(self.file, offset, wrong)
@@ -94,7 +94,7 @@ class EntryLog:
             LogDamagedError: the file may have lost entries.
             LogWriteError: the file cannot be opened, locked, read or repaired.
         """
-        with self._opened() as fd:
+        with self._open() as fd:
             try:
                 self._lock(fd)
                 self._read(fd)
@@ -103,7 +103,7 @@ class EntryLog:
             yield partial(self._append, fd)
 
     @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open(self) -> Iterator[int]:
         try:
             fd = os.open(self.file, os.O_RDWR)
         except OSError as error:
@@ -150,7 +150,7 @@ class EntryLog:
             )
         head = os.pread(fd, ENTRIES_AT, 0)
         identity = frames.identity_in(self.file, head)
-        last, known = (self._last, len(self._encoded)) if self._unchanged(fd) else (frames.NO_ENTRY, 0)
+        last, known = (self._last, len(self._encoded)) if self._is_unchanged(fd) else (frames.NO_ENTRY, 0)
         data = head + _bytes_from(fd, ENTRIES_AT + known)
         found, before = frames.trustworthy_content(self.file, data, last, known), self.entries[last.sequence :]
         payloads = [frame.payload for frame in found.frames]
@@ -163,7 +163,7 @@ class EntryLog:
             self._add(frame)
         self.identity = identity
 
-    def _unchanged(self, fd: int) -> bool:
+    def _is_unchanged(self, fd: int) -> bool:
         """Return whether the file holds the entries of the last transaction, byte for byte."""
         pieces = ((at, self._encoded[at : at + _PIECE]) for at in range(0, len(self._encoded), _PIECE))
         return all(os.pread(fd, len(piece), ENTRIES_AT + at) == piece for at, piece in pieces)

@@ -272,7 +272,7 @@ class TallyFile:
         except OSError as error:
             raise LogWriteError(self.folder, error, undone=True) from error
         if unknown:
-            raise self._log.damaged(
+            raise self._log.damage_error(
                 self._added,
                 f"it ends here, and {updates[min(unknown)]} holds an update that it never charged ({min(unknown)}). An "
                 "older copy, or another log, was put back: put back the newest one, if there is one",
@@ -283,7 +283,7 @@ class TallyFile:
             try:
                 entry = decode_entry(payload)
             except ValueError as error:
-                raise self._log.damaged(self._added, str(error)) from error
+                raise self._log.damage_error(self._added, str(error)) from error
             self.tally.add(entry, payload)
             self._added += 1
 

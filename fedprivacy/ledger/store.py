@@ -302,7 +302,7 @@ class Ledger:
         every = select(budgets.c.dataset_id).order_by(budgets.c.dataset_id)
         return self.database.read(lambda connection: list(connection.scalars(every)))
 
-    def raised(self, since: datetime.datetime) -> dict[str, int]:
+    def steps_raised(self, since: datetime.datetime) -> dict[str, int]:
         """Sum the steps by which clients' guards raised the ledger since a moment, by dataset; others are missing."""
         own = select(charge_table.c.dataset_id, charge_table.c.steps, journal_table.c.entry)
         own = own.join_from(charge_table, journal_table).where(charge_table.c.round == 0)

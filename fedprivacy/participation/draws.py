@@ -43,16 +43,16 @@ class Draws:
         """Draw a number above 0 and below 1, uniformly; without a round, a client's number is the same for the whole
         run.
         """
-        word = int.from_bytes(_finish_hash(self._begun(purpose, round), client_id))
+        word = int.from_bytes(_finish_hash(self._begin_hash(purpose, round), client_id))
         return ((word >> 12) + 0.5) * 2.0**-52
 
     def uniforms(self, purpose: DrawPurpose, client_ids: Iterable[str], round: int = 0) -> NDArray[np.float64]:
         """Draw the numbers of several clients, in their order, shape [clients]."""
-        begun = self._begun(purpose, round)
+        begun = self._begin_hash(purpose, round)
         words = np.frombuffer(b"".join(_finish_hash(begun, client_id) for client_id in client_ids), dtype=">u8")
         return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
-    def _begun(self, purpose: DrawPurpose, round: int) -> hashlib.blake2b:
+    def _begin_hash(self, purpose: DrawPurpose, round: int) -> hashlib.blake2b:
         return hashlib.blake2b(f"{purpose}/{round}/".encode(), key=self.key, digest_size=8)
 
 

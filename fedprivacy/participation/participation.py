@@ -30,7 +30,7 @@ DROPPED_OUT, TOO_LATE = "dropped-out", "too-late"
 class Cohort(Protocol):
     """Rule that chooses clients by one uniform draw for each."""
 
-    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+    def choose(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
         """Return the clients that a round asks, given a number between 0 and 1 for each, shape [clients]."""
         ...
 
@@ -41,7 +41,7 @@ class FixedSize:
 
     size: int
 
-    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+    def choose(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
         """Return the clients with the smallest numbers."""
         if len(client_ids) <= self.size:
             return set(client_ids)
@@ -54,7 +54,7 @@ class Poisson:
 
     rate: float
 
-    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+    def choose(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
         """Return the clients whose number is below the rate."""
         return {client_ids[n] for n in np.flatnonzero(drawn < self.rate).tolist()}
 
@@ -152,7 +152,7 @@ class Participation:
         there, began = self._there(list(client_ids), at)
         if self.cohort is None:
             return Turnout(set(there), began)
-        return Turnout(self.cohort.chosen(there, self.draws.uniforms(DrawPurpose.COHORT, there, round)), began)
+        return Turnout(self.cohort.choose(there, self.draws.uniforms(DrawPurpose.COHORT, there, round)), began)
 
     def _there(self, client_ids: list[str], at: float) -> tuple[list[str], float]:
         """Return the first available clients, and the time: now, or as soon as one is available."""
@@ -197,7 +197,7 @@ class Participation:
         missed = dict.fromkeys(steps.keys() - training, DROPPED_OUT) | dict.fromkeys(answering - counted, TOO_LATE)
         if len(counted) == self.wanted:
             return Closed(missed, max(arrivals[client_id] for client_id in counted))
-        gone = [self._left(client_id, round, began) for client_id in steps.keys() - training]
+        gone = [self._time_of_leaving(client_id, round, began) for client_id in steps.keys() - training]
         return Closed(missed, min(over, max([*arrivals.values(), *gone], default=began)))
 
     def _drops_out(self, client_id: str, round: int) -> bool:
@@ -206,6 +206,6 @@ class Participation:
     def _arrival(self, client_id: str, steps: int, began: float) -> float:
         return began + steps * self.speeds.seconds(client_id)
 
-    def _left(self, client_id: str, round: int, began: float) -> float:
+    def _time_of_leaving(self, client_id: str, round: int, began: float) -> float:
         """Return the time at which a client that does not answer is known to have left."""
         return began if self._drops_out(client_id, round) else self.availability.next(client_id, began)[1]

@@ -93,7 +93,7 @@ class Odometer:
         """Everybody's privacy loss so far, by client_id."""
         self._unread |= self._expired_datasets()
         reading = self._ledger.read_changed(self._clients.keys(), self._head, self._unread)
-        self.last = self.last.updated(self._spent_by(reading))
+        self.last = self.last.update(self._spent_by(reading))
         self._head, self._unread = reading.head, set()
         return self.last
 
@@ -183,7 +183,7 @@ class CentralAccountant:
         self._before: dict[str, Executed] = {}
         self._datasets: dict[str, str] = {}
         self._events: dict[str, PoissonSampledGaussian] = {}
-        self._odometer = Odometer(ledger, relation, self._left)
+        self._odometer = Odometer(ledger, relation, self._steps_left)
 
     def enrol(
         self,
@@ -245,7 +245,7 @@ class CentralAccountant:
         steps = {self._datasets[client_id]: wanted_steps for client_id, wanted_steps in wanted.items()}
 
         def allowed(dataset: str, history: History, allowance: Allowance) -> int:
-            return self._left(dataset, allowance, history)
+            return self._steps_left(dataset, allowance, history)
 
         events = {dataset: self._events[dataset] for dataset in steps}
         granted = self._ledger.reserve(attempt, events, steps, allowed, resumed=resumed)
@@ -303,7 +303,7 @@ class CentralAccountant:
         own = {datasets[client_id]: budget for client_id, budget in budgets.items()}
         return asked | {dataset: replace(asked[dataset], budget=budget) for dataset, budget in own.items()}
 
-    def _left(self, dataset: str, allowance: Allowance, history: History) -> int:
+    def _steps_left(self, dataset: str, allowance: Allowance, history: History) -> int:
         """Steps that budget and spend still allow; none where another run has charged what does not compose with it."""
         executed = frozenset(history.items())
         return _steps_left(allowance, self._before[dataset], self._spend, executed, self._events[dataset])

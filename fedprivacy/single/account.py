@@ -122,7 +122,7 @@ class KeptAccount:
                 if self._place_and_event(attempt)[1] != event:
                     attempt = attempt.again
                     continue
-                if (sealed := self._guard.sealed(attempt) or self._guard.adopted(attempt)) is not None:
+                if (sealed := self._guard.sealed_update(attempt) or self._guard.adopt_update(attempt)) is not None:
                     return _unpack(sealed)
             release = compute(Position(1 + self._guard.renewals, self._place_and_event(attempt)[0]))
             try:

@@ -97,11 +97,11 @@ class BundledClassification(Task):
     split: ClassVar[DirichletSplit]
 
     @abstractmethod
-    def bundled(self) -> Records:
+    def load_records(self) -> Records:
         """Return all records, public and private."""
 
     @abstractmethod
-    def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scale(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute the model's inputs. Only public constants and the record itself may enter."""
 
     def by_column(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
@@ -158,7 +158,7 @@ class BundledClassification(Task):
         with needing_extras():
             from sklearn.model_selection import train_test_split
 
-        features, labels = self.bundled()
+        features, labels = self.load_records()
         private, public, private_labels, public_labels = train_test_split(
             features, labels, test_size=PUBLIC_SHARE, random_state=PUBLIC_SEED, stratify=labels
         )
@@ -170,7 +170,7 @@ class BundledClassification(Task):
         return self._to_shard(*self._separate()[1])
 
     def _to_shard(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Shard:
-        inputs = torch.as_tensor(self.scaled(features), dtype=torch.float32)
+        inputs = torch.as_tensor(self.scale(features), dtype=torch.float32)
         unreadable = torch.from_numpy(~(np.isfinite(labels) & (labels % 1 == 0)))
         targets = torch.as_tensor(np.where(unreadable, 0, labels), dtype=torch.int64)
         return Shard(inputs, targets, null=unreadable | holding_nan(inputs))

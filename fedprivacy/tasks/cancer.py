@@ -55,7 +55,7 @@ class Cancer(BundledClassification):
         rounds=15, local_steps=2, sampling_rate=0.5, clipping_norm=1.0, learning_rate=0.8, epsilon=2.0, delta=1e-4
     )
 
-    def bundled(self) -> Records:
+    def load_records(self) -> Records:
         """Return measurements of shape [records, 30], and whether the tumour is benign."""
         from sklearn.datasets import load_breast_cancer
 
@@ -67,7 +67,7 @@ class Cancer(BundledClassification):
         diagnosis = np.where(labels == 0, "malignant", np.where(labels == 1, "benign", ""))
         return dict(zip(MEASUREMENTS, features.T, strict=True)) | {"diagnosis": diagnosis}
 
-    def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scale(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute distances from the public mean in public standard deviations, at most 3."""
         scores: NDArray[np.float64] = (features - np.array(PUBLIC_MEANS)) / np.array(PUBLIC_SCALES)
         return scores.clip(-LARGEST_SCORE, LARGEST_SCORE)

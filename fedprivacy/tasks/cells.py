@@ -101,10 +101,10 @@ class Notation:
         several = isinstance(self.missing, Iterable) and not isinstance(self.missing, str)
         if not several or not all(isinstance(mark, str) for mark in self.missing):
             raise TableError(f"missing is {self.missing!r}; give a list of texts, for example ('?', 'NA').")
-        marks = (self.folded(canonical(mark.strip(), self.decimal)) for mark in self.missing)
+        marks = (self.fold(canonical(mark.strip(), self.decimal)) for mark in self.missing)
         object.__setattr__(self, "missing", tuple(dict.fromkeys(mark for mark in marks if mark)))
 
-    def folded(self, words: str) -> str:
+    def fold(self, words: str) -> str:
         """Return a text as it is compared."""
         return str.casefold(words) if self.fold_case else words
 
@@ -116,7 +116,7 @@ class Notation:
             words = canonical(words, self.decimal)
         elif self.decimal == "," and isinstance(value, float | Decimal):
             words = words.replace(".", ",")
-        return "" if self.missing and self.folded(words) in self.missing else words
+        return "" if self.missing and self.fold(words) in self.missing else words
 
     def is_empty(self, cell: Cell) -> bool:
         """Return whether a cell holds nothing: None, NaN, a blank text, one of `missing`, or an object without text."""
@@ -197,7 +197,7 @@ class Levels:
         return self._numbers.get(self._notation.number(cell)) if found is None and self._numbers else found
 
     def _words(self, cell: Cell) -> str:
-        return self._notation.folded(self._notation.text(cell)[: self._prefix])
+        return self._notation.fold(self._notation.text(cell)[: self._prefix])
 
     def code(self, cell: Cell) -> int:
         """Return the place of a cell among the levels; -1: it is none of them."""

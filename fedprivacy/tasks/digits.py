@@ -32,7 +32,7 @@ class Digits(BundledClassification):
         rounds=60, local_steps=1, sampling_rate=0.5, clipping_norm=0.3, learning_rate=2.5, epsilon=3.0, delta=1e-4
     )
 
-    def bundled(self) -> Records:
+    def load_records(self) -> Records:
         """Return scans of shape [records, 8, 8], and their digits."""
         from sklearn.datasets import load_digits
 
@@ -44,7 +44,7 @@ class Digits(BundledClassification):
         pixels = {f"pixel {row},{column}": features[:, row, column] for row, column in np.ndindex(8, 8)}
         return pixels | {"digit": labels}
 
-    def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scale(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scale brightness to 0 to 1, shape [records, 1, 8, 8]."""
         return features[:, None] / 16.0
 

@@ -186,7 +186,7 @@ class Category:
         object.__setattr__(self, "levels", list_of("levels", self.levels))
         if self.prefix is not None:
             self._check_prefix(self.prefix)
-        _ = self._known
+        _ = self._notations
         if self.missing is not None and self.place(self.missing) is None:
             raise TableError(f"missing is {self.missing!r}, which is none of the levels; name it among them.")
 
@@ -202,16 +202,16 @@ class Category:
 
     def place(self, cell: Cell, notation: Notation = PLAIN) -> int | None:
         """Return the place of a cell among the levels; None: it is none of them."""
-        if notation not in self._known:
-            self._known[notation] = Levels(self.levels, notation, self.prefix)
-        return self._known[notation].place(cell)
+        if notation not in self._notations:
+            self._notations[notation] = Levels(self.levels, notation, self.prefix)
+        return self._notations[notation].place(cell)
 
     def fault(self, cell: Cell, notation: Notation) -> Fault:
         """Explain why a cell cannot be read."""
         return no_level(cell, self.levels, notation, self.prefix)
 
     @cached_property
-    def _known(self) -> dict[Notation, Levels]:
+    def _notations(self) -> dict[Notation, Levels]:
         return {PLAIN: Levels(self.levels, PLAIN, self.prefix)}
 
     def _check_prefix(self, prefix: int) -> None:

@@ -117,7 +117,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
     try:
         for file, table in tables.items():
             trial = _Reader(open_task(task=task), file, table)
-            if why := trial.unsuited():
+            if why := trial.why_unsuited():
                 untried.append(f"{why} of {file.name}{trial.refusal}")
                 continue
             for column in (place for place, name in enumerate(table.columns) if name not in trial.owners):
@@ -162,7 +162,7 @@ class _Reader:
     _usual_parts: bytes | None = None
     _own: dict[tuple[int, int], bytes] = field(default_factory=dict)  # the record of a row, in shard and table
 
-    def unsuited(self) -> str:
+    def why_unsuited(self) -> str:
         """Explain why nothing can be tried, in words that "of" can follow; empty if something can."""
         rows = self.table.rows
         one, other = self._read(rows), self._read(rows)
@@ -177,7 +177,7 @@ class _Reader:
 
         Some faults show only where another cell is missing, or where two rows are alike.
         """
-        rows, (middle, last) = self.table.rows, self.table.tried
+        rows, (middle, last) = self.table.rows, self.table.rows_tried
         elsewhere = self._with(rows, self.table.whole[0], column, "nothing") or rows
         alike = [*rows[:last], list(rows[middle]), *rows[last + 1 :]]
         for start, cells in ((rows, tuple(CELLS)), (elsewhere, (LARGE,)), (alike, (LARGE, "a text"))):
@@ -187,7 +187,7 @@ class _Reader:
                     if what := self._change(usual, start, row, column, cell):
                         yield cell, what
         usual = self._read(rows)
-        for cell, other in self.table.retyped(column, middle):
+        for cell, other in self.table.retyped_tables(column, middle):
             now = self._read(other.rows, other)
             if now is not None and usual is not None and (what := self._effect(usual, now, middle, rows)):
                 yield cell, what  # a reader may refuse a type, which is public
@@ -318,7 +318,7 @@ class _Few:
         return [place for place, row in enumerate(self.rows) if len(row) == len(self.columns)]
 
     @property
-    def tried(self) -> tuple[int, int]:
+    def rows_tried(self) -> tuple[int, int]:
         """Places of the two rows whose cells are changed, the later one last."""
         return self.whole[len(self.whole) // 2], self.whole[-1]
 
@@ -338,7 +338,7 @@ class _Csv(_Few):
     def cell(self, column: int, text: str) -> str:
         return text
 
-    def retyped(self, column: int, row: int) -> Iterator[tuple[str, _Csv]]:
+    def retyped_tables(self, column: int, row: int) -> Iterator[tuple[str, _Csv]]:
         """Yield nothing: a CSV file has no types."""
         yield from ()
 
@@ -373,7 +373,7 @@ class _Parquet(_Few):
                 return None
             raise ValueError("the column cannot hold it") from None
 
-    def retyped(self, column: int, row: int) -> Iterator[tuple[str, _Parquet]]:
+    def retyped_tables(self, column: int, row: int) -> Iterator[tuple[str, _Parquet]]:
         """Yield the table as a data frame would write it for the sake of one cell, with the change in words."""
         import pyarrow as pa
 

@@ -29,7 +29,7 @@ class Splittable:
     persons: NDArray[np.int64]
     notation: Notation = PLAIN
 
-    def of_persons(self, parts: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    def rows_of_persons(self, parts: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part, given its persons: all rows of each, in the order of the persons."""
         by_person = np.argsort(self.persons, kind="stable")
         counts = np.bincount(self.persons, minlength=self.number_of_persons)
@@ -132,7 +132,7 @@ class Evenly:
     def rows(self, table: Splittable, num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part."""
         order = np.random.default_rng(self.seed).permutation(table.number_of_persons)
-        return table.of_persons(np.array_split(order, num_partitions))
+        return table.rows_of_persons(np.array_split(order, num_partitions))
 
     def describe(self, num_partitions: int) -> str:
         """Return the split's name."""
@@ -169,7 +169,7 @@ class ByDirichlet:
         if len(table.targets) < len(table.persons):
             raise TableError("ByDirichlet splits by the target; name target and classes as for the shard.")
         firsts = np.unique(table.persons, return_index=True)[1]
-        return table.of_persons(self._split().rows(table.targets[firsts], num_partitions))
+        return table.rows_of_persons(self._split().rows(table.targets[firsts], num_partitions))
 
     def describe(self, num_partitions: int) -> str:
         """Return the split's name."""

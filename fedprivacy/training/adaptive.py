@@ -51,17 +51,17 @@ class QuantileClipping:
         """Largest norm of one record's gradient, clipped to C, with its count."""
         return clipping_norm / math.sqrt(1.0 - self.share)
 
-    def joined(self, clipped: Clipped, clipping_norm: float) -> Tensor:
+    def append_count(self, clipped: Clipped, clipping_norm: float) -> Tensor:
         """Append the centred count to the sum of gradients clipped to C, as one more coordinate, shape [d + 1].
 
         A record counts 1/2 within the clipping norm and -1/2 beyond it: 0 and 1 would take twice the sensitivity.
         """
         import torch
 
-        count = self.centred(clipped.within(clipping_norm), clipped.records, clipping_norm)
+        count = self.centre_count(clipped.within(clipping_norm), clipped.records, clipping_norm)
         return torch.cat([clipped.total, clipped.total.new_tensor([count])])
 
-    def centred(self, count_within: int, records: int, clipping_norm: float) -> float:
+    def centre_count(self, count_within: int, records: int, clipping_norm: float) -> float:
         """Return the coordinate of the count, given the number of records within the clipping norm C."""
         return float(count_within - 0.5 * records) * self.weight(clipping_norm)
 

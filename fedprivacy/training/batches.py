@@ -76,7 +76,7 @@ class Views:
             while largest > WHOLE and largest * probe[0][0].numel() > _MOST_NUMBERS:
                 largest //= 2
             failed, visible = torch.zeros_like(probe[0][:1]), lambda *batch: [self._view(*batch)]
-            self._row_by_row = RowByRow.admitted(self._view, failed, visible, nn.Identity(), probe, largest=largest)
+            self._row_by_row = RowByRow.choose(self._view, failed, visible, nn.Identity(), probe, largest=largest)
 
     def _probe(self, records: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Find made-up records and random numbers whose views can be made, of each record by itself."""
@@ -166,19 +166,19 @@ def sampled_batches(  # noqa: PLR0917 - what one step needs
     if views is None:
         yield _rows(shard, sample, layout, keystream, position)
         return
-    together = views.together(layout.computed)
+    together = views.together(layout.rows_computed)
     for start in range(0, max(len(sample), 1), together):
         some = sample[start : start + together]
         inputs, targets = _rows(shard, some, layout, keystream, position)
-        yield views.of(inputs, layout.computed, some, keystream, position), targets
+        yield views.of(inputs, layout.rows_computed, some, keystream, position), targets
 
 
 def _rows(shard: Shard, sample: NDArray[np.intp], layout: Layout, keystream: Keystream, position: Position) -> Batch:
     records = torch.from_numpy(sample).to(shard.inputs.device)
-    if layout.computed == shard.rows:
+    if layout.rows_computed == shard.rows:
         return shard.inputs.index_select(0, records), shard.targets.index_select(0, records)
     there = ~missing(shard.targets[records])
-    places = _draw_rows(there, sample, layout.computed, keystream, position)
+    places = _draw_rows(there, sample, layout.rows_computed, keystream, position)
     return chosen_rows(shard, records, places)
 
 

@@ -163,7 +163,7 @@ class CohortLoop(ABC, Generic[AnyMechanism]):
             return means
 
         local, own = LocalSteps(self.optimizer, self.proximal_mu, self.algorithm), [one.own for one in trainees]
-        update = local.stacked(self.engine.model, mean_gradients, trainees[0].steps, own, self.control)
+        update = local.take_stacked(self.engine.model, mean_gradients, trainees[0].steps, own, self.control)
         return Portion(places, update.sent, norms.tolist(), update.kept)
 
     @abstractmethod
@@ -248,7 +248,7 @@ def _append_counts(
     squared = clipped.squared_norms.numpy()
     finite, within = ~np.isnan(squared), squared <= norms[owners] ** 2
     counts = (np.bincount(owners[which], minlength=len(batches)).tolist() for which in (within, finite))
-    centred = list(map(adaptive.centred, *counts, norms.tolist()))
+    centred = list(map(adaptive.centre_count, *counts, norms.tolist()))
     return torch.cat([clipped.totals, torch.tensor(centred, dtype=torch.float64).unsqueeze(1)], 1)
 
 

@@ -69,8 +69,8 @@ class NoisyMean:
 
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
             parts = sampled_batches(shard, sample, engine.layout, self.views, keystream, position)
-            clipped = Clipped.joined([engine.clip(*part, norm) for part in parts])
-            return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
+            clipped = Clipped.join([engine.clip(*part, norm) for part in parts])
+            return clipped.total if adaptive is None else adaptive.append_count(clipped, norm)
 
         if adaptive is None:
             return self.mechanism.release(clipped_sum, len(shard.inputs), keystream, position), norm

@@ -134,7 +134,7 @@ class LocalSteps:
         go(update.sent)
         return update
 
-    def stacked(
+    def take_stacked(
         self,
         model: nn.Module,
         mean_gradients: MeanGradient,

@@ -93,7 +93,7 @@ class ClippedClientSum:
         """Average number of clients that join: the divisor of the sum."""
         return self.event.sampling_rate * self.clients
 
-    def joined(self, client_ids: Iterable[str], keystream: Keystream, position: Position) -> set[str]:
+    def draw_clients(self, client_ids: Iterable[str], keystream: Keystream, position: Position) -> set[str]:
         """Draw the clients that join the round; possibly none.
 
         Formal guarantee: every client draws a word of 64 bits that depends on (key, round, attempt, client_id) only,

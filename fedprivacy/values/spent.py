@@ -381,7 +381,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
             self._exhausted = tuple(client_id for client_id, client in self.items() if client.exhausted)
         return self._exhausted
 
-    def updated(self, changed: Mapping[str, ClientSpent]) -> PopulationSpent:
+    def update(self, changed: Mapping[str, ClientSpent]) -> PopulationSpent:
         """Return the next reading, in which these clients, known or new, are as given and all others are unchanged."""
         if not changed:
             return self

@@ -76,7 +76,7 @@ class ScatteredDigits(fp.tasks.Digits):
     def __init__(self, products: float) -> None:
         self._products = products
 
-    def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scale(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Features of length 1, shape [records, 5296]: of each scan's own pixels, and of no other's."""
         scans = torch.as_tensor(features / 16.0, dtype=torch.float32)
         upright = torch.stack([normalised(slanted(scans, slant)) for slant in SLANTS]).mean(0)

@@ -83,7 +83,7 @@ from tests.flower.blobs import Blobs
 
 config = resolve({"evaluate-every": 2, "strategy": "fedmedian"})
 assert config.evaluate_every == 2 and resolve({}).evaluate_every == 1
-assert RunConfig.of_public(config.public()) == config
+assert RunConfig.from_public(config.public()) == config
 with open("pyproject.toml", "rb") as file:
     assert tomllib.load(file)["tool"]["flwr"]["app"]["config"].keys() == FIELDS.keys()
 assert "evaluate_every" in inspect.signature(fp.simulate).parameters

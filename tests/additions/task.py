@@ -22,14 +22,14 @@ class Wine(BundledClassification):
     split = DirichletSplit(alpha=10.0, smallest_shard=10, seed=7)
     recipe = Recipe(rounds=2, local_steps=2, sampling_rate=0.5, learning_rate=0.5, delta=1e-3)
 
-    def bundled(self) -> Records:
+    def load_records(self) -> Records:
         """Measurements of shape [records, 13], and the grower."""
         from sklearn.datasets import load_wine
 
         measurements, grower = load_wine(return_X_y=True)
         return measurements, grower
 
-    def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scale(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Logarithms: no constant of the records is needed."""
         return np.log1p(features)
 

@@ -106,7 +106,7 @@ def test_a_record_of_the_task_s_own_pulls_along_its_gradient():
     assert np.allclose(np.abs(record.gradient / record.gradient[3]), [3.0, 2.0, 1.0, 1.0])
     assert record.norm > 100.0
     training = replace(TRAINING, event=replace(TRAINING.event, relation=NeighbouringRelation.ZERO_OUT))
-    for values, joined in record.observed(training, 2, seed=1):
+    for values, joined in record.observe(training, 2, seed=1):
         assert np.abs(values - joined).max() < 0.05
         assert abs(joined[0]) > 50
         assert not joined[1:].any()
@@ -117,7 +117,7 @@ def test_a_short_gradient_counts_as_much_as_it_is_long():
     record = OwnRecord.longest(Lines(), shard, new_parameters(Lines(), 1))
     event = PoissonSampledGaussian(1.0, SILENT, NeighbouringRelation.ZERO_OUT)
     training = replace(TRAINING, event=event, clipping_norm=10.0 * record.norm)
-    ((values, joined),) = record.observed(training, 1, seed=1)
+    ((values, joined),) = record.observe(training, 1, seed=1)
     assert values[0] / joined[0] == pytest.approx(0.1, rel=0.01)
 
 

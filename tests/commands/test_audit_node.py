@@ -38,7 +38,7 @@ def test_a_sound_host_passes_and_nothing_of_it_is_touched_or_told(tmp_path):
 @pytest.mark.usefixtures("quick")
 def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
     home = home_of(tmp_path / "host")
-    monkeypatch.setattr(NodeSettings, "_signed", lambda *_: True)
+    monkeypatch.setattr(NodeSettings, "_is_signed", lambda *_: True)
     config = home / "node-config.toml"
     found = json.loads(fedprivacy("audit", "--node", config, "--json", cwd=tmp_path, code=1).stdout)
     verdicts = {gate["name"]: gate["passed"] for gate in found["gates"]}

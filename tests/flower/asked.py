@@ -180,7 +180,7 @@ def a_question(*questions, signer=SERVER, shares=(), **changed):
         }
         | changed
     )
-    return grant.signed(signer)
+    return grant.sign(signer)
 
 
 def signed_question(*questions, signer=SERVER, purpose=signing.QUESTIONS, without=(), **changed):

@@ -81,5 +81,5 @@ def test_an_audit_trains_in_the_run_s(types):
     audited = Audited.of(TrainingPlan.of({"autocast": "bfloat16", "clients": 2, "noise-multiplier": 1.0}, DeepBlobs()))
     grant = audited.client.usual_grant()
     parameters = {name: values.numpy() for name, values in audited.task.model().state_dict().items()}
-    audited.client_of(audited.task, audited.shard).asked(grant, parameters)
+    audited.client_of(audited.task, audited.shard).ask(grant, parameters)
     assert set(types) == {torch.bfloat16}

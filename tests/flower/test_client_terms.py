@@ -177,7 +177,9 @@ def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     (standing,) = store.runs()
     assert standing.facts.noise_text == text
     stored = store.run(standing.facts.run_id)
-    assert [client.spent.noise_multiplier for client in stored.named([c["client_id"] for c in whole.clients])] == noises
+    assert [
+        client.spent.noise_multiplier for client in stored.standings_of([c["client_id"] for c in whole.clients])
+    ] == noises
     assert check_run(whole.folder).passed
     table = Path(folder := shutil.copytree(whole.folder, "changed"), CLIENT_TERMS)
     table.write_text(table.read_text().replace("3.0,0.2", "3.5,0.2"))

@@ -206,7 +206,7 @@ def test_no_cluster_at_all_and_a_gpu_by_its_number(monkeypatch):
 
     monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", nothing)
     assert "no cluster runs on this machine; start one by 'ray start --head'" in refused(ray_address="auto")
-    monkeypatch.setattr(joining, "joined", lambda _: pytest.fail("the cluster was joined"))
+    monkeypatch.setattr(joining, "join_cluster", lambda _: pytest.fail("the cluster was joined"))
     assert "device is 'cuda:0', but ray-address is 'auto': " in refused(ray_address="auto", device="cuda:0")
 
 
@@ -244,11 +244,11 @@ def entered(resources, **placement):
 )
 def test_how_many_workers_and_what_each_has(gpus, settings, expected):
     found = entered({"CPU": 8.0} | ({"GPU": gpus} if gpus else {}), **settings)
-    assert (found._wanted(), found._gpus) == expected
+    assert (found._wanted_workers(), found._gpus) == expected
 
 
 def test_no_more_workers_than_clients_and_gpus_that_a_cluster_lacks():
-    assert entered({"CPU": 512.0})._wanted() == CLIENTS
+    assert entered({"CPU": 512.0})._wanted_workers() == CLIENTS
     with pytest.raises(ConfigError, match=r"device is 'cuda', but .* no machine there has a GPU"):
         entered({"CPU": 8.0}, device="cuda")
 
@@ -377,7 +377,7 @@ def test_a_shard_that_cannot_be_opened_there_is_refused_before_anything_is_spent
             return 1 / 0 if source.partition_id == 57 else super().shard(source)
 
     ray = Pretended(3)
-    monkeypatch.setattr(cluster, "joined", lambda _: contextlib.nullcontext(ray))
+    monkeypatch.setattr(cluster, "join_cluster", lambda _: contextlib.nullcontext(ray))
     with pytest.raises(ConfigError, match=r"task blobs: shard\(\) for client-57 fails: ZeroDivisionError") as problem:
         fp.simulate(Partly(), clients=CLIENTS, progress=False, out="run", ray_address="auto")
     assert "client-57 holds part 58 of 100" in problem.value.__notes__[0]

@@ -164,7 +164,7 @@ class Divided(Crew):
     def _ready(self):
         return self._hands
 
-    def _handed(self, start):
+    def _prepare_start(self, start):
         return pickle.dumps(start)
 
     def _instead_of(self, dead):

@@ -45,7 +45,7 @@ def test_each_run_task_and_algorithm_has_its_own(store):
         store.keep(one, number(place))
     assert [store.load(one._replace(round=2)).tolist()[0] for one in whose] == [0.0, 1.0, 2.0, 3.0]
     assert store.load(of("run", "ditto", 2, "wards/well")) is None
-    assert store.held() == whose[::-1]
+    assert store.kept_vectors() == whose[::-1]
 
 
 def test_a_finished_run_s_model_gives_way_to_no_other_run(store, few):
@@ -71,7 +71,7 @@ def test_what_gives_way_is_what_was_written_first_whatever_the_clock_says(store)
         store.keep(of("run", algorithm), number(place))
         for file in store.folder.iterdir():
             os.utime(file, (1e9 - place, 1e9 - place))
-    left = [one.algorithm for one in store.held()]
+    left = [one.algorithm for one in store.kept_vectors()]
     assert left == algorithms[-keeping.MOST_OF_A_RUN :][::-1]
 
 
@@ -84,7 +84,7 @@ def test_a_file_that_is_damaged_stops_no_other_run_and_takes_its_place(store, fe
     with pytest.raises(KeptError, match="holds models of 3 runs"):
         store.load(of("third"))
     with pytest.raises(KeptError, match=r"'.*damaged\.safetensors' cannot be read"):
-        store.held()
+        store.kept_vectors()
 
 
 def test_a_file_without_its_facts_is_refused(store):
@@ -92,7 +92,7 @@ def test_a_file_without_its_facts_is_refused(store):
     facts = json.dumps({"run_id": "old", "algorithm": "local"})
     save_file({"3": number(1)}, store.folder / "old.safetensors", {"fedprivacy-kept": facts})
     with pytest.raises(KeptError, match=r"'.*old\.safetensors' cannot be read \('task'\); put back an undamaged copy"):
-        store.held()
+        store.kept_vectors()
 
 
 def test_a_client_without_room_refuses_before_anything_is_charged(tmp_path, keys, identity, few):

@@ -161,16 +161,16 @@ def test_who_is_online_who_arrived_and_who_may_be_asked_follow_the_nodes(key):
     grid, registry = Nodes([4, 2]), registry_of(key, range(5))
     everybody = {f"client-{node:05}" for node in range(5)}
     assert list(registry.online(grid)) == registry.eligible(grid, Eligible(everybody, ())) == [2, 4]
-    assert [client.client_id for client in registry.arrived(grid)] == ["client-00002", "client-00004"]
-    assert registry.arrived(grid) == []
+    assert [client.client_id for client in registry.new_arrivals(grid)] == ["client-00002", "client-00004"]
+    assert registry.new_arrivals(grid) == []
     assert registry.eligible(grid, Eligible(everybody, ["client-00002"])) == [4]
     assert registry.eligible(grid, Eligible(everybody - {"client-00004"}, ())) == [2]
     grid.node_ids = [0, 4]
     assert registry.eligible(grid, Eligible(everybody, ())) == [0, 4]
-    assert [client.client_id for client in registry.arrived(grid)] == ["client-00000"]
+    assert [client.client_id for client in registry.new_arrivals(grid)] == ["client-00000"]
     registry.learn({"client-00004": 12.0})
     assert registry.online(grid)[4].answered == 12.0
-    assert [client.client_id for client in registry.arrived(grid)] == ["client-00004"]
+    assert [client.client_id for client in registry.new_arrivals(grid)] == ["client-00004"]
 
 
 @pytest.mark.parametrize("nodes", [[("hospital-0", PEM)] * 2, [("", b"")] * 2], ids=["deployed", "simulated"])
@@ -194,10 +194,10 @@ def test_clients_that_stay_are_not_looked_at_in_every_round(key):
 
         def round():
             registry.enrol_new(grid)
-            assert registry.arrived(grid) == []
+            assert registry.new_arrivals(grid) == []
             assert len(registry.eligible(grid, Eligible(everybody, ["client-00001"]))) == enrolled - 1
 
-        registry.arrived(grid)
+        registry.new_arrivals(grid)
         round()
         return [operations(round) for _ in range(2)][1]
 

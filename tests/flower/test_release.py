@@ -42,7 +42,7 @@ def test_the_order_in_which_arrays_come_and_lie_in_memory_does_not_matter():
 def test_what_was_sealed_comes_back_whole_and_in_its_order():
     receipt = replace(A_RECEIPT, update=digest(ARRAYS), evaluation="[1.5, -0.25]", signature="ab" * 40)
     arrays = dict(reversed(ARRAYS.items()))
-    back = Released.unsealed(Released(arrays, receipt).sealed())
+    back = Released.from_bytes(Released(arrays, receipt).to_bytes())
     assert back.receipt == receipt
     assert list(back.arrays) == list(arrays)
     assert digest(back.arrays) == receipt.update
@@ -53,5 +53,5 @@ def test_the_room_that_is_held_for_an_update_is_enough_and_hardly_too_large(name
     arrays = {name.format(*[number] * 9): np.ones((1, 2, 1, 3, 1, 4)) for number in range(300)}
     scores = json.dumps([-1.2345678901234567e-300] * (1 + MOST_SCORES))
     receipt = replace(A_RECEIPT, client_id="\U0001f3e5" * LONGEST_CLIENT_ID, evaluation=scores, signature="ab" * 80)
-    sealed = len(Released(arrays, receipt).sealed())
+    sealed = len(Released(arrays, receipt).to_bytes())
     assert sealed <= most_sealed(arrays) <= sealed + most

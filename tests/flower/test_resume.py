@@ -102,7 +102,7 @@ def test_what_cannot_go_on_is_said_with_the_remedy(stopped, tmp_path):
 @pytest.mark.exhaustive
 def test_a_deployed_server_app_goes_on_where_its_run_config_says(stopped, whole):
     """As `flwr run . --run-config` does it: the server and its clients read the same settings."""
-    own = RunConfig.of_public(json.loads((stopped / "config.json").read_text())["settings"])
+    own = RunConfig.from_public(json.loads((stopped / "config.json").read_text())["settings"])
     run_config = {"resume": str(stopped), "clients": 4, "task": "digits", "seed": 0}
     grid = InProcessGrid(private_client(config=own), 4, run_config)
     server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))

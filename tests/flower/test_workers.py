@@ -61,11 +61,11 @@ def test_no_division_of_a_cohort_changes_a_bit(task):
     """As it would, were the sums of parts added up, or were a client's company to matter."""
     population = Population(task, plan_of(task, clients=23).config)
     start = Start(arrays_of(task), 1, KEY, 0.1)
-    whole = population.trained(0, orders(23), start)
+    whole = population.train_range(0, orders(23), start)
     for workers in (2, 3, 11, 30):
         divided = CohortUpdate()
         for begin, end in pairwise(23 * number // workers for number in range(workers + 1)):
-            divided.join(population.trained(begin, orders(23)[begin:end], start))
+            divided.join(population.train_range(begin, orders(23)[begin:end], start))
         assert torch.equal(divided.mean(), whole.mean()) and divided.weight == whole.weight
         assert divided.clipping_norms == whole.clipping_norms and divided.failures == whole.failures
     assert len(whole.weights) == (20 if isinstance(task, Partly) else 23)
@@ -199,7 +199,7 @@ def test_workers_that_there_cannot_be_are_refused(tmp_path):
 )
 def test_workers_of_no_use_are_told_of(settings, why, caplog, monkeypatch):
     monkeypatch.setattr(engine.InProcessGrid, "_deliver", lambda *_: 1 / 0)
-    monkeypatch.setattr(Workers, "_started", lambda *_: pytest.fail("workers were started"))
+    monkeypatch.setattr(Workers, "_start_workers", lambda *_: pytest.fail("workers were started"))
     plan = plan_of(Blobs(), rounds=1, **settings)
     wrapped = PrivateStrategy(FedAvg(**SAMPLING), plan)
     with caplog.at_level(logging.WARNING, "fedprivacy.engine"), pytest.raises(ZeroDivisionError):

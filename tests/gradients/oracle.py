@@ -103,7 +103,7 @@ def any_company():
 def chosen_once():
     """Let engines of one model share what the first one chose: the choice takes most of the time, and knows of no
     clipping."""
-    choose, chosen = engine.admitted, []
+    choose, chosen = engine.admit_method, []
 
     def once(*asked, **how):
         chosen.append(chosen[0] if chosen else choose(*asked, **how))

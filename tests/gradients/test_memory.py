@@ -155,7 +155,7 @@ def test_sizes_that_memory_does_not_hold_drop_out_before_there_are_records(fails
 
 def test_an_average_over_views_that_shows_who_else_is_there_is_not_used(monkeypatch):
     """One last bit of it, which no gradient of a single row has."""
-    average = pieces.Written.averaged
+    average = pieces.Written.average
 
     def showing(piece, weights, kept_bytes):
         mean = average(piece, weights, kept_bytes).gradients()
@@ -166,7 +166,7 @@ def test_an_average_over_views_that_shows_who_else_is_there_is_not_used(monkeypa
     engine = GradientEngine(model, cross_entropy, layout=Layout(views=2))
     engine.prepare(inputs, targets)
     assert engine.method != "loop"
-    monkeypatch.setattr(pieces.Written, "averaged", showing)
+    monkeypatch.setattr(pieces.Written, "average", showing)
     shown = GradientEngine(model, cross_entropy, layout=Layout(views=2))
     shown.prepare(inputs, targets)
     assert shown.method == "loop"
@@ -268,7 +268,7 @@ def test_a_score_or_view_that_asks_for_huge_memory_is_its_record_s_fault_alone()
         sized_by_value(others)
         return 2.0 * ones[:, 0]
 
-    scores = RowByRow.admitted(
+    scores = RowByRow.choose(
         score, torch.full((1,), torch.nan), lambda *rows: [score(*rows)], nn.Identity(), batch(3, 1)
     )
     inputs, targets = batch(40, 1)
@@ -302,10 +302,10 @@ def test_a_loss_that_asks_for_huge_memory_is_its_record_s_fault_alone(views):
 def test_the_average_of_views_of_a_table_never_writes_the_table():
     ids, gradients = torch.tensor([[3, 5], [3, 10**8], [7, 7], [3, 7]]), torch.randn(4, 2, 5)
     halves = torch.full((2, 2), 0.5)
-    averaged = TableRows(ids, gradients, torch.Size([10**9, 5])).averaged(halves, 0)
+    averaged = TableRows(ids, gradients, torch.Size([10**9, 5])).average(halves, 0)
     first = torch.stack([gradients[0, 0] + gradients[1, 0], gradients[0, 1], gradients[1, 1]]) / 2
     second = torch.stack([gradients[2].sum(0) + gradients[3, 1], gradients[3, 0]]) / 2
     assert torch.allclose(averaged.norms().float(), torch.stack([first.norm(), second.norm()]))
     small = TableRows(ids.clamp(max=9), gradients, torch.Size([10, 5]))
     written = small.gradients().unflatten(0, (2, 2)).mean(1)
-    assert torch.allclose(small.averaged(halves, 0).gradients(), written)
+    assert torch.allclose(small.average(halves, 0).gradients(), written)

@@ -201,6 +201,6 @@ def test_a_summed_gradient_is_over_the_most_rows_that_a_step_computes(computed, 
         targets[rows - 1, rows:] = missing_target(targets)
     for summed in (True, False):
         layout = Layout(rows=8, per_step=per_step, summed=summed)
-        weights = layout.weighted(torch.rand(computed, computed, 3), targets)[2].view(computed, computed)
+        weights = layout.lay_out(torch.rand(computed, computed, 3), targets)[2].view(computed, computed)
         expected = torch.arange(1, computed + 1) / computed if summed else torch.ones(computed)
         torch.testing.assert_close(weights.sum(1), expected)

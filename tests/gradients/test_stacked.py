@@ -171,8 +171,8 @@ class Bent(Stack):
 
     fault = "place"
 
-    def measured(self, matrices, inputs, targets, counted):
-        rows, squared = super().measured(matrices, inputs, targets, counted)
+    def measure(self, matrices, inputs, targets, counted):
+        rows, squared = super().measure(matrices, inputs, targets, counted)
         if self.fault == "place":
             squared[:, ::ROWS] *= 1.0 + 2.0**-50
         elif self.fault == "company":

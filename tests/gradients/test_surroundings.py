@@ -268,11 +268,11 @@ def test_one_record_moves_the_sum_by_the_clipping_norm_whatever_has_changed(mode
 def test_a_change_that_cannot_be_set_aside_is_noticed(change):
     model = nn.ModuleDict({name.replace(" ", ""): build() for name, build in MODELS.items()})
     surroundings = Surroundings(model, cross_entropy)
-    assert not surroundings.changed()
+    assert not surroundings.has_changed()
     with CHANGES[change]():
-        assert surroundings.changed()
-        assert not Surroundings(model, cross_entropy).changed()
-    assert not surroundings.changed()
+        assert surroundings.has_changed()
+        assert not Surroundings(model, cross_entropy).has_changed()
+    assert not surroundings.has_changed()
 
 
 def own_forward(layer):
@@ -294,7 +294,7 @@ def test_what_a_layer_is_given_of_its_own_after_the_proof_is_noticed(change):
     engine = made("book-keeping")
     surroundings = Surroundings(engine.model, cross_entropy)
     OWN[change](engine.model.shapes)
-    assert surroundings.changed()
+    assert surroundings.has_changed()
     assert largest_change(engine) <= 1 + SUM_ALLOWANCE
 
 
@@ -302,9 +302,9 @@ def test_a_layer_in_the_place_of_another_is_noticed():
     model = chain()
     surroundings = Surroundings(model, cross_entropy)
     model.train(False)
-    assert not surroundings.changed()
+    assert not surroundings.has_changed()
     model[2] = nn.ReLU()
-    assert surroundings.changed()
+    assert surroundings.has_changed()
 
 
 def test_a_loss_s_class_and_stacks_are_noticed_too():
@@ -314,7 +314,7 @@ def test_a_loss_s_class_and_stacks_are_noticed_too():
 
     surroundings = Surroundings(chain(), Losses().of)
     with replaced(Losses, "of"):
-        assert surroundings.changed()
+        assert surroundings.has_changed()
     engine, rows = GradientEngine(chain(), cross_entropy), INPUTS.flatten(1)
     stack = engine.stack(rows, TARGETS)
     assert stack is not None and engine.stack(rows, TARGETS) is stack

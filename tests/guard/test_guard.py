@@ -190,17 +190,17 @@ def test_the_largest_grant_fits_an_entry_whatever_its_words(file):
     guard.seal(name, b"update")
     assert max(len(payload) for payload in payloads(file)) < MOST_PAYLOAD // 2
     guard.charge(Attempt('"' * 128, largest, largest), widest, 1, elsewhere={widest: largest})
-    assert Guard(file, BUDGET).sealed(name, run_key="\U0001f512" * 10_000) == b"update"
+    assert Guard(file, BUDGET).sealed_update(name, run_key="\U0001f512" * 10_000) == b"update"
 
 
 def test_a_sealed_update_is_for_the_server_that_opened_the_run(file, guard):
     own = "ab" * 32
     guard.charge(key(1), EVENT, 1, run_key=own)
     guard.seal(key(1), b"update")
-    assert guard.sealed(key(1), run_key=own) == b"update"
+    assert guard.sealed_update(key(1), run_key=own) == b"update"
     for other in ("another", "", own[:-1], own + "0", own[:-1] + "c", "c" + own[1:], own.upper()):
         with pytest.raises(InvalidGrantError, match="opened under the key"):
-            guard.sealed(key(1), run_key=other)
+            guard.sealed_update(key(1), run_key=other)
         with pytest.raises(InvalidGrantError, match="opened under the key"):
             guard.charge(key(2), EVENT, 1, run_key=other)
 
@@ -345,7 +345,7 @@ def test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no
     assert entry["sha256"] == sha256(b"update").hexdigest() and updates(file) == [entry["name"]]
     with pytest.raises(SealError, match="another sealed update"):
         Guard(file, BUDGET).seal(key(1), b"another update")
-    assert guard.sealed(key(1)) == b"update"
+    assert guard.sealed_update(key(1)) == b"update"
 
 
 def test_only_the_newest_updates_are_kept(file, guard):
@@ -354,11 +354,11 @@ def test_only_the_newest_updates_are_kept(file, guard):
         guard.charge(name, EVENT, 1)
         guard.seal(name, str(name).encode())
     kept = names[-4:]
-    assert [name for name in names if guard.sealed(name) is not None] == kept
-    assert all(guard.sealed(name) == str(name).encode() for name in kept)
+    assert [name for name in names if guard.sealed_update(name) is not None] == kept
+    assert all(guard.sealed_update(name) == str(name).encode() for name in kept)
     assert len(updates(file)) == 4
     guard.seal(names[0], str(names[0]).encode())  # no effect: it was sealed, and is no longer wanted
-    assert guard.sealed(names[0]) is None
+    assert guard.sealed_update(names[0]) is None
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b + b"\0", lambda b: b"U" + b[1:]])
@@ -367,9 +367,9 @@ def test_a_sealed_update_that_is_torn_or_damaged_is_not_sent(file, guard, damage
     guard.seal(key(1), b"update")
     (path,) = sealed_folder(file).iterdir()
     path.write_bytes(damage(b"update"))
-    assert guard.sealed(key(1)) is None and guard.adopted(key(1)) is None
+    assert guard.sealed_update(key(1)) is None and guard.adopt_update(key(1)) is None
     path.unlink()
-    assert guard.sealed(key(1)) is None
+    assert guard.sealed_update(key(1)) is None
     assert guard.history() == {EVENT: 2}
 
 
@@ -463,7 +463,7 @@ def test_a_client_killed_anywhere_has_counted_what_it_could_have_sent_and_repeat
     assert in_child(client) == KILLED
     after = Guard(file, BUDGET)
     assert after.history() == {EVENT: 5 if charged else 2}
-    assert after.sealed(key(2)) == (b"update" if sealed else None)
+    assert after.sealed_update(key(2)) == (b"update" if sealed else None)
     if charged:
         with pytest.raises(AlreadyChargedError):
             after.charge(key(2), EVENT, 3)
@@ -471,7 +471,7 @@ def test_a_client_killed_anywhere_has_counted_what_it_could_have_sent_and_repeat
         after.charge(key(2), EVENT, 3)
     after.seal(key(2), b"update")
     assert after.history() == {EVENT: 5}
-    assert Guard(file, BUDGET).sealed(key(2)) == b"update"
+    assert Guard(file, BUDGET).sealed_update(key(2)) == b"update"
     assert len(updates(file)) == 1, "what a crash left behind is tidied up"
 
 
@@ -567,7 +567,7 @@ class GuardMachine(RuleBasedStateMachine):
         assert reader.history() == +self.counted
         assert {c.attempt: (c.event, c.steps) for c in reader.charges()} == self.charged
         for attempt in list(self.sealed)[-KEPT_UPDATES:]:
-            assert reader.sealed(attempt, run_key=self.signed[attempt.run_id]) == self.sealed[attempt]
+            assert reader.sealed_update(attempt, run_key=self.signed[attempt.run_id]) == self.sealed[attempt]
 
     def teardown(self):
         if hasattr(self, "folder"):

@@ -89,7 +89,7 @@ def test_two_accounts_in_one_folder_have_nothing_to_do_with_each_other(file):
         guard.seal(key(1), b"update")
     assert len({sealed_folder(file), sealed_folder(file.with_name("other.log"))}) == 2
     file.unlink()
-    assert Guard(file.with_name("other.log"), BUDGET).sealed(key(1)) == b"update"
+    assert Guard(file.with_name("other.log"), BUDGET).sealed_update(key(1)) == b"update"
     with pytest.raises(LogDamagedError, match=r"it is gone, but .*sealed holds updates"):
         Guard(file, BUDGET)
     assert not file.exists()

@@ -67,7 +67,7 @@ def test_whatever_is_done_with_an_older_copy_finds_it(file, guard):
         lambda: Guard(file, BUDGET),
         lambda: guard.charge(key(3), EVENT, 1),
         lambda: guard.seal(key(1), repr(key(1)).encode()),
-        lambda: guard.sealed(key(1)),
+        lambda: guard.sealed_update(key(1)),
         guard.history,
         guard.by_run,
     ]

@@ -27,7 +27,9 @@ def test_another_filter_in_the_middle_is_refused_and_nothing_is_charged(file, ch
         changed.charge(key(2), EVENT, 1)
     with pytest.raises(LogError, match="has been kept by 'fixed-then-adaptive' so far"):
         changed.check(EVENT.relation)
-    assert changed.history() == {EVENT: 3} and changed.sealed(key(1)) == b"update"  # what was paid for is still sent
+    assert (
+        changed.history() == {EVENT: 3} and changed.sealed_update(key(1)) == b"update"
+    )  # what was paid for is still sent
     Guard(file, BUDGET, "fixed-then-adaptive").charge(key(2), EVENT, 1)
 
 
@@ -38,7 +40,7 @@ def test_by_the_owner_s_command_another_account_begins_and_the_first_is_kept(fil
     assert done.exit_code == 0, done.output
     assert "epsilon 3" in done.output and "by the sum of both" in done.output
     aside = file.with_name(f"{file.name}.1")
-    assert not file.exists() and Guard(aside, BUDGET).sealed(key(1)) == b"update"
+    assert not file.exists() and Guard(aside, BUDGET).sealed_update(key(1)) == b"update"
     renewed = Guard(file, BUDGET, ADAPTIVE)
     renewed.charge(key(1), EVENT, 2)
     renewed.seal(key(1), b"another")

@@ -54,7 +54,7 @@ def test_the_blocks_are_there_before_the_charge_and_no_more_than_the_update_s_af
         guard.seal(key(), UPDATE, room)
     (sealed,) = sealed_folder(file).iterdir()
     assert on_disk(sealed) < 2 * len(UPDATE)
-    assert Guard(file, BUDGET).sealed(key()) == UPDATE
+    assert Guard(file, BUDGET).sealed_update(key()) == UPDATE
     assert kinds(file) == ["charge", "sealed"]
 
 
@@ -74,7 +74,7 @@ def test_another_round_of_the_same_guard_takes_no_room_away(file, guard):
             other.charge(key(2), EVENT, 2)
             other.seal(key(2), b"another", its)
         guard.seal(key(), UPDATE, room)
-    assert [other.sealed(key(round)) for round in (1, 2)] == [UPDATE, b"another"]
+    assert [other.sealed_update(key(round)) for round in (1, 2)] == [UPDATE, b"another"]
     assert not unnamed(file)
 
 
@@ -110,4 +110,4 @@ def test_a_file_system_that_cannot_allocate_ahead_is_asked_what_is_free(file, gu
     with guard.room(len(UPDATE)) as room:
         guard.charge(key(), EVENT, 2)
         guard.seal(key(), UPDATE, room)
-    assert guard.sealed(key()) == UPDATE
+    assert guard.sealed_update(key()) == UPDATE

@@ -137,7 +137,7 @@ class Forgetful(DeployedGrid):
             if QUESTION_GRANT in message.content:
                 grant = QuestionGrant.of(message)
                 other = replace(grant, questions=a_question(fp.ask.count(where={"ward": "a"})).questions, signature="")
-                message.content[QUESTION_GRANT] = other.signed(server_key(self.folder / "server.key")).to_record()
+                message.content[QUESTION_GRANT] = other.sign(server_key(self.folder / "server.key")).to_record()
         return super().push_messages(messages)
 
 

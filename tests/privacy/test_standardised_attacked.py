@@ -111,7 +111,7 @@ NONE = {
 
 @pytest.mark.parametrize("name", NONE)
 def test_numbers_that_are_none_are_refused_before_anything_is_charged(node, name, monkeypatch):
-    monkeypatch.setattr(LocalClient, "standardised", lambda *_: pytest.fail("records were read"))
+    monkeypatch.setattr(LocalClient, "with_standardised_inputs", lambda *_: pytest.fail("records were read"))
     assert code(trained(node, NONE[name])) is RefusalCode.GRANT_INVALID
     assert spent(node) == 0
 

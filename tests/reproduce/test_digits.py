@@ -10,15 +10,15 @@ from simulations.reproduce.experiment import Workplace
 
 @pytest.fixture(scope="module")
 def scans():
-    return digits.ScatteredDigits(1.0).bundled()[0][:6]
+    return digits.ScatteredDigits(1.0).load_records()[0][:6]
 
 
 def test_a_record_s_features_are_its_own_and_of_length_1(scans):
     task = digits.ScatteredDigits(4.0)
-    features = task.scaled(scans)
+    features = task.scale(scans)
     assert features.shape == (6, task.model().in_features)
     np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-6)
-    np.testing.assert_allclose(task.scaled(scans[2:3]), features[2:3], atol=1e-6)
+    np.testing.assert_allclose(task.scale(scans[2:3]), features[2:3], atol=1e-6)
     assert task.dataset == "digits"  # what it spends adds up with what others spend on these records
 
 

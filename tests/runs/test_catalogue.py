@@ -45,7 +45,7 @@ def test_a_run_is_found_in_its_folder_and_its_charges_wherever_its_ledger_is(tmp
     assert names(catalogue) == ["given", "gone", "own"] and catalogue.listing().problems == []
     runs = {name: catalogue.store_of(name).run(name) for name in names(catalogue)}
     assert {name: run.charges(limit=9, offset=0)[0] for name, run in runs.items()} == {"given": 3, "gone": 0, "own": 2}
-    assert [bool(run.executed("a")) for run in runs.values()] == [True, False, True]
+    assert [bool(run.history_of("a")) for run in runs.values()] == [True, False, True]
     assert names(Catalogue([str(folder / "given")])) == ["given"]
     assert names(Catalogue([at(folder / "own" / "ledger.db")])) == ["own"]
 

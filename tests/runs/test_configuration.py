@@ -246,7 +246,7 @@ def test_every_setting_has_a_help_text_and_a_configuration_is_read_back_from_wha
     config = resolve(given)
     assert all(field.metadata["help"] for field in FIELDS.values())
     assert config.public().keys() == FIELDS.keys()
-    assert RunConfig.of_public(config.public()) == config
+    assert RunConfig.from_public(config.public()) == config
 
 
 def test_each_setting_belongs_to_one_group():
@@ -258,7 +258,7 @@ def test_each_setting_belongs_to_one_group():
 def test_settings_of_another_version_are_named():
     public = resolve({}).public()
     with pytest.raises(ConfigError, match=r"has other ones \(colour, rounds\); use that version"):
-        RunConfig.of_public({key: value for key, value in public.items() if key != "rounds"} | {"colour": "red"})
+        RunConfig.from_public({key: value for key, value in public.items() if key != "rounds"} | {"colour": "red"})
 
 
 def test_a_run_that_goes_on_takes_its_own_settings_and_no_others():

@@ -30,7 +30,7 @@ def test_every_private_record_belongs_to_exactly_one_client(name, records, clien
     assert len(private) + len(public) == records
     assert sum(len(part) for part in parts) == len(private)
     owned = torch.cat([part.inputs.flatten(1) for part in parts]).sort(0).values
-    everything = torch.as_tensor(task.scaled(private), dtype=torch.float32).flatten(1).sort(0).values
+    everything = torch.as_tensor(task.scale(private), dtype=torch.float32).flatten(1).sort(0).values
     assert torch.equal(owned, everything)
 
 
@@ -63,7 +63,7 @@ def test_a_row_of_the_cancer_table_is_a_record_of_the_shard(tmp_path):
     for table in tables("cancer", tmp_path):
         assert len(table) == len(shard) and list(table.columns) == [*MEASUREMENTS, "diagnosis"]
         assert table.codes("diagnosis", ["malignant", "benign"]).tolist() == shard.targets.tolist()
-        scores = load_task("cancer").scaled(np.stack([table.numbers(name) for name in MEASUREMENTS], axis=1))
+        scores = load_task("cancer").scale(np.stack([table.numbers(name) for name in MEASUREMENTS], axis=1))
         assert np.array_equal(scores.astype(np.float32), shard.inputs.numpy())
 
 

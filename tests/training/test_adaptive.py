@@ -26,12 +26,12 @@ def test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity(shar
     adaptive = QuantileClipping(share=share)
     records = torch.randn(40, 3) * torch.logspace(-3, 3, 40)[:, None]
     clip = engine().clip
-    whole = adaptive.joined(clip(records, torch.zeros(40), clipping_norm), clipping_norm)
+    whole = adaptive.append_count(clip(records, torch.zeros(40), clipping_norm), clipping_norm)
     bound = adaptive.sensitivity(clipping_norm)
     distances = []
     for i in range(40):
         others = torch.arange(40) != i
-        rest = adaptive.joined(clip(records[others], torch.zeros(39), clipping_norm), clipping_norm)
+        rest = adaptive.append_count(clip(records[others], torch.zeros(39), clipping_norm), clipping_norm)
         distances.append(float((whole - rest).norm()))
     assert max(distances) <= bound * (1 + 1e-4)
     assert max(distances) >= bound * (1 - 1e-3)  # the bound is met: a clipped record uses all of it
@@ -40,8 +40,8 @@ def test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity(shar
 def test_a_record_without_a_finite_gradient_moves_nothing():
     adaptive, records = QuantileClipping(), torch.tensor([[1.0, 0.0, 0.0], [math.nan, 0.0, 0.0]])
     clip = engine().clip
-    both = adaptive.joined(clip(records, torch.zeros(2), 0.5), 0.5)
-    assert torch.equal(both, adaptive.joined(clip(records[:1], torch.zeros(1), 0.5), 0.5))
+    both = adaptive.append_count(clip(records, torch.zeros(2), 0.5), 0.5)
+    assert torch.equal(both, adaptive.append_count(clip(records[:1], torch.zeros(1), 0.5), 0.5))
 
 
 def test_the_norm_finds_its_quantile():
@@ -51,7 +51,7 @@ def test_the_norm_finds_its_quantile():
     lengths = records.norm(dim=1)
     clip = engine().clip
     for _ in range(250):
-        released = adaptive.joined(clip(records, torch.zeros(300), norm), norm)
+        released = adaptive.append_count(clip(records, torch.zeros(300), norm), norm)
         norm = adaptive.next_norm(float(released[-1]), norm, 300)
     assert abs(float((lengths <= norm).double().mean()) - 0.8) < 0.02
 

@@ -180,7 +180,7 @@ def test_scaffold_s_controls_are_the_mean_noisy_gradients_and_their_server_knows
             torch.testing.assert_close(update.kept, torch.stack(gradients).mean(0))
         kept |= heard
         mean = torch.stack(sent).mean(0)
-        control = MeanControl().advanced(control, shared, mean, RoundTurnout(len(chosen) / len(kept), 5, RATE))
+        control = MeanControl().advance(control, shared, mean, RoundTurnout(len(chosen) / len(kept), 5, RATE))
         shared = mean
         torch.testing.assert_close(control, torch.stack(list(kept.values())).mean(0))
 

@@ -102,7 +102,7 @@ def test_a_step_moves_by_the_clipped_gradient_of_the_drawn_rows(per_step, summed
     assert 1 < len(joined) < len(ROWS)
     for rows in drawn(shard, layout, Position(2, 1), joined):
         losses = cross_entropy(model(by_row.inputs[rows].double()), by_row.targets[rows])
-        loss = losses.sum() / layout.computed if summed else losses.mean()
+        loss = losses.sum() / layout.rows_computed if summed else losses.mean()
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
         expected += gradient * min(1.0, norm / float(gradient.norm()))
     assert torch.allclose(moved.double(), expected, atol=1e-5)

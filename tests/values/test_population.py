@@ -26,7 +26,7 @@ def test_whoever_keeps_a_reading_keeps_what_it_said_whatever_comes_after():
         # mostly few of them, now and then most of them or somebody new
         some = draw.sample(range(100), draw.choice([0, 1, 5, 60])) + draw.choice([[], [], [draw.randrange(100, 130)]])
         changed = {one.client_id: one for one in (client(n, draw.random(), draw.choice([0, 0, 3])) for n in some)}
-        readings.append(readings[-1].updated(changed))
+        readings.append(readings[-1].update(changed))
         dictionaries.append(dictionaries[-1] | changed)
         if draw.random() < 0.5:  # what is asked of it now must not differ from what is asked later
             _ = readings[-1].epsilons, readings[-1].exhausted
@@ -43,16 +43,16 @@ def test_whoever_keeps_a_reading_keeps_what_it_said_whatever_comes_after():
 
 def test_a_second_reading_after_the_same_one_is_not_taken_for_the_first():
     before = PopulationSpent(clients(range(20)))
-    one, other = before.updated(clients([1], epsilon=1.0)), before.updated(clients([2], epsilon=1.0))
+    one, other = before.update(clients([1], epsilon=1.0)), before.update(clients([2], epsilon=1.0))
     assert one.changed_since(before) == ["client-001"] and other.changed_since(before) == ["client-002"]
     assert other.changed_since(one) == ["client-001", "client-002"]
-    assert PopulationSpent(dict(one)).changed_since(one) == [] and one.updated({}) is one
+    assert PopulationSpent(dict(one)).changed_since(one) == [] and one.update({}) is one
     assert pickle.loads(pickle.dumps(one)) == one
 
 
 def test_whoever_changed_is_found_without_looking_at_anybody_else(monkeypatch):
     before = PopulationSpent(clients(range(1000)))
-    after = before.updated(clients([7], epsilon=1.0)).updated(clients([9], epsilon=1.0))
+    after = before.update(clients([7], epsilon=1.0)).update(clients([9], epsilon=1.0))
     looked_at = []
     monkeypatch.setattr(ClientSpent, "__eq__", lambda one, other: looked_at.append(one) or False)
     assert after.changed_since(before) == ["client-007", "client-009"] and len(looked_at) == 2

@@ -123,10 +123,10 @@ class _Asked:
             reason = (
                 f"Whether anything leaves is other {about}: training fails there ({second or first}), and that shows."
             )
-        elif mine.taken != other.taken:
+        elif mine.steps_taken != other.steps_taken:
             reason = (
-                f"How many steps are taken is other {about}: {other.taken} instead of {mine.taken}. What leaves "
-                "shows it (as where a step that no record joins is left out)."
+                f"How many steps are taken is other {about}: {other.steps_taken} instead of {mine.steps_taken}. What "
+                "leaves shows it (as where a step that no record joins is left out)."
             )
         elif forms != others:
             reason = f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."
@@ -198,8 +198,9 @@ def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
         still, random = (again, any(map(_apart, one.fields, anew.fields))) if held else (anew, False)
         for about, other in _others(audited, draw):
             theirs = audited.train(other, draw, sums=held, shift=0, **asked)
-            if theirs.error is None and theirs.taken != one.taken:
-                yield f"How many steps are taken is other {about}: {same}it is {theirs.taken} instead of {one.taken}."
+            if theirs.error is None and theirs.steps_taken != one.steps_taken:
+                taken = f"{theirs.steps_taken} instead of {one.steps_taken}"
+                yield f"How many steps are taken is other {about}: {same}it is {taken}."
             if random and len(other) != len(audited.shard):  # whatever is drawn after the samples is another, too
                 continue
             for mine, copy, changed in zip(one.fields, still.fields, theirs.fields, strict=False):

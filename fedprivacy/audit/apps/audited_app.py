@@ -181,7 +181,7 @@ class AuditedApp:
         if training.error is not None:
             return np.full(self.size, np.nan)
         if self.at_optimizer:
-            if training.taken <= step:
+            if training.steps_taken <= step:
                 return np.zeros(self.size)
             return np.concatenate(training.steps[step].gradients or ()) * divisor
         return (_flatten(training) - self._still) * (divisor / settings.learning_rate)

@@ -273,7 +273,7 @@ class WatchedTraining:
     guessable: tuple[int, ...]
 
     @property
-    def taken(self) -> int:
+    def steps_taken(self) -> int:
         """Steps of an optimiser of torch."""
         return sum(step.gradients is not None for step in self.steps)
 
@@ -299,20 +299,20 @@ class _Watch:
     batches: list[Rows] = field(default_factory=list)
     steps: list[WatchedStep] = field(default_factory=list)
 
-    def fetched(self, rows: Rows, batch: bool) -> None:
+    def note_batch(self, rows: Rows, batch: bool) -> None:
         self.pending.append((rows, batch))
         if batch:
             self.batches.append(rows)
 
-    def stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def note_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        self.steps.append(WatchedStep(self._joined(), tuple(_flat(p) for p in parameters)))
+        self.steps.append(WatchedStep(self._joined_rows(), tuple(_flat(p) for p in parameters)))
         self.pending.clear()
         if self.sums is not None and len(self.steps) <= len(self.sums):
             for parameter, gradient in zip(parameters, self.sums[len(self.steps) - 1], strict=True):
                 parameter.grad = torch.from_numpy(gradient).to(parameter).view_as(parameter)
 
-    def _joined(self) -> Rows:
+    def _joined_rows(self) -> Rows:
         """Rows of the batches since the last step; single ones, where there was no batch (a loader looks at one)."""
         batches = [rows for rows, batch in self.pending if batch] or [rows for rows, _ in self.pending]
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches])
@@ -356,12 +356,12 @@ def watch_training(
     watch, repeated = _Watch(sums), random.Random(asked.seed)
     seeds = Seeds(own, change, again, secret=None if shift is None else repeated.getrandbits)
     things = [*seeds.watched(), *(() if shift is None else frozen(repeated.randbytes, shift))]
-    hook = register_optimizer_step_pre_hook(watch.stepped)
+    hook = register_optimizer_step_pre_hook(watch.note_step)
     error: Exception | None = None
     left: Mapping[str, Any] = {}
     try:
         with replaced(things, type(app)):
-            left = app.train(model, Records(shard, watch.fetched), asked)
+            left = app.train(model, Records(shard, watch.note_batch), asked)
     except Exception as raised:
         error = raised
     finally:

@@ -58,7 +58,7 @@ def _steps(audited: Audited, alarms: Alarms) -> Receipt:
     task = Known.like(audited, [_COORDINATES])
     client = audited.client_of(task, shard_of(torch.zeros(0, _COORDINATES)))
     receipt = client.answer(audited.grant, zeros_for(task)).receipt
-    granted = client.of_its_unit(audited.grant)
+    granted = client.for_own_unit(audited.grant)
     alarms.must(receipt.matches(granted), "A client's receipt says something else than it was granted.")
     if audited.grant.adaptive is not None:  # whose noise changes from step to step
         return receipt

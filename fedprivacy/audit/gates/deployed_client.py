@@ -182,7 +182,7 @@ def refusal_code(reply: Message) -> RefusalCode | None:
 def _updates(asked: _Asked) -> bool:
     """A grant that the client must take: its update, receipt and charge, and the same grant again."""
     client, grant = asked.host.client(), asked.cheap
-    reply = client.asked(grant, asked.parameters)
+    reply = client.ask(grant, asked.parameters)
     if reply.has_error() or RECEIPT not in reply.content:
         asked.must(
             False, f"The client refuses a grant that its own configuration allows ({refusal_code(reply) or 'error'})."
@@ -200,14 +200,14 @@ def _updates(asked: _Asked) -> bool:
     )
     for about, changed, parameters in again:
         with asked.reading() as watched:
-            answer = client.asked(changed, parameters)
+            answer = client.ask(changed, parameters)
         same = fields_of(answer) == first or refusal_code(answer) is not None
         asked.must(
             same and not watched.read,
             f"Asked again, a client trains again for nothing ({about}): its noise could be averaged away.",
         )
     client.lose_sealed()
-    lost = client.asked(grant, asked.parameters)
+    lost = client.ask(grant, asked.parameters)
     asked.must(refusal_code(lost) is not None, "An update that was lost is trained again, though it was granted once.")
     asked.must(len(client.charges()) == 1, "The client's book changed though nothing was granted.")
     return True
@@ -237,7 +237,7 @@ def _charges_first(asked: _Asked) -> None:
     died = False
     with asked.reading(dies=True) as watched:
         try:
-            client.asked(grant, asked.parameters)
+            client.ask(grant, asked.parameters)
         except DiedError:
             died = True
     asked.must(watched.read and died, "When the client reads its records could not be seen: the gate saw none read.")
@@ -247,7 +247,7 @@ def _charges_first(asked: _Asked) -> None:
         "A record is read before its charge is on the disk: a client that dies then has paid nothing.",
     )
     with asked.reading() as watched:
-        again = client.asked(grant, asked.parameters)
+        again = client.ask(grant, asked.parameters)
     asked.must(
         refusal_code(again) is not None and not watched.read,
         "A client that died while it trained trains the same grant again, and has paid for one of both.",
@@ -269,9 +269,9 @@ def _keeps_the_budget(asked: _Asked) -> None:
     for about, before in (("at once", 0), ("after another", 1)):
         client = asked.host.client()
         for _ in range(before):
-            client.asked(asked.grant, asked.parameters)
+            client.ask(asked.grant, asked.parameters)
         with asked.reading() as watched:
-            reply = client.asked(replace(asked.grant, round=2, steps=beyond), asked.parameters)
+            reply = client.ask(replace(asked.grant, round=2, steps=beyond), asked.parameters)
         steps = sum(charge.steps for charge in client.charges())
         asked.must(
             refusal_code(reply) is RefusalCode.BUDGET_EXHAUSTED and steps == before and not watched.read,
@@ -288,11 +288,11 @@ def _refuses(asked: _Asked) -> None:
     seed: dict[str, int] = {"seed": 1}
     client = asked.host.client(**seed)
     about = "a seed, by which a server could subtract the noise"
-    _check_refusal(asked, client, client.signed(asked.grant), about, RefusalCode.SEED_IN_DEPLOYMENT)
+    _check_refusal(asked, client, client.sign(asked.grant), about, RefusalCode.SEED_IN_DEPLOYMENT)
     if not asked.host.node.brought:
         client = asked.host.client(task="somebody_elses.py:Task")
         about = "a task that the configuration does not name"
-        _check_refusal(asked, client, client.signed(asked.grant), about, RefusalCode.TASK_NOT_ALLOWED)
+        _check_refusal(asked, client, client.sign(asked.grant), about, RefusalCode.TASK_NOT_ALLOWED)
 
 
 def _check_refusal(
@@ -300,7 +300,7 @@ def _check_refusal(
 ) -> None:
     with asked.reading() as watched:
         if isinstance(grant, QuestionGrant):
-            reply = client.questioned(grant)
+            reply = client.ask_questions(grant)
         else:
             reply = client.asked_as_is(grant, asked.parameters)
     code = refusal_code(reply)
@@ -312,29 +312,29 @@ def _check_refusal(
 def _forbidden_grants(asked: _Asked) -> Iterator[tuple[str, Grant, RefusalCode]]:
     """Grants that must be refused, in words, as they are sent, with the code."""
     client, settings, invalid = asked.host.client(), asked.host.node.settings, RefusalCode.GRANT_INVALID
-    grant = client.signed(asked.grant)
+    grant = client.sign(asked.grant)
     stranger = Ed25519PrivateKey.generate()
     yield "a grant without a signature", replace(grant, signature=""), invalid
     yield "a grant that was changed after it was signed", replace(grant, learning_rate=0.5), invalid
-    yield "a grant that a stranger signed in the server's name", replace(grant, signature="").signed(stranger), invalid
+    yield "a grant that a stranger signed in the server's name", replace(grant, signature="").sign(stranger), invalid
     foreign = replace(grant, server_key=signing.server_public_key(stranger), signature="")
-    yield "a grant of another server", foreign.signed(stranger), invalid
+    yield "a grant of another server", foreign.sign(stranger), invalid
     purpose = signing.sign(asked.host.server, signing.ENROLMENT, grant.signed_bytes())
     yield "a signature that was made for something else", replace(grant, signature=purpose), invalid
     for relation in NeighbouringRelation:
         if relation is not grant.relation:
             about = f"a grant for other neighbours ({relation})"
-            yield about, client.signed(replace(asked.grant, relation=relation)), invalid
+            yield about, client.sign(replace(asked.grant, relation=relation)), invalid
     for unit in UNITS:
         if unit != grant.unit:
             about = f"a grant for another unit of privacy ({unit})"
-            yield about, client.signed(replace(asked.grant, unit=unit)), invalid
+            yield about, client.sign(replace(asked.grant, unit=unit)), invalid
     less = replace(asked.grant, sampling_rate=_TINY, noise_multiplier=_LESS * settings.least_noise_multiplier)
-    yield "a grant with less than the least noise (least-noise-multiplier)", client.signed(less), invalid
+    yield "a grant with less than the least noise (least-noise-multiplier)", client.sign(less), invalid
     silent = replace(less, noise_multiplier=min(1e-3, less.noise_multiplier))
-    yield "a grant with hardly any noise (least-noise-multiplier)", client.signed(silent), invalid
+    yield "a grant with hardly any noise (least-noise-multiplier)", client.sign(silent), invalid
     more = replace(asked.grant, steps=settings.most_steps + 1)
-    yield "a grant of more than the most steps (most-steps)", client.signed(more), invalid
+    yield "a grant of more than the most steps (most-steps)", client.sign(more), invalid
 
 
 def _enrols(asked: _Asked) -> None:
@@ -345,15 +345,15 @@ def _enrols(asked: _Asked) -> None:
     wrong: dict[str, EnrolmentRequest | None] = {
         "without a request": None,
         "without a signature": replace(right, signature=""),
-        "by a stranger": replace(right, signature="").signed(stranger),
+        "by a stranger": replace(right, signature="").sign(stranger),
         "for another run": client.request(run_id="2"),
         "for another client": client.request(client_key="0" * 64),
     }
     for about, request in wrong.items():
-        code = refusal_code(client.enrolled(request))
+        code = refusal_code(client.enrol(request))
         asked.must(code is RefusalCode.ENROLMENT_INVALID, f"The client says who it is to whom it should not ({about}).")
     asked.must(_enrolment(client, right) == _public(asked, ""), "At enrolment the client says more than is public.")
-    client.asked(asked.grant, asked.parameters)
+    client.ask(asked.grant, asked.parameters)
     claims = claims_text({(asked.grant.run_id, asked.grant.event): 1}) if client.charges() else ""
     asked.must(
         _enrolment(client, right) == _public(asked, claims),
@@ -363,7 +363,7 @@ def _enrols(asked: _Asked) -> None:
 
 def _enrolment(client: DeployedClient, request: EnrolmentRequest) -> Enrolment | None:
     """Return what a client says at enrolment; None: its reply holds something else, or more."""
-    reply = client.enrolled(request)
+    reply = client.enrol(request)
     if reply.has_error() or list(reply.content) != [ENROLMENT]:
         return None
     with suppress(ValueError):
@@ -393,21 +393,21 @@ def forbidden_questions(audited: Audited, host: Host) -> Iterator[Forbidden]:
     )
     invalid, not_allowed = RefusalCode.GRANT_INVALID, RefusalCode.QUESTION_NOT_ALLOWED
     yield "a question without a signature", usual, invalid
-    yield "a question that a stranger signed", usual.signed(Ed25519PrivateKey.generate()), invalid
+    yield "a question that a stranger signed", usual.sign(Ed25519PrivateKey.generate()), invalid
     training = signing.sign(server, signing.GRANT, usual.signed_bytes())
     yield "a question under the signature of a grant for training", replace(usual, signature=training), invalid
     less = replace(usual, noise_multiplier=_LESS * settings.least_noise_multiplier)
-    yield "a question with less than the least noise (least-noise-multiplier)", less.signed(server), invalid
+    yield "a question with less than the least noise (least-noise-multiplier)", less.sign(server), invalid
     for relation in NeighbouringRelation:
         if relation is not usual.relation:
-            other = replace(usual, relation=relation).signed(server)
+            other = replace(usual, relation=relation).sign(server)
             yield f"a question for other neighbours ({relation})", other, invalid
     for unit in UNITS:
         if unit != usual.unit:
-            yield f"a question for another unit of privacy ({unit})", replace(usual, unit=unit).signed(server), invalid
+            yield f"a question for another unit of privacy ({unit})", replace(usual, unit=unit).sign(server), invalid
     for about, question in _not_listed(settings.answerable):
         asked = replace(usual, questions=Questionnaire((question,)).as_text())
-        yield about, asked.signed(server), not_allowed
+        yield about, asked.sign(server), not_allowed
 
 
 def _not_listed(answerable: Answerable) -> Iterator[tuple[str, Question]]:

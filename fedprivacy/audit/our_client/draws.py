@@ -157,7 +157,7 @@ class _Blank:
         positions = enumerate(_positions(self.audited, rounds))
         found = [self._at(about, grant, (0, 3, 40)[number % 3]) for number, (about, grant) in positions]
         found += [self._of(about, client) for about, client in self._others()]
-        return found + (self._of_steps() if self.audited.grant.adaptive is None else self._of_adapting_steps())
+        return found + (self._step_noise() if self.audited.grant.adaptive is None else self._adapting_step_noise())
 
     def _at(self, about: str, grant: Grant, records: int) -> _Release:
         """Noise at a position, in what a record moves there."""
@@ -167,10 +167,12 @@ class _Blank:
         if grant.adaptive is None:
             return _Release(noise, about, records)
         counted = noisy_count(grant.adaptive, grant, answer.receipt.clipping_norm)
-        centred = counted - 0.5 * count_weight(grant.adaptive, grant.clipping_norm) * self._joined(grant, records)
+        centred = counted - 0.5 * count_weight(grant.adaptive, grant.clipping_norm) * self._joined_records(
+            grant, records
+        )
         return _Release(np.append(noise, centred / self.audited.deviation), about, records)
 
-    def _joined(self, grant: Grant, records: int) -> int:
+    def _joined_records(self, grant: Grant, records: int) -> int:
         """Number of records of zeros that joined: the same as of records that can be counted."""
         norm = grant.clipping_norm
         crowd = torch.zeros(records, sum(self.task.sizes))
@@ -209,7 +211,7 @@ class _Blank:
         noise = self.audited.sum(client, self.audited.asking(round=_FIRST, noise_multiplier=sigma), self.parameters)
         return _Release(noise / (self.audited.deviation * self._unshrunk), about, 0)
 
-    def _of_steps(self) -> list[_Release]:
+    def _step_noise(self) -> list[_Release]:
         """Noise of the steps of one round."""
         sigma = self.audited.grant.noise_multiplier * self._unshrunk
         grant = self.audited.asking(round=_FIRST + 1, steps=_STEPS, noise_multiplier=sigma)
@@ -218,7 +220,7 @@ class _Blank:
         named = [(f"step {n} of round {grant.round}", noise) for n, noise in enumerate(steps, 1)]
         return [_Release(noise / deviation, about, 0) for about, noise in named[1:]]
 
-    def _of_adapting_steps(self) -> list[_Release]:
+    def _adapting_step_noise(self) -> list[_Release]:
         """Noise of the steps of one round whose clipping norm falls, because all records are within it."""
         grant = self.audited.asking(round=_FIRST + 1, steps=2 * _STEPS, sampling_rate=1.0, expected_batch_size=1.0)
         records = math.ceil(_CLEARLY * grant.noise_multiplier)

@@ -162,7 +162,7 @@ def _reply_grants(audited: Audited, *, evaluates: bool) -> Iterator[Grant]:
 
 def _training_reply(client: AskedClient, grant: Grant, parameters: Parameters) -> Fields:
     try:
-        return fields_of(client.asked(grant, parameters), grant)
+        return fields_of(client.ask(grant, parameters), grant)
     except Exception as error:
         return [("the exception", type(error).__name__), ("its text", str(error))]
 
@@ -236,7 +236,7 @@ def _same(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
         unreadable = torch.zeros(number + 1, _WIDE)
         unreadable[-1] = torch.nan
         held = [*map(shard_of, [*shards, unreadable]), without_last(shard_of(shards[1]), size_public=True)]
-        replies = [fields_of(client.holding(shard).asked(grant, zeros_for(task))) for shard in held]
+        replies = [fields_of(client.holding(shard).ask(grant, zeros_for(task))) for shard in held]
         if grant.adaptive is None:  # which counts the records of zeros, and releases the count with noise
             yield f"{number + 1} records of zeros instead of {number}", (replies[0], replies[1])
         yield f"a record that is not a number beside {number} of zeros", (replies[0], replies[2])
@@ -309,7 +309,7 @@ class _Joining:
         self.client = audited.client_of(self.task, shard_of(torch.zeros(0, sum(self.task.sizes))))
         self._known: dict[tuple[Grant, int], bool] = {}
 
-    def joined(self, grant: Grant, place: int) -> bool:
+    def joins(self, grant: Grant, place: int) -> bool:
         """Return whether the record at `place`, counted from 0, joins the only step of a grant."""
         if (grant, place) not in self._known:
             records = torch.zeros(place + 1, sum(self.task.sizes))
@@ -337,7 +337,7 @@ def _known_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Itera
         with_it = client.holding(both)
         without = client.holding(without_last(both, size_public=task.shard_sizes_public))
         for grant in _one_step_grants(audited, 3 if audited.effort is Effort.QUICK else 12):
-            joined = joining.joined(grant, len(shard))
+            joined = joining.joins(grant, len(shard))
             yield from _replay(audited, alarms, grant, (with_it, without), parameters, joined=joined, about=about)
 
 
@@ -429,7 +429,7 @@ def _own_records(audited: Audited, alarms: Alarms, joining: _Joining) -> Iterato
         for pair in pairs_of(audited, records=2 if quick else 8):
             clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
             for grant in _one_step_grants(audited, 1 if quick else 4):
-                joined = joining.joined(grant, pair.place)
+                joined = joining.joins(grant, pair.place)
                 where = f"{pair.about}, {about}"
                 yield from _replay(audited, alarms, grant, clients, parameters, joined=joined, about=where, own=True)
         grant = audited.asking(sampling_rate=1.0)

@@ -128,12 +128,12 @@ def answer(client: LocalClient, request: TrainingRequest[Grant]) -> Released:
         return sealed
     standardise = client.standardising(request.standardise)
     training, engine, before = prepare_training(client, request)
-    measured = client.measured(engine, grant.local_algorithm, before) if grant.local_evaluation else None
+    measured = client.record_scores(engine, grant.local_algorithm, before) if grant.local_evaluation else None
     with client.room_for_round(grant, engine.model) as room:
         client.charge(grant)
-        client = client.standardised(standardise)  # the first look at a record
+        client = client.with_standardised_inputs(standardise)  # the first look at a record
         keystream = client.keystream(grant)
-        evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
+        evaluated = client.release_evaluation(grant, measured, keystream)  # before training moves the model
         steps, number = grant.training_steps, grant.round
         trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream, before=before)
         reach("client.trained")
@@ -151,7 +151,7 @@ def answer_questions(client: LocalClient, grant: QuestionGrant) -> Released:
     Raises:
         MessageError: other questions were answered for this attempt.
     """
-    asked = grant.asked
+    asked = grant.questionnaire
     client.check_promise(grant)
     client.answerable.check(asked)
     if (sealed := client.released_before(grant)) is not None:
@@ -164,7 +164,7 @@ def answer_questions(client: LocalClient, grant: QuestionGrant) -> Released:
         mechanism = GaussianAnswers(grant.event, client.answerable.smallest_cohort)
         answers = mechanism.release(asked, table, client.keystream(grant), Position(grant.round, 1))
         reach("client.trained")
-        released = Released.of_answers(grant, mechanism.event, answers, client.key)
+        released = Released.from_answers(grant, mechanism.event, answers, client.key)
         client.seal(grant, released, room)
     return released
 

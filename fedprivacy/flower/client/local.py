@@ -176,7 +176,7 @@ class LocalClient:
             raise MessageError(f"The task standardises its inputs, and {why}.")
         return _standardise(question, numbers)
 
-    def standardised(self, standardise: Standardise | None) -> LocalClient:
+    def with_standardised_inputs(self, standardise: Standardise | None) -> LocalClient:
         """The same client, with the inputs that its task's model sees."""
         if standardise is None:
             return self
@@ -188,8 +188,10 @@ class LocalClient:
 
         Raises the errors of `Guard.sealed`.
         """
-        sealed = self.guard.sealed(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
-        return None if sealed is None else Released.unsealed(sealed)
+        sealed = (
+            self.guard.sealed_update(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
+        )
+        return None if sealed is None else Released.from_bytes(sealed)
 
     def check_memory(self, engine: GradientEngine) -> None:
         """Compare what this process may hold of the host's memory with what a round takes, before its charge.
@@ -254,7 +256,7 @@ class LocalClient:
         if self.guard is None:
             return
         try:
-            self.guard.seal(grant.charged_as, released.sealed(), room.sealed)
+            self.guard.seal(grant.charged_as, released.to_bytes(), room.sealed)
         except LogError as error:
             raise RuntimeError("The update was trained and cannot be sealed.") from error
         reach("client.sealed")
@@ -317,7 +319,7 @@ class LocalClient:
         except (TaskError, AugmentationError) as error:
             raise MessageError(f"The grant is for views of records. {error}") from error
 
-    def measured(self, engine: GradientEngine, algorithm: Algorithm, before: Kept) -> RecordScores:
+    def record_scores(self, engine: GradientEngine, algorithm: Algorithm, before: Kept) -> RecordScores:
         """Takes its records' scores under the model that it uses: the engine's, or one of its own; shared as that is.
 
         Raises:
@@ -334,7 +336,7 @@ class LocalClient:
         vector_to_parameters(used, [p for p in measured.model.parameters() if p.requires_grad])
         return measured
 
-    def evaluated(self, grant: Grant, measured: RecordScores | None, keystream: Keystream) -> NoisySums | None:
+    def release_evaluation(self, grant: Grant, measured: RecordScores | None, keystream: Keystream) -> NoisySums | None:
         """Release the noisy sums of the records' scores in a grant's last step; None: no evaluation was granted."""
         if measured is None:
             return None

@@ -164,7 +164,7 @@ class NodeSettings:
         Raises:
             MessageError: the request is not signed by the server that this client trusts, or for another client or run.
         """
-        if not self._signed(request):
+        if not self._is_signed(request):
             raise MessageError("The request is not signed by the server that this client trusts (server-key).")
         if request.client_key != key_hash(signing.client_public_key(self.key)) or request.run_id != str(run_id):
             raise MessageError("The request is signed for another client, or for another run.")
@@ -176,7 +176,7 @@ class NodeSettings:
             MessageError: it is not signed by the server that this client trusts, or asks for too many steps or for too
                 little noise.
         """
-        if grant.server_key != self.server_key or not self._signed(grant):
+        if grant.server_key != self.server_key or not self._is_signed(grant):
             raise MessageError("The grant is not signed by the server that this client trusts (server-key).")
         views = max(grant.augmentation_multiplicity, 1) if isinstance(grant, Grant) else 1
         if grant.steps * views > self.most_steps:
@@ -200,7 +200,7 @@ class NodeSettings:
             Refused: the task is not allowed, discloses what must stay here, or cannot be loaded; or it does not agree
                 with another one that is allowed.
         """
-        task = open_task(task=own) if own is not None and not self.tasks else self._named(word, own)
+        task = open_task(task=own) if own is not None and not self.tasks else self._allowed_task(word, own)
         self._check_agreement()
         if task.shard_sizes_public and not self.disclose_shard_size:
             raise _not_allowed(f"task {task.name} makes shard sizes public, and disclose-shard-size is false")
@@ -221,7 +221,7 @@ class NodeSettings:
                     "give both classes the same dataset, the same unit and the same shard_sizes_public"
                 )
 
-    def _named(self, word: object, own: Task | None) -> OpenedTask:
+    def _allowed_task(self, word: object, own: Task | None) -> OpenedTask:
         if own is not None:
             raise _not_allowed("the app brings a task of its own, and --node-config names others; take one of both out")
         allowed = self.tasks.get(public_name(word)) if isinstance(word, str) else None
@@ -233,7 +233,7 @@ class NodeSettings:
         except TaskError as error:
             raise _not_allowed(str(error)) from error
 
-    def _signed(self, message: EnrolmentRequest | Grant | QuestionGrant) -> bool:
+    def _is_signed(self, message: EnrolmentRequest | Grant | QuestionGrant) -> bool:
         return signing.signed_by_server(self.server_key, message.purpose, message.signed_bytes(), message.signature)
 
 

@@ -83,10 +83,10 @@ class Released:
             evaluation=json.dumps(evaluated.sums) if evaluated is not None else "",
             software=str(software()) if key else "",
         )
-        return cls(arrays, receipt.signed(key) if key else receipt)
+        return cls(arrays, receipt.sign(key) if key else receipt)
 
     @classmethod
-    def of_answers(
+    def from_answers(
         cls,
         grant: QuestionGrant,
         event: PoissonSampledGaussian,
@@ -100,21 +100,21 @@ class Released:
             update=digest(arrays, grant.questions) if key else "",
             software=str(software()) if key else "",
         )
-        return cls(arrays, receipt.signed(key) if key else receipt)
+        return cls(arrays, receipt.sign(key) if key else receipt)
 
     def answers(self, grant: QuestionGrant) -> bool:
         """Tell whether this sealed release of a deployed client answers the questions of this grant."""
         return self.receipt.matches(grant) and self.receipt.update == digest(self.arrays, grant.questions)
 
     @classmethod
-    def unsealed(cls, content: bytes) -> Released:
+    def from_bytes(cls, content: bytes) -> Released:
         """The inverse of `sealed`."""
         head, _, body = content.partition(b"\n")
         facts, arrays = json.loads(head), safetensors.load(body)
         receipt = Receipt.from_record(ConfigRecord(facts["receipt"]))
         return cls({name: arrays[name] for name in facts["arrays"]}, receipt)
 
-    def sealed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """The bytes of arrays and receipt for the disk."""
         facts = {"arrays": list(self.arrays), "receipt": dict(self.receipt.to_record())}
         return json.dumps(facts).encode() + b"\n" + safetensors.save(dict(self.arrays))

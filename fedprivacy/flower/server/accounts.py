@@ -407,8 +407,8 @@ class Accounts(ABC, Generic[Granted]):
         """The public key that clients of a deployment hold grants against; empty in a simulation."""
         return signing.server_public_key(self._signing_key) if self._deployed and self._signing_key else ""
 
-    def _signed(self, grant: Granted) -> Granted:
-        return grant.signed(self._signing_key) if self._deployed and self._signing_key else grant
+    def _sign(self, grant: Granted) -> Granted:
+        return grant.sign(self._signing_key) if self._deployed and self._signing_key else grant
 
 
 class RunAccounts(Accounts[Grant]):
@@ -440,7 +440,7 @@ class RunAccounts(Accounts[Grant]):
 
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:
         event, config, norm = self.event(client.client_id), self._plan.config, self.clipping_norm(client.client_id)
-        return self._signed(
+        return self._sign(
             Grant(
                 **spending(attempt, client.client_id, steps, event, unit=str(self._plan.unit), clipping_norm=norm),
                 clipping=config.clipping,

@@ -50,7 +50,7 @@ class QuestionAccounts(Accounts[QuestionGrant]):
 
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> QuestionGrant:
         event = self._accountant.event(client.client_id)
-        return self._signed(
+        return self._sign(
             QuestionGrant(
                 **spending(attempt, client.client_id, steps, event, unit=str(self._plan.unit), clipping_norm=1.0),
                 questions=self._asked.as_text(),

@@ -91,7 +91,7 @@ class ServerControl:
         share = sum(weights.values()) / sum(self.weights.values())
         turnout = RoundTurnout(share, steps, learning_rate)
         before = None if self.value is None else self.value.double()
-        self.value = half.advanced(before, start.double(), mean.double(), turnout).float()
+        self.value = half.advance(before, start.double(), mean.double(), turnout).float()
 
     @property
     def record(self) -> dict[str, ArrayRecord]:

@@ -203,7 +203,7 @@ class FederatedRun:
         Raises:
             RoundFailedError: the round gave no update, for another reason than spent budgets.
         """
-        finished = self._measured(rounds, outcome, model.kept, evaluate)
+        finished = self._round_result(rounds, outcome, model.kept, evaluate)
         self.clock = outcome.ended
         self._tell(finished)
         self._leave_model(finished.round, model.kept)
@@ -222,7 +222,7 @@ class FederatedRun:
         if aggregated is not None:
             model.advance(aggregated)
 
-    def _measured(
+    def _round_result(
         self, rounds: RunRounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn | None
     ) -> RoundResult:
         """Return the result of a round: the model's measures, and the spending of all clients."""
@@ -331,7 +331,7 @@ class FederatedRun:
         accounts = parts.accounts(plan, self.run_id, clients, resume=self._resume, folder=parts.checkpoints)
         parts.on_open(accounts.ledger_url)
         self.measures = Measures(plan, getattr(grid, "kept", None))
-        self._user_level, control = self._noise(accounts), self._restored()
+        self._user_level, control = self._noise(accounts), self._restore()
         wrapped = WrappedStrategy(self._strategy, plan.config, registry, grid, self._participation)
         transport = None if by_messages else self._together(grid, registry, accounts, control)
         transport = transport or ByMessage(
@@ -368,7 +368,7 @@ class FederatedRun:
         population.warn_of_messages(" and ".join(why))
         return None
 
-    def _restored(self) -> ServerControl:
+    def _restore(self) -> ServerControl:
         """Restore the vectors that simulated clients kept, and return the server's control; empty for a new run."""
         if self._resume is None:
             return ServerControl()

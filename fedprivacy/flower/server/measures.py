@@ -128,13 +128,11 @@ class Measures:
             records = task.held_out(ShardSource(partition_id=part, num_partitions=clients))
             client_id = simulated_client_id(part, clients)
             vector_to_parameters(own.of(client_id), [p for p in model.parameters() if p.requires_grad])
-            found[client_id] = self._scored(
-                model if standardise is None else nn.Sequential(standardise, model), records
-            )
+            found[client_id] = self._score(model if standardise is None else nn.Sequential(standardise, model), records)
         return found
 
     @torch.no_grad()
-    def _scored(self, model: nn.Module, records: Shard) -> HeldOut:
+    def _score(self, model: nn.Module, records: Shard) -> HeldOut:
         if not len(records.inputs):
             return HeldOut(0, {})
         outputs = model(records.inputs)

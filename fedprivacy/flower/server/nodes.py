@@ -220,7 +220,7 @@ class ClientRegistry:
             self._online = _Online(connected, clients)
         return self._online.clients
 
-    def arrived(self, grid: Grid) -> list[EnrolledClient]:
+    def new_arrivals(self, grid: Grid) -> list[EnrolledClient]:
         """Clients that came online, or whose enrolment changed, since the last call."""
         before, self._arrived = self._arrived, self.online(grid)
         if self._arrived is before:
@@ -305,7 +305,7 @@ class ClientRegistry:
         if not public_key:
             return RecordDict()
         request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key))
-        return RecordDict({request.name: request.signed(signing.server_key(self._signing_key)).to_record()})
+        return RecordDict({request.name: request.sign(signing.server_key(self._signing_key)).to_record()})
 
     def _enrol(self, node: NodeInfo, registered_key: bytes, reply: Message, taken: set[str]) -> None:
         try:

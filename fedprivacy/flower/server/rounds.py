@@ -65,10 +65,10 @@ class Transport(Protocol):
     def ask(self, opened: OpenRound) -> Any:
         """Ask, and wait for the answers."""
 
-    def received(self, opened: OpenRound, answers: Any) -> RoundOutcome:
+    def receive(self, opened: OpenRound, answers: Any) -> RoundOutcome:
         """Return the round's outcome: the updates, and the charges that the answers prove."""
 
-    def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
+    def as_messages(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
         """The updates as messages for a strategy that weighs them by the metric `weighted_by`."""
 
     def mean(self, outcome: RoundOutcome) -> tuple[Tensor, Mapping[str, float]]:
@@ -89,7 +89,7 @@ class RoundSchedule(ABC):
         """Return the round with the clients to charge, and the wrapped strategy's messages to them."""
 
     @abstractmethod
-    def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
+    def updates_to_aggregate(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         """Return the updates that the wrapped strategy aggregates; empty: none, and the model stays.
 
         Raises what `UserLevelReleases.average` does.
@@ -144,7 +144,7 @@ class RunRounds:
 
     def settle(self, opened: OpenRound, answers: Any) -> RoundOutcome:
         """Return the round's outcome, and commit the charges that were spent."""
-        outcome = self.transport.received(opened, answers)
+        outcome = self.transport.receive(opened, answers)
         self.accounts.settle(outcome)
         return outcome
 
@@ -155,7 +155,7 @@ class RunRounds:
             RoundFailedError: what it makes of that is not finite.
         """
         opened = outcome.opened
-        if not (given := self.schedule.given(outcome, self.transport)):  # nobody sent an update
+        if not (given := self.schedule.updates_to_aggregate(outcome, self.transport)):  # nobody sent an update
             return None, None
         self._advance_control(outcome)
         aggregated, metrics = self.wrapped.strategy.aggregate_train(opened.attempt.round, given)
@@ -204,12 +204,12 @@ class StrategyChooses(RoundSchedule):
     ) -> tuple[OpenRound, Mapping[int, Message]]:
         """Choose the clients that the strategy writes to, among those that are present and drawn."""
         turnout = self.wrapped.turnout(attempt.round, allowed, at)
-        written = self.wrapped.chosen(attempt.round, arrays, config, turnout.client_ids)
+        written = self.wrapped.choose_clients(attempt.round, arrays, config, turnout.client_ids)
         clients, template = self.wrapped.clients(written), next(iter(written.values()), None)
         return OpenRound(attempt, arrays, len(allowed), clients, template, began=turnout.began), written
 
-    def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
-        return transport.given(outcome, self.wrapped.weighted_by) if outcome.participants else []
+    def updates_to_aggregate(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
+        return transport.as_messages(outcome, self.wrapped.weighted_by) if outcome.participants else []
 
 
 class UserLevelReleases:
@@ -234,7 +234,7 @@ class UserLevelReleases:
 
     def joined(self, client_ids: Iterable[str], attempt: Attempt) -> set[str]:
         """Sample the clients that join the round, from all given ones, whether or not they have budget left."""
-        return self._mechanism.joined(client_ids, self._keystream, _position(attempt))
+        return self._mechanism.draw_clients(client_ids, self._keystream, _position(attempt))
 
     def average(self, attempt: Attempt, model: ArrayRecord, updates: Mapping[str, Message]) -> ArrayRecord:
         """The global model plus the noisy average of the clients' updates; charged first.
@@ -292,7 +292,7 @@ class PoissonSampled(RoundSchedule):
         """
         wrapped, began = self.wrapped, self.wrapped.turnout(attempt.round, allowed, at).began
         before = wrapped.online()
-        messages = wrapped.chosen(attempt.round, arrays, config, before)
+        messages = wrapped.choose_clients(attempt.round, arrays, config, before)
         asked = {client.client_id: node_id for node_id, client in wrapped.clients(messages).items()}
         everybody = before & wrapped.online()  # a client may come or go meanwhile
         if not asked.keys() >= everybody:
@@ -304,7 +304,7 @@ class PoissonSampled(RoundSchedule):
         written = {n: messages[n] for client_id, n in asked.items() if client_id in joined and client_id in allowed}
         return OpenRound(attempt, arrays, len(allowed), wrapped.clients(written), began=began, sampled=True), written
 
-    def given(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
+    def updates_to_aggregate(self, outcome: RoundOutcome, transport: Transport) -> list[Message]:
         """The global model plus the noisy average, in which all clients have one weight; it is charged here."""
         opened = outcome.opened
         if not opened.sampled:  # before the first round

@@ -156,7 +156,7 @@ class PrivateStrategy(Strategy):
         opened = rounds.open(attempt, arrays, config, again=again, at=self._run.clock)
         self._hooked = rounds, opened
         assert isinstance(rounds.transport, ByMessage)
-        return rounds.transport.reached(opened)
+        return rounds.transport.messages_to_send(opened)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

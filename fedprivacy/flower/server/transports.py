@@ -57,7 +57,7 @@ class ByMessage:
     def admit(self, arrays: ArrayRecord) -> None:
         """Enrol nodes that connected since the last round, and open accounts for them."""
         self.registry.enrol_new(self.correspondence.grid)
-        self.accounts.admit(self.registry.arrived(self.correspondence.grid))
+        self.accounts.admit(self.registry.new_arrivals(self.correspondence.grid))
 
     def open(self, opened: OpenRound, written: Mapping[int, Message], *, again: bool) -> OpenRound:
         """Reserve the spending of each client, and put a grant into the wrapped strategy's message to it."""
@@ -66,17 +66,17 @@ class ByMessage:
         messages = [_with_grant(written[node_id], grant, numbers) for node_id, grant in grants.items()]
         return replace(opened, grants=grants, messages=messages, asked_before=frozenset(grants if again else ()))
 
-    def reached(self, opened: OpenRound) -> list[Message]:
+    def messages_to_send(self, opened: OpenRound) -> list[Message]:
         """The messages to clients that will answer: a simulated client that drops out needs none."""
         begins = self.participation.begins(opened.attempt.round, self._steps(opened), opened.began)
         return [m for m in opened.messages if opened.grants[m.metadata.dst_node_id].client_id in begins]
 
     def ask(self, opened: OpenRound) -> Replies:
         """Send the messages and wait for the replies; late replies to earlier rounds are returned too."""
-        replies = self.correspondence.ask(self.reached(opened), self.timeout)
+        replies = self.correspondence.ask(self.messages_to_send(opened), self.timeout)
         return replace(replies, late=self.correspondence.late())
 
-    def received(self, opened: OpenRound, replies: Replies) -> RoundOutcome:
+    def receive(self, opened: OpenRound, replies: Replies) -> RoundOutcome:
         """Match receipts with grants, and leave out the updates that came too late."""
         for asked, reply in replies.late:
             self.accounts.settle_late(asked, reply, self.registry[asked.metadata.dst_node_id].public_key)
@@ -85,7 +85,7 @@ class ByMessage:
         scores = self.plan.task.scores() if self.plan.config.local_evaluation else {}
         return outcome_of(opened, in_time(verdicts, closed), closed.ended, scores)
 
-    def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
+    def as_messages(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
         """Each update with its client's public weight, in an order that is the same in every run."""
         weights = self._weights(outcome)
         for client_id, reply in outcome.updates.items():
@@ -181,7 +181,7 @@ class Together:
         earlier = self.accounts.earlier_runs
         return self.population.train(opened.orders, opened.arrays, opened.attempt, earlier, pull, self.control.value)
 
-    def received(self, opened: OpenRound, answers: CohortUpdate) -> RoundOutcome:
+    def receive(self, opened: OpenRound, answers: CohortUpdate) -> RoundOutcome:
         """Confirm the charges of clients that trained; a failed client may have spent, so its charge stays open."""
         norms = dict(sorted(answers.clipping_norms.items()))
         return RoundOutcome(
@@ -194,7 +194,7 @@ class Together:
             ended=opened.began,
         )
 
-    def given(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
+    def as_messages(self, outcome: RoundOutcome, weighted_by: str) -> list[Message]:
         """The average as a single update, with the weight of all."""
         update, opened = outcome.updates, outcome.opened
         assert opened.template is not None

@@ -103,7 +103,7 @@ class WrappedStrategy:
         """The clients behind some nodes, by node id."""
         return {node_id: self.registry[node_id] for node_id in written}
 
-    def chosen(
+    def choose_clients(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: AbstractSet[str]
     ) -> dict[int, Message]:
         """The wrapped strategy's messages to allowed clients, by node id; none if it has too few of those to go on."""

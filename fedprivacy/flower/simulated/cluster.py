@@ -68,9 +68,9 @@ class EnrolmentErrand:
 
     parts: range
 
-    def done(self, population: Population, start: Start | None) -> dict[int, Enrolment]:
+    def run(self, population: Population, start: Start | None) -> dict[int, Enrolment]:
         """Return the clients' enrolments, by part."""
-        return dict(zip(self.parts, population.enrolled(self.parts), strict=True))
+        return dict(zip(self.parts, population.enrol(self.parts), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +110,17 @@ class Actor:
         Raises:
             ConfigError: it cannot be made there, or would have other bits than this process.
         """
-        greeting: Greeting | None = self._got(self.greeting)
+        greeting: Greeting | None = self._result(self.greeting)
         if greeting is None:
             return False
         machine, theirs = greeting.machine, greeting.versions
         self.name += f" on {machine}"
         if greeting.gpus < self._gpus:
-            raise self._unsuited(f"PyTorch finds no GPU on {machine}: install a build for its GPUs, or use device cpu")
+            raise self._error(f"PyTorch finds no GPU on {machine}: install a build for its GPUs, or use device cpu")
         if other := [
             f"{name} {theirs[name]}, and here {own}" for name, own in versions().items() if theirs[name] != own
         ]:
-            raise self._unsuited(f"{machine} has {'; '.join(other)}: install the same on both, or results would differ")
+            raise self._error(f"{machine} has {'; '.join(other)}: install the same on both, or results would differ")
         return True
 
     def ask(self, start: Any, errand: bytes) -> None:
@@ -129,7 +129,7 @@ class Actor:
 
     def answer(self) -> bytes | None:
         """See `Worker`."""
-        answer: bytes | None = self._got(self._asked.popleft())
+        answer: bytes | None = self._result(self._asked.popleft())
         return answer
 
     def kill(self) -> str:
@@ -137,7 +137,7 @@ class Actor:
         self._ray.kill(self._handle)
         return self._end
 
-    def _got(self, reference: Any) -> Any:
+    def _result(self, reference: Any) -> Any:
         """The result of a call; None: the worker died before it returned one."""
         try:
             return self._ray.get(reference)
@@ -145,11 +145,11 @@ class Actor:
             *_, last_but_one, last = ["", "", *(line for line in str(error).splitlines() if line.strip() == line)]
             if getattr(error, "actor_init_failed", False):
                 remedy = "install on each machine what is installed here"
-                raise self._unsuited(f"a worker cannot be made there ({last}); {remedy}") from error
+                raise self._error(f"a worker cannot be made there ({last}); {remedy}") from error
             self._end = f"{type(error).__name__}: {shorten(f'{last_but_one} {last}', _MOST_WORDS)}"
             return None
 
-    def _unsuited(self, problem: str) -> ConfigError:
+    def _error(self, problem: str) -> ConfigError:
         return ConfigError([f"{self._placement.words}, but {problem}."])
 
 
@@ -239,7 +239,7 @@ class ClusterWorkers(Crew):
         """Keep the order: this machine's devices say nothing about those of the cluster."""
         return orders
 
-    def _handed(self, start: Start | None) -> Any:
+    def _prepare_start(self, start: Start | None) -> Any:
         return self._ray.put(pickle.dumps(start))
 
     def _ready(self) -> Sequence[Worker]:
@@ -275,9 +275,9 @@ class ClusterWorkers(Crew):
             each = f"a CPU and {self._gpus:.3g} of a GPU" if self._gpus else "a CPU"
             raise ConfigError(
                 [
-                    f"{self._placement.words}, but {len(self._workers)} of {self._wanted()} workers came within "
-                    f"node-timeout ({self._config.node_timeout:g} s): each needs {each}, and {self._free()}. Choose "
-                    "fewer workers, end what else runs there, or raise node-timeout."
+                    f"{self._placement.words}, but {len(self._workers)} of {self._wanted_workers()} workers came "
+                    f"within node-timeout ({self._config.node_timeout:g} s): each needs {each}, and {self._free()}. "
+                    "Choose fewer workers, end what else runs there, or raise node-timeout."
                 ]
             )
 
@@ -290,19 +290,19 @@ class ClusterWorkers(Crew):
     def _asked_who_they_are(self) -> list[Enrolment]:
         """Return every client's enrolment; each worker opens the shards of a row of clients."""
         said: dict[int, Enrolment] = {}
-        for row in self._divided(self._config.clients, EnrolmentErrand):
+        for row in self._divide(self._config.clients, EnrolmentErrand):
             assert isinstance(row, dict)
             said |= row
         return [said[part] for part in range(self._config.clients)]
 
     def _ask_for_more(self) -> bool:
         """Have as many workers started as are missing, in places that are free; whether any are coming."""
-        missing = self._wanted() - len(self._workers)
+        missing = self._wanted_workers() - len(self._workers)
         while len(self._coming) > max(0, missing):  # a machine has gone, and there may never be room for them
             self._coming.pop().kill()
         taken = {actor.place for actor in self._workers + self._coming}
         free = (place for place in count() if place not in taken)
-        self._coming += [self._started(place) for place in islice(free, max(0, missing - len(self._coming)))]
+        self._coming += [self._start_worker(place) for place in islice(free, max(0, missing - len(self._coming)))]
         return bool(self._coming)
 
     def _take_in(self, seconds: float) -> None:
@@ -329,7 +329,7 @@ class ClusterWorkers(Crew):
                 log.warning("%s died before it began (%s).", actor.name, actor.kill())
         self._workers.sort(key=lambda actor: actor.place)
 
-    def _started(self, place: int) -> Actor:
+    def _start_worker(self, place: int) -> Actor:
         resources = {"num_cpus": 1, "num_gpus": self._gpus}
         own = {
             "max_restarts": 0,
@@ -339,7 +339,7 @@ class ClusterWorkers(Crew):
         handle = self._ray.remote(Hand).options(**resources, **own).remote(self._luggage)
         return Actor(self._ray, handle, place, self._gpus, self._placement)
 
-    def _wanted(self) -> int:
+    def _wanted_workers(self) -> int:
         """The number of workers that there should be now."""
         if self._placement.workers is not None:
             return self._placement.workers

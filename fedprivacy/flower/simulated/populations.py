@@ -230,9 +230,9 @@ class Population:
         Raises:
             TaskError: the task cannot open a shard.
         """
-        return self.enrolled(range(self._config.clients))
+        return self.enrol(range(self._config.clients))
 
-    def enrolled(self, parts: Iterable[int]) -> Iterator[Enrolment]:
+    def enrol(self, parts: Iterable[int]) -> Iterator[Enrolment]:
         """Yield the enrolments of the clients with these parts of the split. Raises the errors of `enrolments`."""
         for part in parts:
             opened_shard(self._task, self._config, part)
@@ -281,7 +281,7 @@ class Population:
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
         start = Start(arrays, attempt.round, base, proximal_mu, control)
         own = self.kept.of(text_of(self._config.algorithm_in(attempt.round)))
-        update = self.trained(0, [replace(o, own=own.get(o.client_id)) for o in self._in_line(orders)], start)
+        update = self.train_range(0, [replace(o, own=own.get(o.client_id)) for o in self._in_line(orders)], start)
         own |= update.kept
         return update
 
@@ -292,7 +292,7 @@ class Population:
     def warn_of_messages(self, reason: str) -> None:
         """Do nothing: clients get messages one after another in this process, and no workers were asked for."""
 
-    def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
+    def train_range(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
         """Train consecutive clients of a cohort, beginning at the rank `first`."""
         update = CohortUpdate()
         keep_freed_memory()

@@ -119,7 +119,7 @@ class PlainCohort(CohortLoop[NullMechanism]):
             now = Position(round, step)
             sample = poisson_sample(one.mechanism.sampling_rate, len(shard.inputs), one.keystream, now)
             parts = sampled_batches(shard, sample, layout, self.views, one.keystream, now)
-            sums = (_gradient_sum(model, self.loss, *layout.weighted(*part)) for part in parts)
+            sums = (_gradient_sum(model, self.loss, *layout.lay_out(*part)) for part in parts)
             return reduce(torch.add, sums).div(one.expected_batch_size)
 
         local = LocalSteps(self.optimizer, self.proximal_mu, self.algorithm)
@@ -243,7 +243,7 @@ def _train(client: LocalClient, plan: TrainingPlan, message: Message, store: Kep
     """The parameters after the round's local steps from the model that the server sends: not private."""
     request, config = TrainingRequest.of(message, Assignment), plan.config
     rate, number, algorithm = request.grant.sampling_rate, request.grant.round, config.algorithm_in(request.grant.round)
-    client = client.standardised(client.standardising(request.standardise))
+    client = client.with_standardised_inputs(client.standardising(request.standardise))
     engine = _engine(client, config)
     engine.model.load_state_dict(request.parameters_for(engine.model), strict=False)
     whose = KeptFor("", text_of(algorithm), number)
@@ -310,7 +310,7 @@ class NullBooks:
     def spent(self) -> PopulationSpent:
         """Every client's part in the run, by client_id; its epsilon is infinite: there is no bound."""
         changed, self._unread = self._unread, set()
-        self._spent = self._spent.updated({client_id: self._part(client_id) for client_id in changed})
+        self._spent = self._spent.update({client_id: self._part(client_id) for client_id in changed})
         return self._spent
 
     def most_charged(self) -> History:

@@ -56,7 +56,7 @@ class WorkerError(RuntimeError):
 class Errand(Protocol):
     """A piece of work for a row of clients, sent to a worker as a pickle."""
 
-    def done(self, population: Population, start: Start | None) -> object:
+    def run(self, population: Population, start: Start | None) -> object:
         """Do the work, and return its result, which is pickled, too.
 
         Args:
@@ -75,10 +75,10 @@ class TrainingErrand:
     first: int
     orders: Sequence[Order]
 
-    def done(self, population: Population, start: Start | None) -> CohortUpdate:
+    def run(self, population: Population, start: Start | None) -> CohortUpdate:
         """Return the sum of their releases, on the CPU, where any process can read it."""
         assert start is not None
-        update = population.trained(self.first, self.orders, start)
+        update = population.train_range(self.first, self.orders, start)
         update.sum.move("cpu")
         return update
 
@@ -138,14 +138,14 @@ class Crew(Population, ABC):
         """Return workers that take over from dead ones; at least one."""
 
     @abstractmethod
-    def _handed(self, start: Start | None) -> Any:
+    def _prepare_start(self, start: Start | None) -> Any:
         """Prepare a start once for all workers."""
 
     def warn_of_messages(self, reason: str) -> None:
         """Warn that workers are of no use."""
         log.warning(USELESS, self._placement.words, reason)
 
-    def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
+    def train_range(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
         """Train as `Population` does, with the clients divided evenly among the workers.
 
         Raises:
@@ -156,12 +156,12 @@ class Crew(Population, ABC):
             return TrainingErrand(first + row.start, orders[row.start : row.stop])
 
         update = CohortUpdate()
-        for part in self._divided(len(orders), training, start):
+        for part in self._divide(len(orders), training, start):
             assert isinstance(part, CohortUpdate)
             update.join(part)
         return update
 
-    def _divided(self, clients: int, errand: Callable[[range], Errand], start: Start | None = None) -> Iterator[object]:
+    def _divide(self, clients: int, errand: Callable[[range], Errand], start: Start | None = None) -> Iterator[object]:
         """Divide so many clients into rows, one for each worker, and yield the errands' results in any order.
 
         Raises:
@@ -171,8 +171,8 @@ class Crew(Population, ABC):
             workers = self._ready()
             cuts = [clients * number // len(workers) for number in range(len(workers) + 1)]
             errands = [pickle.dumps(errand(range(*row))) for row in pairwise(cuts)]
-            handed = self._handed(start)
-            lost = yield from self._heard(list(zip(workers, errands, strict=True)), handed)
+            handed = self._prepare_start(start)
+            lost = yield from self._collect(list(zip(workers, errands, strict=True)), handed)
             if lost:
                 yield from self._heard_of_others(lost, handed, len(workers))
         except BaseException:
@@ -186,14 +186,14 @@ class Crew(Population, ABC):
             log.warning("%s died (%s); another one takes its clients.", worker.name, end)
         others = self._instead_of(list(ends))
         again = [(other, errand) for other, (_, errand) in zip(cycle(others), lost, strict=False)]
-        for other, errand in (yield from self._heard(again, handed)):
+        for other, errand in (yield from self._collect(again, handed)):
             first = next(worker for worker, its in lost if its is errand)
             raise WorkerError(
                 f"{first.name} died ({ends[first]}), and so did the one that took its clients ({other.kill()}). If "
                 f"memory was short, choose fewer workers; there were {workers}."
             )
 
-    def _heard(self, asked: Sequence[_Asked], handed: Any) -> Generator[object, None, list[_Asked]]:
+    def _collect(self, asked: Sequence[_Asked], handed: Any) -> Generator[object, None, list[_Asked]]:
         """Yield the results of errands; return the errands whose workers have died."""
         for worker, errand in asked:
             worker.ask(handed, errand)
@@ -241,7 +241,7 @@ def pickle_by_value(crew: Placement, everything: object) -> bytes:
 def answer_to(population: Population, start: bytes, errand: bytes) -> bytes:
     """Return a worker's answer to an errand, both pickled."""
     try:
-        return pickle.dumps(pickle.loads(errand).done(population, pickle.loads(start)))
+        return pickle.dumps(pickle.loads(errand).run(population, pickle.loads(start)))
     except TaskError as error:
         return pickle.dumps(error)
     except Exception:
@@ -287,21 +287,21 @@ class Workers(Crew):
 
     def _ready(self) -> Sequence[Worker]:
         if not self._workers:
-            self._workers = self._started(range(self._number))
+            self._workers = self._start_workers(range(self._number))
         return self._workers
 
     def _instead_of(self, dead: Sequence[Worker]) -> Sequence[Worker]:
         """New processes, in the places of the dead."""
         places = [place for place, worker in enumerate(self._workers) if worker in dead]
-        others = self._started(places)
+        others = self._start_workers(places)
         for place, other in zip(places, others, strict=True):
             self._workers[place] = other
         return others
 
-    def _handed(self, start: Start | None) -> bytes:
+    def _prepare_start(self, start: Start | None) -> bytes:
         return pickle.dumps(start)
 
-    def _started(self, places: Sequence[int]) -> list[_Process]:
+    def _start_workers(self, places: Sequence[int]) -> list[_Process]:
         """New workers, which import what they need at the same time."""
         started = [_Process(f"Worker {place + 1} of {self._number}") for place in places]
         for worker in started:

@@ -148,7 +148,7 @@ class SignedMessage(WireMessage):
         del fields["signature"]
         return json.dumps(fields, sort_keys=True).encode()
 
-    def signed(self, key: signing.PrivateKey) -> Self:
+    def sign(self, key: signing.PrivateKey) -> Self:
         """The same, with the signature of this key's holder."""
         return dataclasses.replace(self, **{"signature": signing.sign(key, self.purpose, self.signed_bytes())})
 
@@ -370,10 +370,10 @@ class QuestionGrant(SpendingMessage):
             raise ValueError("questions are one step of sampling rate 1 and clipping norm 1; earlier_runs is from 0.")
         if not self.charged_as.asks:
             raise ValueError(f"run_id is '{self.run_id[:40]}'; a run that asks begins with {QUESTIONS}.")
-        _ = self.asked, self.event
+        _ = self.questionnaire, self.event
 
     @property
-    def asked(self) -> Questionnaire:
+    def questionnaire(self) -> Questionnaire:
         return Questionnaire.from_text(self.questions)
 
 

@@ -46,7 +46,7 @@ def group_norm(tape: Tape, name: str, layer: nn.GroupNorm | InstanceNorm, inputs
     records, channels = inputs.shape[:2]
     groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else channels
     tape.record_axis(name, inputs)
-    weight, bias = (None if p is None else tape.expanded(p).reshape(-1) for p in (layer.weight, layer.bias))
+    weight, bias = (None if p is None else tape.expand(p).reshape(-1) for p in (layer.weight, layer.bias))
     joined = inputs.reshape(1, records * channels, *inputs.shape[2:])
     return functional.group_norm(joined, records * groups, weight, bias, layer.eps).view_as(inputs)
 

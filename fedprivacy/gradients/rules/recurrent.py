@@ -96,11 +96,11 @@ class _Cell:
     def run(self, tape: Tape, name: str, sequence: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the hidden states after each step of `sequence` [steps, batch, d], and the last state."""
         parts = [tape.part(p) for p in (self.weight_ih, self.bias_ih, self.weight_hh, self.bias_hh)]
-        projected = self._projected(sequence).to(self.weight_hh.dtype)
+        projected = self._project(sequence).to(self.weight_hh.dtype)
         if any(parts) and not projected.requires_grad:
             projected.requires_grad_()
         with torch.autocast(sequence.device.type, enabled=False):
-            hidden, last = self._unrolled(tape, name, projected, tuple(part.to(projected) for part in state))
+            hidden, last = self._unroll(tape, name, projected, tuple(part.to(projected) for part in state))
         before = torch.cat((state[0].detach().unsqueeze(0), hidden.detach()[:-1]))
 
         def pieces_of(gradient: Tensor) -> Sequence[Piece | None]:
@@ -112,17 +112,17 @@ class _Cell:
         tape.watch(name, sequence, projected, parts, pieces_of)
         return hidden, last
 
-    def _unrolled(self, tape: Tape, name: str, projected: Tensor, state: State) -> tuple[Tensor, State]:
+    def _unroll(self, tape: Tape, name: str, projected: Tensor, state: State) -> tuple[Tensor, State]:
         if self.mode == "LSTM" and self.weight_hr is None:
             hidden, cell = _LstmSteps.apply(projected, self.weight_hh.detach(), *state)  # type: ignore[no-untyped-call]
             return hidden, (hidden[-1], cell)
         step, weight = _STEPS[self.mode], self.weight_hh.detach().t()
         states = [state]
         for projection in projected.unbind(0):
-            states.append(self._shortened(tape, name, step(projection, states[-1], weight)))
+            states.append(self._shorten(tape, name, step(projection, states[-1], weight)))
         return torch.stack([after[0] for after in states[1:]]), states[-1]
 
-    def _projected(self, sequence: Tensor) -> Tensor:
+    def _project(self, sequence: Tensor) -> Tensor:
         """Compute the gates' inputs from the sequence and the biases, shape [steps, batch, gates]; see `_apart` for a
         GRU.
         """
@@ -143,7 +143,7 @@ class _Cell:
         reset, update, by_state, by_input = gradient.chunk(4, 2)
         return torch.cat((reset, update, by_input), 2), torch.cat((reset, update, by_state), 2)
 
-    def _shortened(self, tape: Tape, name: str, state: State) -> State:
+    def _shorten(self, tape: Tape, name: str, state: State) -> State:
         """Return the state, its hidden part shortened if the layer is an LSTM with `proj_size`."""
         if self.weight_hr is None:
             return state

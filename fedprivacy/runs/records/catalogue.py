@@ -92,7 +92,7 @@ class Catalogue:
                 self._listing, self._listed_at = self._list(), time.monotonic()
             return self._listing
 
-    def broken(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Name what cannot be read of the sources that were named: `ledger`, `runs`; empty: nothing is wrong.
 
         It says nothing of any run: neither how many there are nor where.
@@ -142,14 +142,14 @@ class Catalogue:
             if place.folder:
                 self._homes |= {run.facts.run_id: place.folder for run in found}
         self._stores |= stores
-        listing.folders += self._lost()
+        listing.folders += self._problems_of_folders()
         for problem in listing.folders:
             if problem not in self._listing.folders:
                 log.warning("%s", problem)
         listing.runs.sort(key=lambda run: (-run.started, run.facts.run_id))
         return listing
 
-    def _lost(self) -> Iterator[str]:
+    def _problems_of_folders(self) -> Iterator[str]:
         """Yield the problems of folders whose runs are not listed because of them."""
         for folder in self._folders:
             for file in (folder / EARLIER, *sorted(folder.glob(f"*/{EARLIER}"))):

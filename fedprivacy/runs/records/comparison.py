@@ -121,7 +121,7 @@ class Comparison:
         Raises:
             ValueError: none of the runs has measured anything.
         """
-        return Figure(self._drawn())
+        return Figure(self._draw())
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write `compare.html`, one file to mail, print and keep, and `compare.png` into a folder; the page's path.
@@ -211,10 +211,10 @@ class Comparison:
         return worse + 0.0  # never -0
 
     def _page(self) -> str:
-        drawing = for_every_screen(self._drawn, _FIGURE_WIDTH) if self.metrics else ""
+        drawing = for_every_screen(self._draw, _FIGURE_WIDTH) if self.metrics else ""
         return page("compare.html.jinja", comparison=self, drawing=drawing, measured_on=measured_on(self.metric))
 
-    def _drawn(self, width: int = _FIGURE_WIDTH, *, below: bool = False) -> alt.LayerChart:
+    def _draw(self, width: int = _FIGURE_WIDTH, *, below: bool = False) -> alt.LayerChart:
         series = [run.history.series() for run in self.runs]
         return compared_metric_figure(series, self.metric, width, below=below)
 
@@ -223,7 +223,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         words = html.escape(self.in_words())
-        return f"<p><b>{words}</b></p>{to_svg(self._drawn()) if self.metrics else ''}"
+        return f"<p><b>{words}</b></p>{to_svg(self._draw()) if self.metrics else ''}"
 
 
 def compare(*runs: Run | str | PathLike[str], metric: str | None = None) -> Comparison:

@@ -317,7 +317,7 @@ def read_config(folder: Path) -> RunConfig:
         raise RunFolderError(
             f"'{folder}' holds no run that could go on ({CONFIG}: {error}); name a folder that a run wrote to (out)."
         ) from error
-    recorded = RunConfig.of_public(settings)
+    recorded = RunConfig.from_public(settings)
     terms = str(folder / CLIENT_TERMS) if recorded.client_terms else ""
     return replace(recorded, noise_multiplier=noise_multiplier, client_terms=terms)
 
@@ -379,7 +379,7 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundR
     return RoundResult(
         round=line["round"],
         metrics=read_measured(line["metrics"]),
-        spent=before.updated(named) if SINCE in line else PopulationSpent(named),
+        spent=before.update(named) if SINCE in line else PopulationSpent(named),
         participants=tuple(line["participants"]),
         failures=line["failures"],
         unreconciled=tuple(line["unreconciled"]),

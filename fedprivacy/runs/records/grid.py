@@ -123,7 +123,10 @@ class SweepGrid:
     def runs(self) -> tuple[SweptRun, ...]:
         return tuple(
             SweptRun(
-                self.out / folder_of(combination, seed), combination, seed, self.given(combination) | {"seed": seed}
+                self.out / folder_of(combination, seed),
+                combination,
+                seed,
+                self.settings_of(combination) | {"seed": seed},
             )
             for combination in self.combinations
             for seed in range(self.seeds)
@@ -164,7 +167,7 @@ class SweepGrid:
                 found.append(kept)
         return tuple(found)
 
-    def given(self, combination: Combination) -> dict[str, Value]:
+    def settings_of(self, combination: Combination) -> dict[str, Value]:
         """Return all settings of a combination's runs but the seed, by hyphenated key."""
         left_open = _not_taken(combination) | (set(_OF_PRIVACY) if "privacy" in combination else set())
         fixed = {key: v[0] for key, v in self.lists.items() if len(v) == 1 and key not in left_open}
@@ -372,7 +375,7 @@ class SweepResults:
 
 def _swept_values(grid: SweepGrid, combination: Combination) -> dict[str, Value | None]:
     """The swept settings of a combination, None where it does without, and whether it is private."""
-    given = grid.given(combination)
+    given = grid.settings_of(combination)
     return {key: given.get(key) for key in grid.swept} | {"privacy": "privacy" not in combination}
 
 

@@ -72,7 +72,7 @@ def costs_of(run: StoredRun, chosen: Sequence[ClientStanding] | None = None, mos
 
 def _curves(run: StoredRun, rounds: range) -> tuple[tuple[Curve, ...] | None, tuple[Curve, ...]]:
     """Every curve, those that are alike as one; of too many none, but the first and the last of them."""
-    if run.crowded:
+    if run.has_many_clients:
         edges = [*run.spenders(1), *run.spenders(1, least=True)]
         return None, tuple(run.curves(edges, rounds).each())
     curves = run.curves(run.everybody(), rounds).alike()
@@ -175,7 +175,7 @@ class RunHistory:
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
         """
-        return series_of(self.stored, self._enrolled(chosen))
+        return series_of(self.stored, self._standings_of(chosen))
 
     def costs(self, chosen: Sequence[str] = (), most: int = MOST_ROWS) -> CostMap:
         """The cost of each round to the chosen clients, or to at most `most` that spent most.
@@ -183,9 +183,9 @@ class RunHistory:
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
         """
-        return costs_of(self.stored, self._enrolled(chosen) or None, most)
+        return costs_of(self.stored, self._standings_of(chosen) or None, most)
 
-    def _enrolled(self, chosen: Sequence[str]) -> list[ClientStanding]:
+    def _standings_of(self, chosen: Sequence[str]) -> list[ClientStanding]:
         unknown = sorted(set(chosen) - set(self.last.spent))
         if unknown:
             raise ValueError(f"the run has no client '{unknown[0]}'; choose from those in `last.spent`.")

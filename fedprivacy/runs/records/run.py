@@ -70,7 +70,7 @@ class Run:
         Raises:
             ConfigError: another version of fedprivacy wrote the folder, with other settings.
         """
-        repeated = RunConfig.of_public(self.settings).repeated()
+        repeated = RunConfig.from_public(self.settings).settings_to_repeat()
         return {FIELDS[key].name: value for key, value in repeated.items()}
 
     @property
@@ -171,7 +171,7 @@ class Run:
         Raises:
             RunFolderError: it is not written yet.
         """
-        return self._written(REPORT)
+        return self._write(REPORT)
 
     def model(self, task: Task | None = None, *, client_id: str | None = None) -> nn.Module:
         """The trained model, ready to predict; of a task that standardises, after what its inputs become first.
@@ -195,7 +195,7 @@ class Run:
         if isinstance(task, str):
             raise TaskError(f"the task is '{task}', a text; for a client's model, write model(client_id='{task}').")
         model = open_task(str(self.settings["task"]), task or self._task).model()
-        with safe_open(self._written(MODEL), framework="pt") as file:
+        with safe_open(self._write(MODEL), framework="pt") as file:
             names = file.keys()
             model.load_state_dict({name: file.get_tensor(name) for name in names}, strict=False)
             numbers = (file.metadata() or {}).get(STANDARDISE)
@@ -214,7 +214,7 @@ class Run:
         if (self.folder / CLIENT_MODELS).exists():
             with safe_open(self.folder / CLIENT_MODELS, framework="pt") as file:
                 return file.get_tensor(client_id) if client_id in file.keys() else None  # noqa: SIM118 - no mapping
-        config = RunConfig.of_public(self.settings)
+        config = RunConfig.from_public(self.settings)
         if config.algorithm_in(config.rounds).personal:
             raise RunFolderError(
                 f"'{self.folder}' holds no model of {client_id}'s own (algorithm {config.algorithm}), which stays on "
@@ -222,7 +222,7 @@ class Run:
             )
         return None
 
-    def _written(self, name: str) -> Path:
+    def _write(self, name: str) -> Path:
         path = self.folder / name
         if not path.exists():
             raise RunFolderError(f"'{self.folder}' has no {name} yet; it is written when the run ends.")

@@ -62,8 +62,9 @@ def check_witnesses(ledger: Ledger | None, url: str, *places: Path) -> None:
     more = f", nor what {count_text(len(lacking) - 1, 'other run')} signed" if len(lacking) > 1 else ""
     raise LedgerError(
         f"ledger {without_password(url)} does not hold entry {head.number} as it was signed on {head.at} (in {file})"
-        f"{more}: an older copy was put back, or it was rewritten. Nothing is granted on it. Put back the ledger that holds "
-        "that entry; 'fedprivacy ledger verify --witness' proves it. If it is lost for good: docs/how-to/incidents.md."
+        f"{more}: an older copy was put back, or it was rewritten. Nothing is granted on it. Put back the ledger that "
+        "holds that entry; 'fedprivacy ledger verify --witness' proves it. If it is lost for good: "
+        "docs/how-to/incidents.md."
     )
 
 

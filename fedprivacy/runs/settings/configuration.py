@@ -132,7 +132,7 @@ class RunConfig(
         values = ((key, getattr(self, field.name)) for key, field in FIELDS.items())
         return {key: None if value == math.inf else value for key, value in values}
 
-    def repeated(self) -> dict[str, Value]:
+    def settings_to_repeat(self) -> dict[str, Value]:
         """The settings, by hyphenated key, that make the same run again, in a folder of its own."""
         useless = {"out", "resume"}  # the folder that they name holds this run
         if self.batch_size is not None:
@@ -142,7 +142,7 @@ class RunConfig(
         return {k: v for k in FIELDS if k not in useless and (v := getattr(self, FIELDS[k].name)) not in (None, "")}
 
     @classmethod
-    def of_public(cls, settings: Mapping[str, Value | None]) -> RunConfig:
+    def from_public(cls, settings: Mapping[str, Value | None]) -> RunConfig:
         """The configuration whose `public` this is.
 
         Raises:

@@ -78,9 +78,9 @@ class KnownSettings:
 
     def problems(self, rules: Iterable[Rule | LeftOpen]) -> list[str]:
         """Return the problems that rules find, in the order of the rules."""
-        return [problem for rule in rules for problem in self._found(rule)]
+        return [problem for rule in rules for problem in self._problems(rule)]
 
-    def _found(self, rule: Rule | LeftOpen) -> Iterable[str]:
+    def _problems(self, rule: Rule | LeftOpen) -> Iterable[str]:
         if isinstance(rule, LeftOpen):
             return self._not_left_open(rule)
         parameters = inspect.signature(rule).parameters

@@ -36,7 +36,7 @@ _KINDS = {dict: "a table", list: "a list", date: "a date", time: "a time"}
 
 def as_toml(config: RunConfig) -> bytes:
     """Write the file that repeats a run."""
-    settings = config.repeated()
+    settings = config.settings_to_repeat()
     parts = [_HEAD]
     for group in GROUPS:
         if own := {key: settings[key] for key in fields_of(group) if key in settings}:

@@ -88,7 +88,7 @@ class LocalUpdate:
 class ServerHalf(Protocol):
     """The server's part of an algorithm, besides averaging."""
 
-    def advanced(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: RoundTurnout) -> Tensor:
+    def advance(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: RoundTurnout) -> Tensor:
         """Compute the control that the server sends with the next model.
 
         Args:

@@ -26,7 +26,7 @@ class MeanControl:
     these.
     """
 
-    def advanced(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: RoundTurnout) -> Tensor:
+    def advance(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: RoundTurnout) -> Tensor:
         moved = (start - mean) / (turnout.steps * turnout.learning_rate)
         return moved if control is None else control + turnout.share * (moved - control)
 

@@ -196,7 +196,7 @@ PLANTS = {
     "a seed is accepted in a deployment": patched(local, "_open_client", obeying),
     "noise a little below the least is accepted": checked_with(least_noise_multiplier=0.29),
     "more steps than the most are accepted": checked_with(most_steps=10**9),
-    "an unsigned grant is accepted": patched(NodeSettings, "_signed", lambda *_: True),
+    "an unsigned grant is accepted": patched(NodeSettings, "_is_signed", lambda *_: True),
     "a grant of any server is accepted": patched(NodeSettings, "check_grant", NOTHING),
     "a grant for other neighbours is accepted": patched(LocalClient, "check_promise", NOTHING),
     "anybody may ask who the client is": patched(NodeSettings, "check_enrolment", NOTHING),
@@ -212,7 +212,7 @@ PLANTS = {
     ),
     "every grant is refused": patched(LocalClient, "check_memory", failing(RuntimeError())),
     "a duration leaves with an update": patched(release_module, "update", saying_more),
-    "records are read where nobody can see it": patched(LocalClient, "standardised", copied),
+    "records are read where nobody can see it": patched(LocalClient, "with_standardised_inputs", copied),
     "a client says that it was never charged": patched(
         LocalClient, "public_facts", lambda self: replace(FACTS(self), spent="")
     ),
@@ -408,7 +408,7 @@ def test_a_run_is_planned_with_the_client_s_own_line_of_the_table(home):
     node = Node.read(home)
     own = {"noise_multiplier": 2.5, "sampling_rate": 0.125, "epsilon": 50.0}
     run = {"rounds": 4, "local-steps": 2, "batch-size": 8.0, "noise-multiplier": 1.0, "clients": 3}
-    plan = node.planned(run | {"client-terms": json.dumps({node.settings.client_id: own, "another": {"epsilon": 1}})})
+    plan = node.make_plan(run | {"client-terms": json.dumps({node.settings.client_id: own, "another": {"epsilon": 1}})})
     assert (plan.noise.of(), plan.config.sampling_rate, plan.config.batch_size) == (2.5, 0.125, None)
     assert plan.config.epsilon == 3.0  # the owner's, whatever the table says
 
@@ -416,10 +416,10 @@ def test_a_run_is_planned_with_the_client_s_own_line_of_the_table(home):
 def test_a_run_is_planned_within_the_owner_s_budget(home):
     node = Node.read(home)
     run = {"rounds": 500, "local-steps": 2, "sampling-rate": 0.2, "noise-multiplier": 1.0, "clients": 3}
-    plan = node.planned(run)
+    plan = node.make_plan(run)
     assert (plan.config.epsilon, plan.config.delta, plan.config.sampling_rate) == (3.0, 1e-3, 0.2)
     assert 1 <= Audited.of(plan, node.shard).claim.rounds < 500  # then the budget is spent
     with pytest.raises(ConfigError, match="allows no round of the run"):
-        node.planned({"rounds": 1, "local-steps": 1, "sampling-rate": 1.0, "noise-multiplier": 0.4})
+        node.make_plan({"rounds": 1, "local-steps": 1, "sampling-rate": 1.0, "noise-multiplier": 0.4})
     with pytest.raises(ConfigError, match=r"noise multiplier is 0\.2, and this client takes no grant below 0\.3"):
-        node.planned({"noise-multiplier": 0.2})
+        node.make_plan({"noise-multiplier": 0.2})

@@ -61,7 +61,7 @@ def test_rounds_clients_and_curves_are_read_back(store, url, at_once):
 def test_a_client_that_comes_late_has_no_epsilon_before(store, url):
     accounts = [[spent("a", 0.0)], [spent("a", 0.5)], [spent("a", 0.7), spent("b", 0.1)]]
     record(url, [finished(number, each) for number, each in enumerate(accounts)])
-    curves = store.run("run-1").curves(store.run("run-1").named(["b", "a", "nobody"]), [0, 1, 2])
+    curves = store.run("run-1").curves(store.run("run-1").standings_of(["b", "a", "nobody"]), [0, 1, 2])
     assert np.array_equal(curves.epsilons, [[0.0, np.nan], [0.5, np.nan], [0.7, 0.1]], equal_nan=True)
     assert [curve.rounds for curve in curves.each()] == [(0, 1, 2), (2,)]
 
@@ -71,7 +71,7 @@ def test_clients_of_several_parts_keep_their_own_epsilons(store, url):
     records = growing(names, 3, pace={name: 1e-3 * (n + 1) for n, name in enumerate(names)})
     record(url, records)
     chosen = [names[place] for place in (0, CLIENTS_PER_PART - 1, CLIENTS_PER_PART, 2 * CLIENTS_PER_PART + 2)]
-    curves = store.run("run-1").curves(store.run("run-1").named(chosen), [1, 3])
+    curves = store.run("run-1").curves(store.run("run-1").standings_of(chosen), [1, 3])
     assert curves.epsilons.tolist() == [[records[n].spent[name].epsilon for name in chosen] for n in (1, 3)]
 
 
@@ -128,7 +128,7 @@ def test_a_raised_budget_takes_the_exhaustion_back(store, url):
     for one in rounds:
         recording.add(one)
         recording.flush()
-        turns.append(store.run("run-1").named(["a"])[0].exhausted_in)
+        turns.append(store.run("run-1").standings_of(["a"])[0].exhausted_in)
     recording.close()
     assert turns == [None, None, 2, None, 4]
     assert store.run("run-1").turns(10) == [(4, 2.0)]
@@ -187,7 +187,7 @@ def test_a_run_that_goes_on_is_as_if_it_had_never_stopped(store, url):
         stored.round: stored.at for stored in store.run("run-1").points(range(4))
     }
     assert store.run("run-1").now.started == started
-    assert store.run("run-1").named(["a"])[0].averaged == 6
+    assert store.run("run-1").standings_of(["a"])[0].averaged == 6
 
 
 def test_an_outage_loses_nothing(store, url):
@@ -240,8 +240,8 @@ def test_charges_and_accounts_come_from_the_ledger(store, url):
     assert (total, newest[0]["client_id"], newest[0]["round"]) == (4, "b", 2)
     assert store.run("run-1").charges(client_id="a", limit=9, offset=0)[0] == 2
     assert store.run("run-1").charges(state="reserved", round=1, limit=9, offset=0)[1][0]["client_id"] == "b"
-    assert store.run("run-1").executed("a") == {EVENT: 4}
-    assert store.run("run-1").executed("c") == {}
+    assert store.run("run-1").history_of("a") == {EVENT: 4}
+    assert store.run("run-1").history_of("c") == {}
     assert len(verify_ledger(ledger).replay.charges) == 4, "the run store is no part of what is verified"
     ledger.close()
 

@@ -165,7 +165,7 @@ class StoredRun:
         return self._read(lambda connection: self._clients(connection, self._mine(recorded_clients)))
 
     @property
-    def crowded(self) -> bool:
+    def has_many_clients(self) -> bool:
         """True if the run has more clients than are all drawn."""
         return self.now.last is not None and self.now.last.clients > self.store.few
 
@@ -174,7 +174,7 @@ class StoredRun:
         query = ClientQuery(descending=not least, limit=most)
         return self._read(lambda connection: self._page(connection, query))
 
-    def named(self, client_ids: Sequence[str]) -> list[ClientStanding]:
+    def standings_of(self, client_ids: Sequence[str]) -> list[ClientStanding]:
         """Clients by name, in the order of their enrolment; unknown ones are missing."""
 
         def work(connection: Connection) -> list[ClientStanding]:
@@ -271,24 +271,24 @@ class StoredRun:
             rows = [dict(row) for row in connection.execute(wanted).mappings()]
             return total, [row | {"client_id": str(row["dataset_id"]).removeprefix(prefix)} for row in rows]
 
-        return self._of_ledger(work) or (0, [])
+        return self._read_ledger(work) or (0, [])
 
-    def executed(self, client_id: str) -> History:
+    def history_of(self, client_id: str) -> History:
         """The history of a client's dataset in the ledger, over all runs."""
 
         def work(connection: Connection) -> History:
             dataset = self._dataset_prefix(connection) + client_id
             return accounts_of(connection, [dataset]).get(dataset, NOTHING_SPENT).history
 
-        return self._of_ledger(work) or {}
+        return self._read_ledger(work) or {}
 
     def audits(self) -> list[AuditResult]:
         """Results of the audits of a run, in their order."""
         wanted = select(audits).where(self._mine(audits)).order_by(audits.c.audit_id)
-        found = self._of_ledger(lambda connection: [audit_of(row) for row in connection.execute(wanted).mappings()])
+        found = self._read_ledger(lambda connection: [audit_of(row) for row in connection.execute(wanted).mappings()])
         return found or []
 
-    def _of_ledger(self, work: Callable[[Connection], T]) -> T | None:
+    def _read_ledger(self, work: Callable[[Connection], T]) -> T | None:
         """Read the ledger; None: it is not there."""
         ledger = self.store.ledger_of(self.facts)
         return ledger.read(work) if ledger else None
