@@ -139,7 +139,7 @@ class FirstOnes:
 
     size: int
 
-    def chosen(self, client_ids, drawn):
+    def choose(self, client_ids, drawn):
         return set(sorted(client_ids)[: self.size])
 
 

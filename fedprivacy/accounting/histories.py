@@ -8,7 +8,7 @@ The privacy loss of a person with several rows, where each row is a record:
 >>> from fedprivacy.accounting import pld
 >>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> history = {PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0): 1_000}
->>> [round(pld.epsilon(of_person(history, rows), delta=1e-5), 2) for rows in (1, *ROWS)]
+>>> [round(pld.epsilon(person_history(history, rows), delta=1e-5), 2) for rows in (1, *ROWS)]
 [1.83, 3.98, 11.64, 27.9]
 """
 
@@ -62,7 +62,7 @@ def extend_history(past: History | None, event: Event, steps: int) -> dict[Event
     """Return `past` with `steps` more executions of `event`.
 
     Raises:
-        ValueError: as `checked`, of the past and of the added event.
+        ValueError: as `executed_events`, of the past and of the added event.
     """
     if steps < 0:
         raise ValueError(f"steps is {steps}; choose an integer of at least 0.")
@@ -85,7 +85,7 @@ def untruncated(history: History) -> tuple[dict[Event, int], float]:
     private, the former is (epsilon, delta + (1 + e^epsilon) psi)-differentially private.
 
     Raises:
-        ValueError: as `checked`.
+        ValueError: as `executed_events`.
     """
     whole: dict[Event, int] = {}
     total = 0.0

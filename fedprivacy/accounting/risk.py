@@ -75,7 +75,7 @@ class Risk:
 
         Args:
             history: number of executions of each event, under one neighbouring relation; for a person with several
-                rows, that of `histories.of_person`.
+                rows, that of `histories.person_history`.
             delta: probability in (0, 1) at which `epsilon` is stated.
 
         Raises:

@@ -227,7 +227,7 @@ def audit_node(
 
     Args:
         node: the host's configuration.
-        plan: of the run that it is audited for, as `Node.worst` or `Node.planned` makes it.
+        plan: of the run that it is audited for, as `Node.worst` or `Node.make_plan` makes it.
         effort: how long it may take.
         seed: of what the auditor draws; what the deployed client draws is secret.
         tell: is told what is done next.

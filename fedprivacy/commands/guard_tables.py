@@ -44,7 +44,7 @@ def entry_as_json(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
 
 
 def read_claims(file: Path) -> Claims:
-    """Read what a client spent, from the lines that `exported` made.
+    """Read what a client spent, from the lines that `entry_as_json` made.
 
     Raises:
         ValueError: a line was not written by a guard; the error names it.

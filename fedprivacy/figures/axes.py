@@ -166,7 +166,7 @@ def leaders(rows: Rows, frame: PlotFrame) -> list[alt.Chart]:
 
 
 def named_beside(rows: Rows, frame: PlotFrame, colours: alt.Scale, shapes: alt.Scale) -> list[alt.Chart]:
-    """Draw the labels of `placed`, with lines that lead to them, each after a mark in the look of its kind."""
+    """Draw the labels of `place_labels`, with lines that lead to them, each after a mark in the look of its kind."""
     beside = chart_of(rows).encode(frame.y("place"))
     marks = beside.mark_point(size=60).encode(
         alt.Color("kind:N", legend=None, scale=colours), alt.Shape("kind:N", legend=None, scale=shapes)

@@ -46,7 +46,7 @@ def drawn_curves(series: RunSeries) -> tuple[Curve, ...]:
 
 
 def added_curves(series: RunSeries) -> list[Curve]:
-    """Return curves of chosen clients that have no line of their own among `drawn`."""
+    """Return curves of chosen clients that have no line of their own among `drawn_curves`."""
     alone = {curve.client_ids for curve in drawn_curves(series)}
     return [curve for curve in series.chosen if curve.client_ids not in alone]
 

@@ -114,7 +114,7 @@ class GradientEngine:
             clipping: rule that bounds one record's contribution; None: `FlatClipping`.
             layout: rows of a record: the views of one (De et al. 2022), inputs [batch, views, ...]; the rows of a
                 person, inputs and targets [batch, m, ...]; or both, inputs [batch, m, views, ...]. One gradient of
-                them all is clipped (`Layout.weighted`), and a person with a row that has no finite gradient counts for
+                them all is clipped (`Layout.lay_out`), and a person with a row that has no finite gradient counts for
                 nothing.
             max_memory: maximum number of bytes of activations and written gradients. Batches are computed in parts and
                 added up; the parts have the fastest size that fits.

@@ -354,7 +354,7 @@ def still_apart(admitted: Admitted, model: nn.Module, records: tuple[Tensor, Ten
     try:
         sizes = admitted.sizes
         return sizes_that_agree(admitted.method, model, records, sizes, admitted.kept_bytes) == sizes
-    except Exception:  # as `admitted` takes it
+    except Exception:  # as `admit_method` takes it
         return False
 
 

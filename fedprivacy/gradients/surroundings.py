@@ -201,9 +201,9 @@ _METHODS = (FunctionType, staticmethod, classmethod, property)
 class Surroundings:
     """Torch's functions, methods and settings, and a model's methods: all that its gradients are computed by.
 
-    Formal guarantee: `changed` tells if a public function of `torch` or `torch.nn.functional`, a method of `Tensor`, of
-    a layer's class or of the loss's, a layer, its class, its own hooks and functions, or a setting that chooses kernels
-    is another one than when this was made.
+    Formal guarantee: `has_changed` tells if a public function of `torch` or `torch.nn.functional`, a method of
+    `Tensor`, of a layer's class or of the loss's, a layer, its class, its own hooks and functions, or a setting that
+    chooses kernels is another one than when this was made.
 
     It does not tell of values: a flag or a buffer that switches a layer, a helper or a closure of the user's module, or
     torch's own operators.

@@ -13,7 +13,7 @@ the slot first and then behind its predecessor, each time waiting for the disk. 
 twice, and an entry with a successor was wholly on the disk before the successor was begun.
 
 Formal guarantee: let a log be changed in one place, by a crash in the middle of a write, a cut at any length, or one
-byte or block that decays. `believed` either returns at least the entries that were acknowledged, or raises.
+byte or block that decays. `trustworthy_content` either returns at least the entries that were acknowledged, or raises.
 """
 
 from __future__ import annotations

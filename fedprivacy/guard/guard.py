@@ -287,8 +287,9 @@ class Guard:
         return update
 
     def history(self) -> dict[Event, int]:
-        """Return the number of steps of each event over all runs, corrections included. Raises LogError as `sealed`
-        does.
+        """Return the number of steps of each event over all runs, corrections included.
+
+        Raises LogError as `sealed_update` does.
         """
         with self._kept.transaction():
             return dict(self._kept.tally.history)
@@ -297,7 +298,7 @@ class Guard:
         """Refuse an account that another filter, another relation or another unit was promised for; nothing is written.
 
         Raises:
-            LogError: the next charge under this relation would be refused; or as `sealed` does.
+            LogError: the next charge under this relation would be refused; or as `sealed_update` does.
         """
         with self._kept.transaction():
             self._allowance(self._kept.tally)
@@ -307,7 +308,7 @@ class Guard:
         """Record durably the account's relation and unit, before a size is disclosed that only this relation allows.
 
         Raises:
-            LogError: the account has another one already; or as `sealed` does.
+            LogError: the account has another one already; or as `sealed_update` does.
         """
         with self._kept.transaction() as write:
             self._check_promise(relation)
@@ -316,7 +317,7 @@ class Guard:
     def by_run(self) -> dict[str, dict[Event, int]]:
         """Count the steps of each event by run; corrections, whose runs are not known, under `UNNAMED`.
 
-        Raises LogError as `sealed` does.
+        Raises LogError as `sealed_update` does.
         """
         with self._kept.transaction():
             entries = list(self._kept.tally.entries)
@@ -327,7 +328,7 @@ class Guard:
         return runs
 
     def charges(self) -> list[ChargeEntry]:
-        """List every charge, in order, without corrections. Raises LogError as `sealed` does."""
+        """List every charge, in order, without corrections. Raises LogError as `sealed_update` does."""
         with self._kept.transaction():
             return list(self._kept.tally.charges.values())
 

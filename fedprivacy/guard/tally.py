@@ -133,7 +133,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(payload: bytes) -> Entry:
-    """Return the entry that `encoded` wrote.
+    """Return the entry that `encode_entry` wrote.
 
     Raises:
         ValueError: the bytes are no entry.

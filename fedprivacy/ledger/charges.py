@@ -244,7 +244,7 @@ def _matches_attempt(dialect: str) -> tuple[ColumnElement[bool], ...]:
 
 
 def _attempt_values(connection: Connection, attempt: Attempt, dataset_ids: Collection[str]) -> dict[str, Any]:
-    """Return the parameters of a statement with `_of_given_attempt`."""
+    """Return the parameters of a statement with `_matches_attempt`."""
     of_attempt = {f"{name}_charged": value for name, value in attempt._asdict().items()}
     return of_attempt | given(connection.dialect.name, dataset_ids)
 

@@ -86,7 +86,7 @@ class AskedQuestion(NamedTuple):
 def pack_totals(totals: Sequence[int]) -> bytes:
     """Pack totals for storage, the same on every database and machine: int64, little-endian.
 
-    >>> packed((1, -2)).hex()
+    >>> pack_totals((1, -2)).hex()
     '0100000000000000feffffffffffffff'
 
     Raises:
@@ -99,7 +99,7 @@ def pack_totals(totals: Sequence[int]) -> bytes:
 
 
 def unpack_totals(stored: bytes) -> tuple[int, ...]:
-    """Return the totals that `packed` stored."""
+    """Return the totals that `pack_totals` stored."""
     return struct.unpack_from(f"<{len(stored) // 8}q", stored)
 
 

@@ -320,7 +320,7 @@ _filter = lru_cache(maxsize=1024)(filter_of)
 def _steps_left(
     allowance: Allowance, before: Executed, spend: float, executed: Executed, event: PoissonSampledGaussian
 ) -> int:
-    """Steps of an event that are left to all who have executed the same; see `CentralAccountant._left`."""
+    """Steps of an event that are left to all who have executed the same; see `CentralAccountant._steps_left`."""
     try:
         return RunLimit(_filter(allowance), dict(before), spend).quota(dict(executed), event)
     except ValueError:

@@ -269,7 +269,7 @@ def _log(lines: Iterable[str], level: int) -> None:
 def mask_cell(cell: Cell) -> str:
     """Return an example of a cell that shows its form and not its content: digits are 9, letters x and X.
 
-    >>> masked("Meier, 70,5 kg")
+    >>> mask_cell("Meier, 70,5 kg")
     'Xxxxx, 99,9 xx'
     """
     return "".join(_mask(character) for character in text(cell)[:20])

@@ -25,8 +25,9 @@ if TYPE_CHECKING:  # every `--help` asks for the names of the clippings, and nee
 class QuantileClipping:
     """Rule that moves the clipping norm C towards a quantile of the norms.
 
-    Formal guarantee: one record's part of `joined` has Euclidean norm at most `sensitivity(C)`. So a Gaussian mechanism
-    with that clipping norm releases sum and count for its one event. The next clipping norm is a post-processing.
+    Formal guarantee: one record's part of `append_count` has Euclidean norm at most `sensitivity(C)`. So a Gaussian
+    mechanism with that clipping norm releases sum and count for its one event. The next clipping norm is a
+    post-processing.
 
     Attributes:
         quantile: the share of records that the clipping norm should not clip, in [0, 1].

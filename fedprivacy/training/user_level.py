@@ -56,7 +56,8 @@ class ClippedClientSum:
     """The noisy sum of clipped updates over a Poisson sample of the clients.
 
     Formal guarantee: the release of a round, `ReleasedMean`, is dominated by `event` where a neighbouring federation
-    has one client more or less, whatever that client sends, if `joined` selects the contributing clients, each once.
+    has one client more or less, whatever that client sends, if `draw_clients` selects the contributing clients, each
+    once.
 
     Proof. Let v be what a client adds. Its update is scaled by C / norm where the norm, computed in float64, exceeds C:
     the norm of the result is at most C (1 + `NORM_ALLOWANCE`), for up to 2^32 parameters. An update that is not finite
@@ -68,8 +69,8 @@ class ClippedClientSum:
     else, whoever the others are, and the noise has standard deviation z S (1 + `CLIENT_ALLOWANCE`) in every coordinate;
     see `add_lattice_noise`. A client that did not join, or failed, adds zero: the sum over an empty sample is released
     like any other. The divisor, q times a public number of clients, is fixed; dividing, the next clipping norm and the
-    next model are post-processing. Without the client, every other client joins as before: `joined` draws for each one
-    by itself.
+    next model are post-processing. Without the client, every other client joins as before: `draw_clients` draws for
+    each one by itself.
 
     Attributes:
         event: probability q with which a client joins, noise multiplier z and relation; it determines the cost of a

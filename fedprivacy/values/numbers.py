@@ -2,7 +2,7 @@
 
 Code returns Python's and numpy's numbers, and arrays and tensors without a dimension: `number_of` reads them all.
 JSON and databases write null for infinity and NaN, which they cannot hold. The reader of a null knows what it stood
-for: no bound or no limit (`or_infinite`, `unbounded`), or NaN (`measured`).
+for: no bound or no limit (`or_infinite`, `read_unbounded`), or NaN (`read_measured`).
 """
 
 from __future__ import annotations

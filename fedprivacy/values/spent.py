@@ -403,7 +403,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         return before.places is self.places or before.places.keys() <= self.places.keys()
 
     def _perhaps_changed_since(self, before: PopulationSpent) -> Iterable[str]:
-        """Return clients that may have changed; all, if this reading did not come from that one by `updated`."""
+        """Return clients that may have changed; all, if this reading did not come from that one by `update`."""
         changed: set[str] = set()
         moment = before._moment
         while moment is not self._moment:

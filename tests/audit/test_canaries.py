@@ -23,7 +23,7 @@ FAMILIES = (canaries.one_coordinate, canaries.opposing, canaries.spread, canarie
 
 
 def read(planted, training, steps=2):
-    return list(planted.observed(training, steps, seed=3))
+    return list(planted.observe(training, steps, seed=3))
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)

@@ -241,7 +241,7 @@ def test_a_charge_counts_unless_it_was_given_back_for_good(ledger, before, told)
     assert ledger.reconcile("a", {("run", EVENT): 6, ("older", EVENT): 3}) == (4 if count else 9)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 9}
     moments = [datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (-1, 1)]
-    assert list(map(ledger.raised, moments)) == [{"a": 4 if count else 9}, {}]
+    assert list(map(ledger.steps_raised, moments)) == [{"a": 4 if count else 9}, {}]
 
 
 def test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other(url):

@@ -111,7 +111,7 @@ def check_neighbours(kind, with_it, without):
     assert beside_noise(one) == beside_noise(other)
     grant = a_question(*EVERYTHING, shares=SHARES, noise_multiplier=SIGMA)
     moved = 0.0
-    sigmas = grant.asked.noise_multipliers(SIGMA)
+    sigmas = grant.questionnaire.noise_multipliers(SIGMA)
     for question, sigma, here, there in zip(EVERYTHING, sigmas, totals(one), totals(other), strict=True):
         change = (here - there).astype(np.float64)  # exact: the noise is the same
         moved += float(np.square(change).sum()) / deviation(question, sigma) ** 2

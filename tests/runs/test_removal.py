@@ -140,7 +140,7 @@ def test_a_link_is_refused_before_anything_is_deleted_and_what_links_lead_to_sta
 
 def test_a_charge_whose_run_was_killed_before_any_list_knew_it_is_kept(runs, monkeypatch):
     """The charge and its answer are on the ledger, and the run store knows nothing of either."""
-    monkeypatch.setattr("fedprivacy.simulation.ask.record", lambda *_: None)
+    monkeypatch.setattr("fedprivacy.simulation.ask.record_answers", lambda *_: None)
     asked = {"ledger": str(runs / "run" / "ledger.db"), "out": str(runs / "asked")}
     fp.ask(Asked(), fp.ask.count(), clients=2, epsilon=3, spend=0.5, filter="adaptive", **asked)
     assert not any(row["run"] == "asked" for row in fp.list_runs(runs))

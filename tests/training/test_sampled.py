@@ -40,8 +40,8 @@ def drawn(shard, layout, position, sample=None):
     """The numbers of each sampled person's rows that a step computes."""
     sample = np.arange(len(shard)) if sample is None else sample
     ((inputs, targets),) = sampled_batches(shard, sample, layout, None, KEY, position)
-    weights = layout.weighted(inputs, targets)[2].view(len(sample), layout.computed) > 0
-    rows = inputs.view(len(sample), layout.computed, -1)[..., 0].int()
+    weights = layout.lay_out(inputs, targets)[2].view(len(sample), layout.rows_computed) > 0
+    rows = inputs.view(len(sample), layout.rows_computed, -1)[..., 0].int()
     return [own[there].tolist() for own, there in zip(rows, weights, strict=True)]
 
 

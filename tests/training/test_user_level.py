@@ -122,7 +122,7 @@ CLIENTS = [f"client-{number}" for number in range(200)]
 
 def cohorts(rate, rounds, key=KEY):
     made = mechanism(rate)
-    drawn = [made.joined(CLIENTS, key, Position(number, 1)) for number in range(rounds)]
+    drawn = [made.draw_clients(CLIENTS, key, Position(number, 1)) for number in range(rounds)]
     return np.array([[client in joined for client in CLIENTS] for joined in drawn])
 
 
@@ -148,12 +148,12 @@ def test_clients_join_independently_of_one_another_and_of_rounds_before():
 
 def test_whether_a_client_joins_depends_on_the_key_and_not_on_who_else_there_is():
     made = mechanism(0.3)
-    everybody = made.joined(CLIENTS, KEY, HERE)
+    everybody = made.draw_clients(CLIENTS, KEY, HERE)
     for gone in CLIENTS[:20]:
         others = [client for client in CLIENTS if client != gone]
-        assert made.joined(others, KEY, HERE) == everybody - {gone}
-    assert mechanism(1.0).joined(CLIENTS, KEY, HERE) == set(CLIENTS)
-    assert made.joined(CLIENTS, Keystream.secret(), HERE) != made.joined(CLIENTS, Keystream.secret(), HERE)
+        assert made.draw_clients(others, KEY, HERE) == everybody - {gone}
+    assert mechanism(1.0).draw_clients(CLIENTS, KEY, HERE) == set(CLIENTS)
+    assert made.draw_clients(CLIENTS, Keystream.secret(), HERE) != made.draw_clients(CLIENTS, Keystream.secret(), HERE)
 
 
 # --- adaptive clipping ----------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_the_clipping_norm_finds_the_quantile_of_the_updates_norms():
     )
     made, norm, norms = mechanism(0.5, 1.0, len(CLIENTS), count_and_sum(1.0, 100.0, 0.2)), 50.0, []
     for number in range(400):
-        joined = made.joined(CLIENTS, KEY, Position(number, 1))
+        joined = made.draw_clients(CLIENTS, KEY, Position(number, 1))
         norm = released([updates[c] for c in sorted(joined)], norm, made, 8, Position(number, 1)).clipping_norm
         norms.append(norm)
     within = [float((lengths <= norm).mean()) for norm in norms[200:]]

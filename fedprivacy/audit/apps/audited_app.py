@@ -132,9 +132,9 @@ class AuditedApp:
         Args:
             shard: its records.
             draw: which of many random states.
-            watched: seeds that are changed or replaced; see `trained`.
-            sums: in place of its own; see `trained`.
-            shift: of clocks that repeat themselves; see `trained`.
+            watched: seeds that are changed or replaced; see `watch_training`.
+            sums: in place of its own; see `watch_training`.
+            shift: of clocks that repeat themselves; see `watch_training`.
             changed: settings other than those claimed.
         """
         app, model = self.make(), copy.deepcopy(self.model)  # before the seeds, which they may set

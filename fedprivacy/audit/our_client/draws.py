@@ -167,9 +167,8 @@ class _Blank:
         if grant.adaptive is None:
             return _Release(noise, about, records)
         counted = noisy_count(grant.adaptive, grant, answer.receipt.clipping_norm)
-        centred = counted - 0.5 * count_weight(grant.adaptive, grant.clipping_norm) * self._joined_records(
-            grant, records
-        )
+        half = 0.5 * count_weight(grant.adaptive, grant.clipping_norm)
+        centred = counted - half * self._joined_records(grant, records)
         return _Release(np.append(noise, centred / self.audited.deviation), about, records)
 
     def _joined_records(self, grant: Grant, records: int) -> int:

@@ -65,7 +65,7 @@ class TrainingSteps:
 def training_text(training: TrainingSteps) -> str:
     """A training for people, without its relation; its mechanism, unless it is the usual one.
 
-    >>> described(TrainingSteps(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0), 1000))
+    >>> training_text(TrainingSteps(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0), 1000))
     '1,000 steps at sampling rate 0.01, noise multiplier 1'
     """
     event = training.event

@@ -186,11 +186,11 @@ class LocalClient:
     def released_before(self, grant: Grant | QuestionGrant) -> Released | None:
         """Return the sealed release of a grant; it is charged already, so sending it again costs nothing.
 
-        Raises the errors of `Guard.sealed`.
+        Raises the errors of `Guard.sealed_update`.
         """
-        sealed = (
-            self.guard.sealed_update(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
-        )
+        if self.guard is None:
+            return None
+        sealed = self.guard.sealed_update(grant.charged_as, run_key=grant.server_key)
         return None if sealed is None else Released.from_bytes(sealed)
 
     def check_memory(self, engine: GradientEngine) -> None:

@@ -12,8 +12,8 @@ Every reply is built here, from one of five types, and a type is all that may cr
 
 No exact example count, local loss or accuracy, and no exception text has a place in these types, so none can leave.
 
-In a deployment an update is written to the disk as it will be sent (`sealed`), and sent again, byte for byte, where the
-first reply was lost: what has been released once costs nothing the second time.
+In a deployment an update is written to the disk as it will be sent (`Released.to_bytes`), and sent again, byte for
+byte, where the first reply was lost: what has been released once costs nothing the second time.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Released:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Released:
-        """The inverse of `sealed`."""
+        """The inverse of `to_bytes`."""
         head, _, body = content.partition(b"\n")
         facts, arrays = json.loads(head), safetensors.load(body)
         receipt = Receipt.from_record(ConfigRecord(facts["receipt"]))
@@ -121,7 +121,7 @@ class Released:
 
 
 def most_sealed(arrays: Mapping[str, NDArray[Any] | Tensor]) -> int:
-    """Return an upper bound, in bytes, of `Released.sealed` for arrays of these names, types and shapes."""
+    """Return an upper bound, in bytes, of `Released.to_bytes` for arrays of these names, types and shapes."""
     return _MOST_FACTS + sum(
         array.nbytes + 2 * len(json.dumps(name)) + _MOST_OF_AN_ARRAY for name, array in arrays.items()
     )

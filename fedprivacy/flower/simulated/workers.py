@@ -165,7 +165,7 @@ class Crew(Population, ABC):
         """Divide so many clients into rows, one for each worker, and yield the errands' results in any order.
 
         Raises:
-            ConfigError, WorkerError: see `trained`; the workers are ended.
+            ConfigError, WorkerError: see `train_range`; the workers are ended.
         """
         try:
             workers = self._ready()
