@@ -9,7 +9,7 @@ from __future__ import annotations
 import altair as alt
 
 from fedprivacy.figures.axes import PlotFrame, Scale, rounds_axis
-from fedprivacy.figures.style import EXHAUSTED, SPENDING, WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.figures.style import EXHAUSTED, SPENDING, WIDTH, Rows, chart_of, layer, make_title, with_style
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import count_text
 
@@ -33,7 +33,7 @@ def turnout_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
     ]
     words = [["the server's view", "points: asked for and not used"]]
     title = f"Round {last.round} averaged {count_text(last.participants, 'update')}"
-    return styled(layered(lines, titled(title, words, width), width))
+    return with_style(layer(lines, make_title(title, words, width), width))
 
 
 def turnout_rows(series: RunSeries) -> Rows:
