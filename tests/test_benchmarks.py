@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,14 +27,15 @@ ARGUMENTS = {
     "accounting_share": ["--clients", "3", "--rounds", "1"],
     "gradients": ["--models", "lr-64", "--rounds", "1"],
     "gradients --where": ["--models", "lr-32", "--rounds", "1"],
-    "gpu": ["--device", "cpu", "--only", "gradients,bfloat16", "--models", "lr-64", "--out", "runs/gpu-on-a-cpu"],
+    "gpu": ["--device", "cpu", "--only", "gradients,bfloat16", "--models", "lr-64", "--out", "OUT"],
     "families": ["--library", "transformers", "--only", "bert", "--batch", "4", "--rounds", "1"],
     "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
     "messages": ["--settings", "lr"],
     "simulation": ["--settings", "lr", "--turns", "1", "--contenders", "fedprivacy,bare_nonprivate"],
     "simulation --scale": ["--populations", "30", "--cohort", "10", "--plot", "/dev/null"],
 }
-"""Arguments of each benchmark; the accountant's, the engines', the dashboard's and simulation's peers take minutes."""
+"""Arguments of each benchmark; the accountant's, the engines', the dashboard's and simulation's peers take minutes.
+OUT is a folder of the test's own."""
 
 
 PAGE = (ROOT / "docs/explanation/benchmarks.md").read_text()
@@ -71,23 +73,24 @@ def test_every_section_of_the_page_has_its_command_and_every_saved_result_its_pl
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_a_benchmark_prints_its_figures(name: str) -> None:
-    figures = list(numbers(measured(name)))
+def test_a_benchmark_prints_its_figures(name: str, tmp_path: Path) -> None:
+    figures = list(numbers(measured(name, tmp_path)))
     assert figures
     assert all(math.isfinite(figure) and figure >= 0.0 for figure in figures)
 
 
-def test_the_parts_of_a_step_are_all_of_it() -> None:
-    (step,) = measured("gradients --where").values()
+def test_the_parts_of_a_step_are_all_of_it(tmp_path: Path) -> None:
+    (step,) = measured("gradients --where", tmp_path).values()
     assert sum(step["parts"].values()) == pytest.approx(step["watched"], rel=0.02)
     assert all(spent >= 0.0 for spent in step["parts"].values())
     assert all(step["parts"][part] > 0.02 * step["watched"] for part in ("forward", "loss and backward", "noise"))
 
 
-def measured(name: str) -> Any:
+def measured(name: str, out: Path) -> Any:
     """Run a benchmark with its arguments; return its JSON."""
     module, *mode = name.split()
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--json", *mode, *ARGUMENTS[name]]
+    arguments = [str(out) if argument == "OUT" else argument for argument in ARGUMENTS[name]]
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--json", *mode, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

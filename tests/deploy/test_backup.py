@@ -131,9 +131,8 @@ def test_a_backup_replaces_nothing_and_is_not_kept_beside_what_it_is_for(hosts, 
 
 def test_a_ledger_that_does_not_verify_is_told_and_not_backed_up(hosts, tmp_path):
     server = hosts / "server"
-    fp.simulate(
-        f"{OWN}:Sides", clients=2, rounds=2, ledger=f"sqlite:///{server / 'ledger' / 'ledger.db'}", progress=False
-    )
+    ledger = f"sqlite:///{server / 'ledger' / 'ledger.db'}"
+    fp.simulate(f"{OWN}:Sides", clients=2, rounds=2, ledger=ledger, out=tmp_path / "run", progress=False)
     with closing(sqlite3.connect(server / "ledger" / "ledger.db")) as database:
         database.executescript("DROP TRIGGER journal_no_update; UPDATE journal SET entry = replace(entry, 3.0, 9.0);")
     code, told = backed_up(server, tmp_path / "backup.tar")
