@@ -27,8 +27,8 @@ MARK = "FEDPRIVACY_TEST_RUN"
 CACHES = ("__pycache__/", ".*_cache/", ".hypothesis/", ".venv/", "*.egg-info/")
 """Folders in a checkout that tools keep from run to run."""
 
-PATIENCE = 3.0
-"""Seconds in which a process that was told to end may still be there."""
+PATIENCE = 20.0
+"""Seconds in which a process that was told to end may still be there: Ray's helpers give up after 15."""
 
 
 def pytest_configure(config):

@@ -27,8 +27,8 @@ LEFT = {
         "a temporary file: its-",
     ),
     "a process": (
-        "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '6'], start_new_session=True)",
-        "a process: sleep 6",
+        "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '4'], start_new_session=True)",
+        "a process: sleep 4",
     ),
 }
 
@@ -54,6 +54,7 @@ def outcome_of(test, folder, *options):
     (folder / ".gitignore").write_text("runs\n")
     (folder / "notes").write_text("1")
     (folder / "test_it.py").write_text(test)
+    (folder / "conftest.py").write_text("from tests import leftovers\nleftovers.PATIENCE = 1.0\n")
     outer = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
     own = {name: value for name, value in os.environ.items() if name not in outer} | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-p", "tests.leftovers", "-p", "no:cacheprovider", *options, "."]
