@@ -30,6 +30,9 @@ CACHES = ("__pycache__/", ".*_cache/", ".hypothesis/", ".venv/", "*.egg-info/")
 PATIENCE = 20.0
 """Seconds in which a process that was told to end may still be there: Ray's helpers give up after 15."""
 
+UNCLEARED = {"ray"}
+"""Temporary folders that no program clears away: Ray keeps the logs of its nodes. They go with the run's own folder."""
+
 
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):  # a worker of xdist looks at nothing: others are still at work
@@ -56,7 +59,10 @@ class Leftovers:
         left = [
             *(f"a file in the checkout: {name}" for name, _ in sorted(self._untracked().items() - self._files.items())),
             *(f"a process: {words}" for words in self._processes()),
-            *(f"a temporary file: {path.name}" for path in sorted(self._temporary.iterdir())),
+            *(
+                f"a temporary file: {name}"
+                for name in sorted({path.name for path in self._temporary.iterdir()} - UNCLEARED)
+            ),
         ]
         shutil.rmtree(self._temporary, ignore_errors=True)
         if left:

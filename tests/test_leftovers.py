@@ -40,6 +40,7 @@ def test_it(tmp_path):
     (tmp_path / "file").write_text("")  # pytest keeps it for three runs
     Path("runs").write_text("")
     Path("runs").unlink()
+    Path(tempfile.gettempdir(), "ray").mkdir()
     with tempfile.TemporaryFile():
         subprocess.run(["sleep", "0.01"], check=True)
     Path(".ruff_cache").mkdir()
