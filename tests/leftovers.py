@@ -1,4 +1,4 @@
-"""What a run of the tests leaves behind: a plugin of pytest that looks for it at the end, and fails the run for it.
+"""Leftovers of a run of the tests: a plugin of pytest that looks for them at the end, and fails the run for them.
 
 Looked at are three places:
 

@@ -1,4 +1,4 @@
-"""What a run of the tests leaves behind fails it; what it clears away, and caches, do not."""
+"""A run of the tests fails for what it leaves behind, and not for what it clears away, nor for caches."""
 
 import os
 import subprocess
