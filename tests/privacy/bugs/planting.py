@@ -39,6 +39,30 @@ def changed(changes: Sequence[Change]) -> dict[str, ast.Module | str]:
     return found
 
 
+def lines_of(change: Change) -> tuple[str, range]:
+    """The file of a change, and the lines of the old code in it; none in a file that is not Python."""
+    name, _, inside = change.place.partition(":")
+    if (ROOT / name).is_file():
+        return name, range(0)
+    file = source_of(name)
+    (parent, field, first, _), old, _ = _spot(ast.parse(file.read_text()), inside, change)
+    held = getattr(parent, field)
+    nodes = [held] if first is None else held[first : None if _goes_on(old) else first + len(old)]
+    return str(file.relative_to(ROOT)), range(nodes[0].lineno, nodes[-1].end_lineno + 1)
+
+
+def is_in_function(change: Change) -> bool:
+    """Whether a change is in a function's body, so that all that is decided at import stays as it is."""
+    name, _, inside = change.place.partition(":")
+    if (ROOT / name).is_file():
+        return False
+    tree = ast.parse(source_of(name).read_text())
+    (parent, field, _, _), _, _ = _spot(tree, inside, change)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bodies = (node for function in functions for statement in function.body for node in ast.walk(statement))
+    return any(parent is node for node in bodies) or (field == "body" and any(parent is each for each in functions))
+
+
 def source_of(module: str) -> Path:
     """The file of a module of this project, which is not imported for it."""
     path = ROOT.joinpath(*module.split("."))
@@ -123,13 +147,8 @@ Spot = tuple[ast.AST, str, int | None, list[Nodes]]
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def _change_tree(tree: ast.Module, name: str, change: Change) -> None:
-    old, new = _parsed(change.old), _parsed(change.new)
-    if len(old) == len(new) == 1 and isinstance(old[0], ast.Expr) and isinstance(new[0], ast.Expr):
-        old, new = [old[0].value], [new[0].value]  # an expression, which may be a part of a statement
-    spots = [spot for scope in _named(tree, name.split(".") if name else []) for spot in _spots(scope, old)]
-    _check_once(len(spots), change)
-    ((parent, field, first, rests),) = spots
+def _change_tree(tree: ast.Module, inside: str, change: Change) -> None:
+    (parent, field, first, rests), old, new = _spot(tree, inside, change)
     held = getattr(parent, field)
     for node in (each for one in new for each in ast.walk(one)):
         ast.copy_location(node, held if first is None else held[first])
@@ -138,6 +157,16 @@ def _change_tree(tree: ast.Module, name: str, change: Change) -> None:
         setattr(parent, field, new[0])
     else:
         held[first : None if _goes_on(old) else first + len(old)] = new
+
+
+def _spot(tree: ast.Module, inside: str, change: Change) -> tuple[Spot, Nodes, Nodes]:
+    """Find the one place of the old code; with the old and the new one."""
+    old, new = _parsed(change.old), _parsed(change.new)
+    if len(old) == len(new) == 1 and isinstance(old[0], ast.Expr) and isinstance(new[0], ast.Expr):
+        old, new = [old[0].value], [new[0].value]  # an expression, which may be a part of a statement
+    spots = [spot for scope in _named(tree, inside.split(".") if inside else []) for spot in _spots(scope, old)]
+    _check_once(len(spots), change)
+    return spots[0], old, new
 
 
 def _parsed(text: str) -> Nodes:

@@ -69,9 +69,16 @@ def import_heavy() -> None:
     gc.freeze()
 
 
+def import_tests(tests: Iterable[str]) -> None:
+    """Import the modules of tests, and the code that they import, for forks that run them."""
+    for file in {test.partition("::")[0] for test in tests}:
+        importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    gc.freeze()
+
+
 def run_tests(tests: Iterable[str], folder: Path, plugins: Iterable[object] = ()) -> int:
     """Run tests in this process, up to the first failure; pytest's exit code."""
-    options = ["-x", "-q", "--tb=short", "-o", "addopts=", f"--basetemp={folder / 'tests'}"]
+    options = ["-x", "-q", "--tb=short", "-o", "addopts=--doctest-modules", f"--basetemp={folder / 'tests'}"]
     options += ["-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # some take long to import
     return int(pytest.main([*options, *tests], plugins=list(plugins)))
