@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all test-flowers test-upgrades soak drill test-times test-processors mutants mutation lint \
-    lock dist sbom bench gpu docs docs-serve deploy-demo clean
+.PHONY: simulate test test-all test-flowers test-upgrades soak drill test-times test-value test-processors mutants \
+    mutation lint lock dist sbom bench gpu docs docs-serve deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -27,8 +27,11 @@ simulate: $(VENV)/.installed-simulation
 	$(BIN)/fedprivacy simulate
 
 # One thread in each process. Bytecode is kept, whatever the environment says: the tests start a hundred processes, and
-# compiling takes each of them a second. More processes than two cores where some tests mostly wait.
-PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# compiling takes each of them a second. More processes than two cores where some tests mostly wait. ORDER=7 runs the
+# tests in another order, with other random numbers.
+ORDER ?=
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder \
+    $(ORDER:%=--order %)
 
 # Three lanes, see docs/explanation/testing.md: a coffee, a change that lands, an hour.
 test: $(VENV)/.installed-test
@@ -84,9 +87,15 @@ drill: $(VENV)/.installed-test
 # Where the time of a lane goes: make test-times LANE=quick
 LANE ?= full
 test-times: $(VENV)/.installed-test
-	rm -rf runs/times
-	$(PYTEST) --numprocesses 2 --lane $(LANE) --times runs/times
-	$(BIN)/python -m tests.times runs/times
+	rm -rf build/times
+	$(PYTEST) --numprocesses 2 --lane $(LANE) --times build/times
+	$(BIN)/python -m tests.times build/times
+
+# What each test alone shows, and the cheapest tests that show all: an hour and a half on two cores.
+test-value: $(VENV)/.installed-test
+	rm -rf build/value
+	$(PYTEST) --numprocesses 2 --lane full -m "not alone" --reached build/value --times build/value
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.value build/value
 
 # What processors decide, on other kinds that this one can pretend to be: tests/support/processors.py lists them.
 KINDS = avx2 avx2-not-strict compatible generic

@@ -1,16 +1,12 @@
 """Set-up of the examples in docstrings, which share a folder of their own; and collection of tests and examples."""
 
 import gc
-import random
-import sys
-import zlib
 
-import numpy as np
 import pytest
 
 import fedprivacy  # noqa: F401 - before torch computes anything, as docs/explanation/gradients.md asks of everybody
 
-pytest_plugins = ("tests.lanes", "tests.leftovers", "tests.small_disk", "tests.times")
+pytest_plugins = ("tests.lanes", "tests.leftovers", "tests.small_disk", "tests.times", "tests.reached")
 
 gc.disable()  # until all modules are imported: looking for garbage meanwhile takes a second, and there is none
 
@@ -38,18 +34,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker("exhaustive")
         elif item.name == SLOWEST:
             item.add_marker("soak")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
-    """A test draws the same numbers in every run, whatever ran before it in its process."""
-    seed = zlib.crc32(item.nodeid.encode())
-    random.seed(seed)
-    np.random.seed(seed)
-    if torch := sys.modules.get("torch"):  # not imported yet, it begins with one seed of its own
-        torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_initialized():  # else each call would note where it came from, for later
-            torch.cuda.manual_seed_all(seed)
 
 
 @pytest.fixture(autouse=True)

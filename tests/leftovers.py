@@ -24,8 +24,8 @@ import pytest
 MARK = "FEDPRIVACY_TEST_RUN"
 """The environment variable by which a run knows its processes."""
 
-CACHES = ("__pycache__/", ".*_cache/", ".hypothesis/", ".venv/", "*.egg-info/")
-"""Folders in a checkout that tools keep from run to run."""
+CACHES = ("__pycache__/", ".*_cache/", ".hypothesis/", ".venv/", "build/", "*.egg-info/")
+"""Folders in a checkout that tools keep from run to run; `make` writes what it builds and measures into `build`."""
 
 PATIENCE = 20.0
 """Seconds in which a process that was told to end may still be there: Ray's helpers give up after 15."""

@@ -121,3 +121,22 @@ def test_a_slice_that_there_is_not_is_refused(wrong, tmp_path, capsys):
         == pytest.ExitCode.USAGE_ERROR
     )
     assert f"--slice {wrong}: give it as K/N" in capsys.readouterr().err
+
+
+EIGHT = (
+    "import random, pytest\n@pytest.mark.parametrize('n', range(8))\ndef test_it(n): print('drawn', n, random.random())"
+)
+
+
+def test_another_order_has_other_random_numbers(tmp_path, capsys):
+    (tmp_path / "test_eight.py").write_text(EIGHT)
+
+    def drawn(*order):
+        pytest.main(["-p", "tests.lanes", "-s", "-q", f"--rootdir={tmp_path}", "--noconftest", *order, str(tmp_path)])
+        return [line.split("drawn ")[1].split() for line in capsys.readouterr().out.splitlines() if "drawn" in line]
+
+    usual, other = drawn(), drawn("--order=7")
+    assert [n for n, _ in usual] == list("01234567")
+    assert other != sorted(other) and sorted(n for n, _ in other) == list("01234567")
+    assert dict(usual).items().isdisjoint(dict(other).items())
+    assert usual == drawn() and other == drawn("--order=7")

@@ -138,12 +138,25 @@ def table(folder):
 
 def _by_file(folder):
     files = defaultdict(Counter)
+    for test, line in _lines(folder):
+        took = Counter(line) + Counter(items=test is not None, seconds=_seconds(line))
+        files[test.partition("::")[0] if test else "before the first test"].update(took)
+    return files
+
+
+def seconds_by_test(folder):
+    """Return processor seconds, and the number of processes started, of each test by its node id."""
+    return {test: (_seconds(line), line["started"]) for test, line in _lines(folder) if test}
+
+
+def _lines(folder):
     for written in folder.glob("*.jsonl"):
         for line in map(json.loads, written.read_text().splitlines()):
-            test = line.pop("test", None)
-            took = Counter(line) + Counter(items=test is not None, seconds=sum(line.get(cause, 0) for cause in CAUSES))
-            files[test.partition("::")[0] if test else "before the first test"].update(took)
-    return files
+            yield line.pop("test", None), line
+
+
+def _seconds(line):
+    return sum(line.get(cause, 0) for cause in CAUSES)
 
 
 if __name__ == "__main__":
