@@ -264,10 +264,10 @@ WIDER = {
     "covariances of many columns": [fp.ask.covariance({f"c{n}": (0, 1) for n in range(256)})],
 }
 WIDE = WIDER | {"categories by many groups": [fp.ask.categories("age", LEVELS[:99], by={"ward": LEVELS})]}
-RARE = pytest.mark.exhaustive
 
 
-@pytest.mark.parametrize("name", ["categories by many groups", *(pytest.param(name, marks=RARE) for name in WIDER)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", WIDE)
 def test_the_widest_questions_take_seconds_and_little_memory(node, name):
     """The table has a thousand records; more of them cost what reading costs, and not a turn of each for each group."""
     rng = np.random.default_rng(0)
@@ -279,7 +279,7 @@ def test_the_widest_questions_take_seconds_and_little_memory(node, name):
     assert RECEIPT in reply.content and spent(node) == 1
 
 
-@RARE
+@pytest.mark.exhaustive
 def test_as_many_totals_as_there_may_be_fit_into_little_memory():
     asked, mechanism = WIDE["wide quantiles by many groups"], GaussianAnswers(PoissonSampledGaussian(1.0, 4.0))
     tracemalloc.start()
