@@ -155,11 +155,7 @@ def test_who_comes_later_is_asked_alone(plan, tmp_path):
 @pytest.mark.parametrize(
     ("node", "question"),
     [
-        ({"questions": ""}, AGE),
         ({"questions": "count"}, AGE),
-        ({"question-columns": ""}, AGE),
-        ({"question-columns": "ward"}, AGE),
-        ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, where={"ward": "a"})),
         ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, by={"ward": ["a"]})),
         ({}, fp.ask.mean("height", 0, 100)),
         ({}, fp.ask.count(where={"code": "9007199254740993"})),  # which floats do not tell from its neighbours
