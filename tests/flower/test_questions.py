@@ -128,6 +128,8 @@ def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, 
     anew = ask(plan_of(tmp_path), grid, AGE, anew=True)
     assert anew.federation != first.federation
     assert sum(grid.guard(plan, "hospital-0").history().values()) == 2
+    with_another = ask(plan_of(tmp_path), grid, AGE, fp.ask.count())
+    assert not with_another.reread and len(with_another.told) == CLIENTS
 
 
 @pytest.mark.exhaustive
