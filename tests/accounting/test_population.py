@@ -54,15 +54,15 @@ def test_every_client_has_its_own_delta() -> None:
     assert accounts.epsilons()[-1] == pytest.approx(pld.epsilon({EVENTS[0]: 500}, 1e-9), rel=1e-4)
 
 
-def test_the_same_steps_at_another_delta_have_another_epsilon() -> None:
-    """Catches: an epsilon that is remembered by mechanism and steps, whatever the delta."""
+@pytest.mark.parametrize("history", [{EVENTS[0]: 500}, {EVENTS[0]: 500, EVENTS[2]: 40}], ids=["one event", "two"])
+def test_the_same_steps_at_another_delta_have_another_epsilon(history: dict[PoissonSampledGaussian, int]) -> None:
     accounts = PopulationAccountant()
-    event = accounts.mechanisms(EVENTS[:1])
-    for names, deltas in ((["a", "b"], [1e-5, 1e-9]), (["between"], [1e-7])):  # the second after the first is known
+    events, steps = accounts.mechanisms(list(history)), list(history.values())
+    for names, deltas in ((["a", "b", "c"], [1e-5, 1e-9, 1e-6]), (["between"], [1e-7])):  # when the first are known
         rows = accounts.enrol(names, deltas)
-        accounts.record(rows, event, 500)
-        expected = [pld.epsilon({EVENTS[0]: 500}, delta) for delta in deltas]
-        assert accounts.epsilons(rows) == pytest.approx(expected, rel=1e-4)
+        accounts.record(np.repeat(rows, len(events)), np.tile(events, len(rows)), np.tile(steps, len(rows)))
+        expected = pytest.approx([pld.epsilon(history, delta) for delta in deltas], rel=1e-4)
+        assert [*accounts.epsilons(rows[:1]), *accounts.epsilons(rows[1:])] == expected
 
 
 def test_an_account_keeps_its_delta() -> None:

@@ -98,6 +98,15 @@ def test_a_sum_with_one_sided_bounds_has_the_error_of_the_sum_alone():
         assert question.figures(noisy)[1].error == pytest.approx(max(abs(low), abs(high)), rel=1e-4)
 
 
+@pytest.mark.parametrize(("low", "high"), [(-40, 100), (0, 120), (-100, 100)])
+def test_the_error_of_a_sum_is_how_far_its_value_moves_with_the_noise(low, high):
+    question = Questions.sum("x", low, high)
+    said, *noisy = (
+        question.figures(Noisy(np.array(totals) * 2.0**40, 2.0**40))[1] for totals in ([5, 2], [6, 2], [5, 3])
+    )
+    assert said.error == pytest.approx(math.hypot(*(each.value - said.value for each in noisy)))
+
+
 def test_around_zero_the_count_of_a_sum_stays_of_use_and_the_sum_errs_hardly_more():
     question = Questions.sum("x", -100, 100)
     count, total = question.figures(Noisy(np.zeros(2), math.sqrt(question.squared_sensitivity)))
