@@ -79,6 +79,8 @@ def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     base = pld.DeltaCurve.of(terms, placement).epsilon(1e-6)
     shifted = [(dataclasses.replace(loss, slack=0.001), count) for loss, count in terms]
     assert pld.DeltaCurve.of(shifted, placement).epsilon(1e-6) == pytest.approx(base + 200 * 0.001)
+    (shifted_points, _), (points, _) = (pld.DeltaCurve.of(t, placement).points(64) for t in (shifted, terms))
+    assert shifted_points == pytest.approx(points + 200 * 0.001)
     curve = pld.DeltaCurve.of(terms, placement).log_delta
     monkeypatch.setattr(pld, "ROUNDING", 1e-7)
     monkeypatch.setattr(privacy_loss, "ROUNDING", 1e-7)
