@@ -180,6 +180,13 @@ def test_the_fixed_filter_repeats_its_past_and_nothing_else():
     assert run.quota({}, PoissonSampledGaussian(0.1, run.noise_multiplier(0.1, 50, RELATION))) >= 50
 
 
+def test_a_budget_is_spent_once_no_earlier_mechanism_fits_another_time():
+    kept, coarse, fine = AdaptiveFilter(BUDGET), PoissonSampledGaussian(1.0, 4.0), PoissonSampledGaussian(0.1, 30.0)
+    past = {fine: 1, coarse: kept.quota({fine: 1}, coarse)}
+    assert kept.quota(past, coarse) == 0 and not RunLimit(kept, past).spent
+    assert RunLimit(kept, added(past, fine, kept.quota(past, fine))).spent
+
+
 @pytest.mark.parametrize("filter_", FILTERS)
 def test_a_spent_budget_names_its_filter_the_noise_before_and_noise_that_is_enough(filter_):
     kept, noise = FILTERS[filter_](BUDGET), 0.8
