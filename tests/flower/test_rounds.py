@@ -197,6 +197,9 @@ def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(ledger_url):
     assert [record.failures for record in records] == [{"client-1": reason} for _, reason in BAD_REPLIES]
     assert all(record.participants == ("client-0", "client-2", "client-3") for record in records)
     assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon > 0.0
+    charged = verify_ledger(Ledger(ledger_url)).replay.charges.items()
+    states = [charge.state for key, charge in charged if key.dataset_id == "blobs/client-1"]
+    assert states == ["committed"] * 7 + ["reserved"] * 4  # a true receipt confirms its charge, whatever is beside it
 
 
 GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {
