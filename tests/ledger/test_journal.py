@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.journal import append, canonical
+from fedprivacy.ledger.journal import append, canonical, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import (
@@ -18,6 +19,7 @@ from tests.ledger.acts import (
     COUNT,
     EVENT,
     EXPIRES,
+    KEY,
     MEAN,
     copied,
     fill,
@@ -43,6 +45,15 @@ def test_an_entry_holds_what_was_done(filled):
     assert entries[7].items() >= {"dataset_id": "a", "client_steps": 9, "server_steps": 5}.items()
     assert entries[8]["reason"] == "consent was renewed"
     assert entries[8]["budgets"] == {"b": [1.0, 1e-5, "fixed-mechanism", EXPIRES.isoformat()]}
+
+
+def test_entries_and_signed_heads_tell_one_time_in_every_time_zone(tmp_path, in_kathmandu):
+    before, ledger = datetime.now(UTC), Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.open_run("one", "digits", "2 parts")
+    ((_, entry, _),) = journal_of(ledger)
+    for at in (json.loads(entry)["at"], sign_head(ledger.database, KEY).at):
+        told = datetime.fromisoformat(at)
+        assert told.utcoffset() == timedelta(0) and before <= told <= datetime.now(UTC)
 
 
 def test_what_changes_nothing_is_no_entry(url, filled):
