@@ -388,6 +388,6 @@ def not_made(words):
     targets = re.findall(r"^([\w-]+)(?:[\w -]*):(?!=)", makefile(), re.MULTILINE)
     for word in words[1:]:
         variable, given, _ = word.partition("=")
-        if not (f"$({variable})" in makefile() if given else word in targets):
+        if not (re.search(rf"\$\({variable}[:)]", makefile()) if given else word in targets):
             return f"make knows no {word}"
     return ""

@@ -1,6 +1,7 @@
-"""The package's modules, and the imports in each, read from its sources."""
+"""The package's modules, the imports in each, and the table of guarantees, read from their sources."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -40,3 +41,15 @@ def imports(path):
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return frozenset(found)
+
+
+def promises():
+    """(guarantee, quick witnesses, exhaustive witnesses), as the table of the architecture names them."""
+    table = (
+        (ROOT / "docs/explanation/architecture.md")
+        .read_text()
+        .partition("## Where each guarantee is kept")[2]
+        .partition("\n\n##")[0]
+    )
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines() if row.startswith("| ")]
+    return [(row[0], *(re.findall(r"`(tests/[^`]+)`", cell) for cell in row[2:])) for row in rows[1:]]

@@ -1,12 +1,11 @@
 """Every promise has a quick witness and an exhaustive one, and lanes and slices are what they say."""
 
 import importlib
-import re
-from pathlib import Path
 
 import pytest
 
-ARCHITECTURE = Path(__file__).parent.parent / "docs" / "explanation" / "architecture.md"
+from tests.house import promises
+
 NO_SETTING = "the tests notice when one of these breaks"
 """The promise of the suite itself: its exhaustive witness is a command."""
 
@@ -25,13 +24,6 @@ def test_exhaustive(): pass
 @given(strategies.integers())
 def test_generated(number): pass
 """
-
-
-def promises():
-    """(guarantee, quick witnesses, exhaustive witnesses), as the table names them."""
-    table = ARCHITECTURE.read_text().partition("## Where each guarantee is kept")[2].partition("\n\n##")[0]
-    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines() if row.startswith("| ")]
-    return [(row[0], *(re.findall(r"`(tests/[^`]+)`", cell) for cell in row[2:])) for row in rows[1:]]
 
 
 def lanes(witness):

@@ -27,8 +27,8 @@ LEFT = {
         "a temporary file: its-",
     ),
     "a process": (
-        "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '4'], start_new_session=True)",
-        "a process: sleep 4",
+        "import subprocess\ndef test_it(): subprocess.Popen(['sleep', '20'], start_new_session=True)",
+        "a process: sleep 20",
     ),
 }
 

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.house import promises
 from tests.privacy.bugs import BUGS
 from tests.privacy.bugs.bug import FIGURE
 from tests.privacy.bugs.planting import changed, is_in_function, lines_of, plant
 from tests.privacy.bugs.swapped import planted
 from tests.privacy.bugs.trials import PASSED, import_heavy, import_tests, run_tests, tried
 from tests.reached import ROOT, Suite
-from tests.test_lanes import promises
 
 HANGS = 120
 """Seconds after which the tests of one bug are ended; what failed by then has noticed it."""
