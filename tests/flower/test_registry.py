@@ -41,8 +41,8 @@ def grid_of(*nodes):
 
 def test_a_registered_name_wins_and_is_asked_with_a_request_that_is_signed_for_its_node_and_this_run(key):
     grid, registry, asked = grid_of(("hospital-0", PEM), ("hospital-1", PEM + b"x")), ClientRegistry(0.1, key), []
-    deliver = grid._deliver
-    grid._deliver = lambda message: asked.append(message.content[ENROLMENT_REQUEST]) or deliver(message)
+    push = grid.push_messages
+    grid.push_messages = lambda messages: asked.extend(m.content[ENROLMENT_REQUEST] for m in messages) or push(messages)
     registry.wait_for(grid, 2)
     told = [(client.client_id, client.key_hash) for client in registry.online(grid).values()]
     assert told == [("hospital-0", key_hash(PEM)), ("hospital-1", key_hash(PEM + b"x"))]
@@ -76,24 +76,20 @@ def test_a_client_that_refuses_is_not_waited_for(key):
     assert time.monotonic() - started < 300.0
 
 
-class Lost(InProcessGrid):
-    """A node that is back, and that Flower takes for lost twice more, such as behind a proxy that was started again."""
-
-    asked = 0
-
-    def _deliver(self, message):
-        self.asked += 1
-        gone = Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
-        return gone if self.asked <= 4 else super()._deliver(message)
-
-
 def test_a_node_that_flower_takes_for_lost_is_asked_again_while_there_is_time(key):
-    app = ClientApp()
-    app.query("enrol")(lambda message, _: release.enrolment(message, Enrolment("a", 1, 1, "")))
-    grid, registry = Lost(app, 1, {}), ClientRegistry(60.0, key)
+    """It is back, and taken for lost twice more, such as behind a proxy that was started again."""
+    app, asked = ClientApp(), []
+
+    @app.query("enrol")
+    def enrol(message, _):
+        asked.append(message)
+        gone = Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+        return gone if len(asked) <= 4 else release.enrolment(message, Enrolment("a", 1, 1, ""))
+
+    grid, registry = InProcessGrid(app, 1, {}), ClientRegistry(60.0, key)
     registry.wait_for(grid, 1)
     assert [client.client_id for client in registry.online(grid).values()] == ["a"]
-    assert grid.asked == 5  # each time twice at once
+    assert len(asked) == 5  # each time twice at once
 
 
 class Nodes:
@@ -109,16 +105,9 @@ class Nodes:
         return [NodeInfo(node_id=node_id) for node_id in self.node_ids]
 
 
-def registry_of(key, nodes):
-    """A registry in which `client-N` has enrolled from node N."""
-    registry = ClientRegistry(0.1, key)
-    for node in nodes:
-        registry._clients[node] = EnrolledClient(f"client-{node:05}", 7, 0, b"", {})
-    return registry
-
-
 def test_who_is_online_who_arrived_and_who_may_be_asked_follow_the_nodes(key):
-    grid, registry = Nodes([4, 2]), registry_of(key, range(5))
+    grid, registry = Nodes([4, 2]), ClientRegistry(0.1, key)
+    registry._clients = {node: EnrolledClient(f"client-{node:05}", 7, 0, b"", {}) for node in range(5)}
     everybody = {f"client-{node:05}" for node in range(5)}
     assert list(registry.online(grid)) == registry.eligible(grid, Eligible(everybody, ())) == [2, 4]
     assert [client.client_id for client in registry.new_arrivals(grid)] == ["client-00002", "client-00004"]
