@@ -298,17 +298,6 @@ def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room
     assert not ray.alive
 
 
-def test_a_number_that_was_asked_for_is_waited_for_in_every_round():
-    ray = Pretended(2)
-    found = pretended(ray, workers=2)
-    ray.cpus = 1
-    found._workers[0].kill()
-    found._instead_of([found._workers[0]])
-    assert places(found) == [1] and places(found) == [1] and len(found._coming) == 1
-    ray.cpus = 2
-    assert places(found) == [0, 1]
-
-
 def test_when_all_have_died_the_run_ends_and_a_cluster_without_room_begins_none():
     ray = Pretended(1)
     found = pretended(ray, timeout=0.5)

@@ -42,19 +42,6 @@ def begun(shared, own=None, control=None, steps=4, target=None, personal=MASK):
     return descent.round(shared, shared if own is None else own, control, personal)
 
 
-@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
-def test_a_stack_is_one_client_after_another(algorithm):
-    shared = torch.tensor([0.5, -1.0, 2.0])
-    own, targets = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)), torch.arange(9.0).reshape(3, 3)
-    control = torch.tensor([0.1, 0.2, 0.3]) if algorithm.server else None
-    stacked = algorithm.train(begun(shared.expand(3, -1), own, control, target=targets))
-    for row in range(3):
-        single = algorithm.train(begun(shared, own[row], control, target=targets[row]))
-        assert torch.equal(stacked.sent[row], single.sent)
-        assert (single.kept is None) == (stacked.kept is None) == (not algorithm.keeps)
-        assert single.kept is None or torch.equal(stacked.kept[row], single.kept)
-
-
 def test_more_steps_than_were_granted_are_refused_before_the_first_of_them():
     client = begun(torch.zeros(3), steps=3)
     client.descend(client.shared, 2)
