@@ -76,6 +76,7 @@ def kept_for(name, round, **settings):
     return KeptFor("run", named(name, **settings), round, "blobs/blobs")
 
 
+@pytest.mark.exhaustive
 def test_scaffold_s_control_is_the_weighted_mean_of_the_clients_own():
     kept, control = run("scaffold", together=True).grid.kept.own, load_checkpoint(Path()).control
     sizes = {client_id: 30 + int(client_id.removeprefix("client-")) for client_id in kept}

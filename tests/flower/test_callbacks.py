@@ -106,6 +106,7 @@ def test_what_they_measure_is_recorded_beside_the_rest(tmp_path):
     assert [record["metrics"]["so_far"] for record in rounds_of(tmp_path / "run")] == [row["so_far"] for row in rounds]
 
 
+@pytest.mark.exhaustive
 def test_a_model_that_a_callback_keeps_or_changes_is_its_own(tmp_path):
     class Keeper(fp.Callback):
         def begin(self, plan):

@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+import pytest
+
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, PerLayerClipping
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
@@ -11,6 +13,7 @@ from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import run
 
 
+@pytest.mark.exhaustive
 def test_the_setting_chooses_the_clipping_and_an_adapted_norm_is_kept_by_the_server_from_round_to_round(monkeypatch):
     used, norms, train = [], [], DPSGD.train
 

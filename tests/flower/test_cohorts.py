@@ -33,6 +33,7 @@ def both(task, **kwargs):
     return messages, run_together(plan_of(task, clients=5, ledger="sqlite:///together.db"), **kwargs)
 
 
+@pytest.mark.exhaustive
 def test_a_first_model_may_list_its_parameters_in_any_order():
     """Catches: an average that is cut into parameters by another order than that in which it was joined."""
     backwards = ArrayRecord(dict(reversed(Chain().model().state_dict().items())))

@@ -142,6 +142,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_a_forged_receipt_drops_the_update_and_the_charge_stays(tmp_path):
     """In each round another one."""
     plan = deployed_plan(tmp_path, noise_multiplier=2.0, epsilon=50.0, rounds=len(FORGERIES))
@@ -153,6 +154,7 @@ def test_a_forged_receipt_drops_the_update_and_the_charge_stays(tmp_path):
     assert records[-1].spent["hospital-1"].steps == 2 * len(FORGERIES)
 
 
+@pytest.mark.exhaustive
 def test_a_certificate_says_what_each_client_itself_says_it_ran(tmp_path):
     """Signed with its key: one says nothing, and one of another program says that one."""
     plan = deployed_plan(tmp_path, noise_multiplier=2.0, epsilon=50.0, rounds=2)
@@ -199,6 +201,7 @@ class Slow(DeployedGrid):
         return [r for r in replies if self.rounds > 1 or r.metadata.reply_to_message_id != self.slow]
 
 
+@pytest.mark.exhaustive
 def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan, tmp_path, caplog):
     plan = replace(plan, config=replace(plan.config, round_timeout=0.3))
     grid = Slow(plan, tmp_path)
@@ -248,6 +251,7 @@ def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_o
     assert records[-1].spent["hospital-1"].steps == 6
 
 
+@pytest.mark.exhaustive
 def test_a_node_that_stays_away_is_said_to_be_unreachable_and_its_charge_stays(plan, tmp_path):
     grid = DeployedGrid(plan, tmp_path, flaky(plan, lost=2))
     records = start(plan, grid).records
@@ -287,6 +291,7 @@ def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(pla
         assert states_of(plan, name) == ["committed", "reserved"]
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
     """An older copy of the ledger was put back between the crash and the resumption."""
     file, older = plan.config.ledger.removeprefix("sqlite:///"), tmp_path / "older.db"

@@ -271,9 +271,8 @@ def test_a_run_has_the_outcome_of_its_messages(row):
         check_equal(run(row, "again", Population, stop_in=last), together)
 
 
-@pytest.mark.parametrize(
-    "factor, value", [SENT[0], *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in SENT[1:])]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("factor, value", SENT)
 def test_a_population_gets_messages_where_it_needs_them(factor, value):
     row = USUAL | {factor: value}
     messages, together = run(row, "messages"), run(row, "together", Population)

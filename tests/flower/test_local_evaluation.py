@@ -63,6 +63,7 @@ def test_every_so_many_rounds_the_clients_score_the_model_that_the_round_began_w
     assert finished.result.evaluate_metrics_clientapp[3]["clients_loss"] == third.metrics["clients_loss"]
 
 
+@pytest.mark.exhaustive
 def test_it_is_charged_as_one_more_step_and_what_is_trained_is_the_same(planned):
     settings = {"rounds": 3, "noise_multiplier": 1.5, "local_steps": 2}
     without, with_it = run(planned(BLOBS, **settings)), run(planned(BLOBS, local_evaluation=2, **settings))

@@ -45,6 +45,7 @@ def whole(tmp_path_factory):
     return fp.simulate(WholeBlobs(), algorithm="mr-mtl", pull=0.5, out=out, **SETTINGS)
 
 
+@pytest.mark.exhaustive
 def test_a_metric_of_a_client_s_records_as_a_whole_is_that_of_its_model_on_them(whole):
     task, expected = WholeBlobs(), {}
     for part in range(4):

@@ -120,6 +120,7 @@ def deployed(tmp_path, **settings):
     return deployed_plan(tmp_path, Uneven(), **{"batch_size": 12.0, "epsilon": 3.0} | settings)
 
 
+@pytest.mark.exhaustive
 def test_a_deployed_client_whose_budget_no_noise_meets_stays_out_alone_and_its_budget_is_not_settled(tmp_path, caplog):
     plan = deployed(tmp_path, delta=1e-12, client_terms=json.dumps({"hospital-1": {"epsilon": 1e-9}}))
     with caplog.at_level(logging.WARNING, "fedprivacy.server"):

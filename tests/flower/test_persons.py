@@ -50,6 +50,7 @@ def test_settings_that_suit_records_suit_persons(settings, tmp_path):
     assert parameters(done).isfinite().all()
 
 
+@pytest.mark.exhaustive
 def test_rows_that_are_drawn_for_each_step_and_added_up_train_as_well(tmp_path):
     task = Visits(rows_per_step=2, person_gradient="sum")
     done = run(tmp_path, task, local_evaluation=1, augmentation_multiplicity=3)

@@ -80,6 +80,7 @@ def test_nobody_is_asked_on_a_ledger_that_lacks_what_a_run_beside_it_signed(plan
     assert len(ask(plan, grid, AGE).told) == CLIENTS
 
 
+@pytest.mark.exhaustive
 def test_an_answer_that_a_guard_knows_from_a_lost_ledger_alone_stays_paid(plan, tmp_path):
     """First the guard is lost, and raised by the ledger; then the ledger is lost, too."""
     grid, name = DeployedGrid(plan, tmp_path, **ALL), "hospital-0"

@@ -48,6 +48,7 @@ class Wide(Blobs):
 # --- accounts -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_every_round_is_charged_to_an_account_of_its_own_and_the_records_accounts_are_as_without(tmp_path):
     plan = planned(tmp_path, rounds=4, noise_multiplier=1.1, **NOISE)
     done = run(plan, checkpoints=tmp_path)

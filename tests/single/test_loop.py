@@ -65,6 +65,7 @@ def test_any_torch_optimiser_is_taken_as_a_factory_or_as_it_is():
     assert torch.equal(flat(train(optimizer=partial(torch.optim.RMSprop, lr=0.1), seed=1).model), expected)
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_is_a_function_of_the_step_or_a_scheduler_of_torch():
     def rates(step):
         return 0.5 / step

@@ -77,21 +77,6 @@ def test_one_record_in_many_whose_label_is_out_of_range_is_found(caplog):
     assert re.search(r"data: 1 of 10,0\d\d records that were tried have no gradient", caplog.text)
 
 
-@pytest.mark.parametrize("persons", [False, True])
-def test_null_rows_of_a_shard_are_counted_as_its_records(persons, caplog):
-    inputs = INPUTS.index_fill(0, torch.arange(20), torch.nan)  # of persons: ten of twenty
-    of = {"persons": [n // 2 for n in range(40)], "most_rows": 2} if persons else {}
-    private(new_model(), fp.Shard(inputs, SIDES, **of))
-    assert ("10 of 20 persons" if persons else "20 of 40 records") in caplog.text
-    inputs[20:22] = torch.nan
-    with pytest.raises(ValueError, match=r"more than half of the (persons|records) count for nothing"):
-        private(new_model(), fp.Shard(inputs, SIDES, **of))
-    half = SIDES.index_fill(0, torch.arange(20, 36), 2)
-    inputs[:30] = INPUTS[:30]
-    with pytest.raises(ValueError, match="more than half"):  # null ones and those without a gradient together
-        private(new_model(), fp.Shard(inputs.index_fill(0, torch.arange(10), torch.nan), half, **of))
-
-
 def test_views_and_drawn_rows_are_tried_as_they_are_trained(caplog):
     flipped = fp.Augmentation(lambda points, chances: points * (0.5 + chances), draws=2)
     shard = fp.Shard(INPUTS, SIDES.index_fill(0, torch.arange(2), 2), persons=[n // 4 for n in range(40)], most_rows=4)

@@ -72,6 +72,7 @@ def test_the_torch_loop_learns_within_its_budget_and_goes_on_from_what_it_kept(p
     assert charged(tmp_path) == 2
 
 
+@pytest.mark.exhaustive
 def test_lightning_takes_its_gradients_by_hand(page, monkeypatch, tmp_path):
     """With Lightning itself where it is installed."""
     try:
