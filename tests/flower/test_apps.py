@@ -15,7 +15,7 @@ import server.app
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.flower.simulated import engine
-from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RECEIPT, RefusalCode
+from fedprivacy.flower.wire.messages import ENROL, GRANT, RefusalCode
 from fedprivacy.runs.records.folder import read_history, read_lines
 from fedprivacy.runs.records.store import RunStore, url_in
 from fedprivacy.runs.settings.configuration import resolve
@@ -23,7 +23,7 @@ from fedprivacy.server.app import server_app
 from fedprivacy.tasks.cancer import Cancer
 from fedprivacy.tasks.digits import Digits
 from fedprivacy.values.runs import RunStatus
-from tests.flower.asked import a_grant, a_request, arrays_of, code, context_of, request_message, spent
+from tests.flower.asked import a_grant, arrays_of, code, context_of
 
 ROOT = Path(__file__).parents[2]
 SERVER_EXAMPLE = ROOT / "server" / "example-config.toml"
@@ -85,16 +85,6 @@ def hospital(node):
 def told(hospital, grant):
     content = RecordDict({GRANT: grant.to_record(), "arrays": arrays_of(Cancer())})
     return clients.app.app(Message(content, 7, MessageType.TRAIN), context_of(hospital, task="cancer"))
-
-
-def test_the_deployed_client_enrols_and_answers_its_server_once_it_has_charged_itself(hospital):
-    request = request_message(a_request(hospital))
-    enrolled = clients.app.app(Message(request, 7, ENROL), context_of(hospital, task="cancer"))
-    assert enrolled.content[ENROLMENT]["shard_size"] == 40
-    reply = told(hospital, a_grant())
-    assert RECEIPT in reply.content and spent(hospital) == a_grant().steps
-    again = told(hospital, a_grant())
-    assert again.content["arrays"] == reply.content["arrays"] and spent(hospital) == a_grant().steps
 
 
 def test_the_deployed_client_tells_another_server_nothing(hospital):

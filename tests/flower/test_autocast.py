@@ -13,7 +13,6 @@ from fedprivacy.runs.settings.configuration import ConfigError, resolve
 from tests.flower.blobs import DeepBlobs
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import run
-from tests.runs.rounds import same_results
 
 PRIVATE = {"clients": 3, "rounds": 3, "local_steps": 2, "noise_multiplier": 0.8, "epsilon": 50.0, "seed": 5}
 
@@ -27,6 +26,7 @@ def way(folder):
     return json.loads((folder / "machine.json").read_text())["gradients"]
 
 
+@pytest.mark.exhaustive
 def test_a_run_computes_activations_in_it_and_is_charged_as_in_float32(tmp_path):
     half, whole = simulated(tmp_path / "half", autocast="bfloat16"), simulated(tmp_path / "whole")
     assert way(tmp_path / "half").startswith("book-keeping in bfloat16")  # some processors: one row at a time
@@ -36,15 +36,6 @@ def test_a_run_computes_activations_in_it_and_is_charged_as_in_float32(tmp_path)
     assert all(tensor.dtype == torch.float32 for tensor in model.values())
     losses = [[row["epsilon"] for row in run.clients] for run in (half, whole)]
     assert losses[0] == losses[1] and min(losses[0]) > 1.0
-
-
-@pytest.mark.exhaustive
-def test_workers_compute_in_it_as_one_process_does(tmp_path):
-    left = []
-    for workers in (1, 2):
-        simulated(folder := tmp_path / str(workers), autocast="bfloat16", clients=60, workers=workers)
-        left.append(same_results(folder))
-    assert left[0] == left[1]
 
 
 def test_a_run_without_privacy_has_no_use_for_it_and_another_type_is_refused():

@@ -1,11 +1,10 @@
-"""A run that is stopped goes on after its last finished round, and ends as if nothing had happened.
+"""A checkpoint is read back as it was saved, and names what it lacks.
 
-Kills at every moment: tests/faults. Every setting and way of executing a run: tests/flower/test_every_way.py.
+Kills at every moment: tests/faults. Runs that are stopped and go on: tests/flower/test_every_way.py.
 """
 
 import json
 import random
-from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from types import SimpleNamespace
 
@@ -13,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
-from flwr.serverapp.strategy import FedAdagrad, FedAvg, FedAvgM, FedYogi
+from flwr.serverapp.strategy import FedAvg
 from safetensors.numpy import save_file
 
 from fedprivacy._support.random_state import RandomState
-from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.checkpoint import (
     CHECKPOINT,
     Checkpoint,
@@ -27,72 +26,19 @@ from fedprivacy.flower.server.checkpoint import (
     unkept_attributes,
     write_state,
 )
-from fedprivacy.runs.records.folder import RunFolderError, RunWriter, read_lines
+from fedprivacy.runs.records.folder import RunFolderError, RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.runs.settings.strategies import STRATEGIES
-from fedprivacy.server.app import build_strategy
 from tests.flower.blobs import BLOBS, plan_of
-from tests.flower.runs import SAMPLING
-
-
-def run(folder, make=build_strategy, *, resume=None, stop=None, **settings):
-    """The result of a run in a folder; it is stopped when it has told of round `stop`, before it keeps that."""
-
-    def watch(record):
-        if record.round == stop:
-            raise KeyboardInterrupt
-
-    plan = plan_of(BLOBS, out=str(folder), **settings)
-    writer = RunWriter(folder, plan, resume.round if resume else None)
-    strategy = PrivateStrategy(make(plan.config), plan, observers=[writer, watch], resume=resume, checkpoints=folder)
-    with nullcontext() if stop is None else pytest.raises(KeyboardInterrupt):
-        return strategy.start(InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}))
-
-
-def begin(folder, *args, **settings):
-    """A new run."""
-    random.seed(1)
-    return run(folder, *args, **settings)
-
-
-def go_on(folder, *args, **settings):
-    """The same for a run that was stopped; its process has drawn other random numbers before."""
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(99)
-    return run(folder, *args, resume=load_checkpoint(folder), **settings)
-
-
-def told(folder):
-    return read_lines(folder)
-
-
-def assert_same(resumed, whole):
-    assert list(resumed.arrays) == list(whole.arrays)
-    assert all(resumed.arrays[name].data == whole.arrays[name].data for name in whole.arrays)
-
-
-MAKERS = dict.fromkeys(["fedtrimmedavg", "krum"], build_strategy) | {
-    "fedavgm that remembers": lambda _: FedAvgM(**SAMPLING, server_learning_rate=0.9, server_momentum=0.5),
-    "fedyogi": lambda _: FedYogi(**SAMPLING),
-    "fedadagrad": lambda _: FedAdagrad(**SAMPLING),
-}
-"""Strategies that tests/flower/test_every_way.py stops in no run."""
-
-EVERY = [pytest.param(n, marks=[] if n == "fedyogi" else pytest.mark.exhaustive) for n in MAKERS]
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_run_with_any_strategy_that_is_stopped_again_and_again_ends_as_if_it_had_not_been(name, tmp_path):
-    settings = {"rounds": 4, "clients": 5, "strategy": name if name in STRATEGIES else "fedavg"}
-    whole = begin(tmp_path / "whole", MAKERS[name], **settings)
-    begin(tmp_path / "stopped", MAKERS[name], stop=1, **settings)
-    go_on(tmp_path / "stopped", MAKERS[name], stop=3, **settings)
-    assert_same(go_on(tmp_path / "stopped", MAKERS[name], **settings), whole)
-    assert told(tmp_path / "stopped") == told(tmp_path / "whole")
+from tests.flower.runs import run
 
 
 def test_a_run_that_stops_before_it_begins_has_nothing_to_go_on_from(tmp_path):
-    begin(tmp_path, stop=0)
+    def stop(record):
+        raise KeyboardInterrupt
+
+    plan = plan_of(BLOBS, out=str(tmp_path), ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, observers=[RunWriter(tmp_path, plan, None), stop], checkpoints=tmp_path)
     assert (tmp_path / "ledger.db").exists()
     with pytest.raises(RunFolderError, match=r"stopped before its first round\. Start anew in a new folder"):
         load_checkpoint(tmp_path)
@@ -156,14 +102,6 @@ def test_a_checkpoint_is_read_back_as_it_was_saved(tmp_path):
     assert read.strategy["record"]["a"].data == STATE["record"]["a"].data
     plain = {name: value for name, value in STATE.items() if name != "record"}
     np.testing.assert_equal({name: read.strategy[name] for name in plain}, plain)
-
-
-def test_what_a_strategy_is_made_of_is_not_what_it_remembers():
-    strategy = FedAvgM(**SAMPLING, server_momentum=0.5)
-    strategy.tuned, strategy.words = object(), [np.array("text"), "word"]
-    kept = read_state(strategy)
-    assert {"momentum_vector", "current_arrays", "server_momentum"} <= kept.keys()
-    assert not {"tuned", "words", "train_metrics_aggr_fn"} & kept.keys()
 
 
 def test_a_strategy_may_speak_for_itself(tmp_path):

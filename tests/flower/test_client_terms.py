@@ -1,21 +1,17 @@
 """Clients with terms of their own: each one's noise, charge and budget are its own, by messages and together."""
 
-import io
 import json
 import logging
 import shutil
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import fedprivacy as fp
 from fedprivacy.audit.gates.claimed_epsilon import check_run
-from fedprivacy.commands.outcome import client_table
 from fedprivacy.flower.simulated.populations import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
@@ -151,12 +147,6 @@ def test_a_stopped_run_goes_on_with_the_terms_that_it_had_and_no_others(whole, m
 
 
 @pytest.mark.exhaustive
-def test_a_baseline_samples_at_the_same_rates(undrawn):
-    rates = [client["sampling_rate"] for client in simulated("baseline", privacy=False).clients]
-    assert rates == [KINDS[number % 5].get("sampling_rate", 0.5) for number in range(6)]
-
-
-@pytest.mark.exhaustive
 def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     noises = [client["noise_multiplier"] for client in whole.clients]
     assert noises[1] == 3.0 and len(set(noises)) == 5 and noises[0] == noises[5]
@@ -164,22 +154,13 @@ def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     assert [row["noise_multiplier"] for row in whole.history.summary()["clients"]] == noises
     facts = whole.history.facts
     assert (facts.noise_multiplier, facts.largest_noise_multiplier) == (min(noises), max(noises))
-    text = f"{min(noises):.4g} to {max(noises):.4g}"
-    assert tracked(facts)["noise-multiplier"] == facts.noise_text == text
-    assert replace(facts, noise_multiplier=0.0, largest_noise_multiplier=0.0).noise_text == "each client's own"
+    assert tracked(facts)["noise-multiplier"] == f"{min(noises):.4g} to {max(noises):.4g}"
     report = whole.report.read_text()
     assert f"{min(noises):.6g} to {max(noises):.6g}" in report and all(f"{noise:.6g}" in report for noise in noises)
-    assert "spends its whole budget, the largest" in report
-    shown = io.StringIO()
-    Console(file=shown, width=200).print(client_table(whole.history))
-    assert "each client its own budget" in shown.getvalue()
     store = RunStore(url_in(whole.folder))
     (standing,) = store.runs()
-    assert standing.facts.noise_text == text
-    stored = store.run(standing.facts.run_id)
-    assert [
-        client.spent.noise_multiplier for client in stored.standings_of([c["client_id"] for c in whole.clients])
-    ] == noises
+    stored = store.run(standing.facts.run_id).standings_of([client["client_id"] for client in whole.clients])
+    assert [client.spent.noise_multiplier for client in stored] == noises
     assert check_run(whole.folder).passed
     table = Path(folder := shutil.copytree(whole.folder, "changed"), CLIENT_TERMS)
     table.write_text(table.read_text().replace("3.0,0.2", "3.5,0.2"))

@@ -1,4 +1,4 @@
-"""The clipping setting reaches the client, costs the same, and an adapted norm lasts from round to round."""
+"""The clipping setting reaches the client, and an adapted norm lasts from round to round."""
 
 import math
 from pathlib import Path
@@ -9,25 +9,11 @@ from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, PerLayerClipping
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.dpsgd import DPSGD
-from tests.flower import runs
 from tests.flower.blobs import Blobs, plan_of
-
-
-def run(name, **settings):
-    """The round records, each client's own state after the run, and the clipping norms that the server knows."""
-    Path(name).mkdir()
-    done = runs.run(plan_of(Blobs(), **settings, ledger=f"sqlite:///{name}/l.db"), checkpoints=Path(name))
-    states = [context.state for context in done.grid._contexts.values()]
-    return done.records, states, load_checkpoint(Path(name)).clipping_norms
+from tests.flower.runs import run
 
 
 @pytest.mark.exhaustive
-def test_every_clipping_trains_at_the_same_cost():
-    trained = [run(name, clipping=name, epsilon=50.0, rounds=8)[0][-1] for name in CLIPPINGS]
-    assert all(record.metrics["accuracy"] > 0.75 for record in trained)
-    assert len({tuple(client.epsilon for client in record.spent.values()) for record in trained}) == 1
-
-
 def test_the_setting_chooses_the_clipping_and_an_adapted_norm_is_kept_by_the_server_from_round_to_round(monkeypatch):
     used, norms, train = [], [], DPSGD.train
 
@@ -48,9 +34,10 @@ def test_the_setting_chooses_the_clipping_and_an_adapted_norm_is_kept_by_the_ser
     for clipping, expected in chosen.items():
         used.clear(), norms.clear()  # each run begins with its own setting
         settings = {"clients": 1, "rounds": 4, "noise_multiplier": 2.0, "clipping_norm": 0.01, "clipping": clipping}
-        _, (state,), kept = run(clipping, **settings)
+        run(plan_of(Blobs(), **settings, ledger=f"sqlite:///{clipping}.db"), checkpoints=Path())
+        kept = load_checkpoint(Path()).clipping_norms
         starts, ends = zip(*norms, strict=True)
-        assert set(used) == {expected} and not state  # a client's process may end after any round
+        assert set(used) == {expected}
         assert starts == (0.01, *ends[:-1])
         assert kept == ({"client-0": ends[-1]} if clipping == "adaptive" else {})
         assert math.isclose(ends[-1], 0.01, rel_tol=0.05) is (clipping != "adaptive")

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -180,26 +179,6 @@ def test_a_machine_that_is_none_of_the_cluster_s(listening, monkeypatch):
         assert f"this machine belongs to {words}; start this on a machine of " in refused(ray_address=listening)
 
 
-def test_a_cluster_of_another_python(listening, monkeypatch):
-    from ray._private import services
-
-    def mismatched(**_):
-        raise RuntimeError("Version mismatch: Python: 3.9.1")
-
-    found = services.canonicalize_bootstrap_address(listening)
-    monkeypatch.setattr(services, "find_gcs_addresses", cache(lambda: {found}))  # Ray's own is a cache, too
-    monkeypatch.setattr("ray.init", mismatched)
-    said = refused(ray_address=listening)
-    assert (
-        "does not let this process join it (Version mismatch: Python: 3.9.1); see that the cluster runs, with" in said
-    )
-
-
-def test_addresses_of_one_place():
-    others = {"localhost:80": True, "127.0.0.1:81": False, "[::1]:80": False, "nobody.invalid:80": False}
-    assert {other: joining._same_place("127.0.0.1:80", other) for other in others} == others
-
-
 def test_no_cluster_at_all_and_a_gpu_by_its_number(monkeypatch):
     def nothing(address):
         raise ConnectionError
@@ -233,10 +212,8 @@ def entered(resources, **placement):
     ("gpus", "settings", "expected"),
     [
         (0.0, {}, (8, 0.0)),
-        (0.0, {"workers": 3}, (3, 0.0)),
         (4.0, {}, (4, 1.0)),
         (4.0, {"device": "cuda", "workers": 2}, (2, 1.0)),
-        (4.0, {"workers": 6}, (6, 0.5)),
         (2.0, {"workers": 5}, (5, 0.3333)),
         (4.0, {"device": "cpu"}, (8, 0.0)),
     ],
@@ -245,12 +222,6 @@ def entered(resources, **placement):
 def test_how_many_workers_and_what_each_has(gpus, settings, expected):
     found = entered({"CPU": 8.0} | ({"GPU": gpus} if gpus else {}), **settings)
     assert (found._wanted_workers(), found._gpus) == expected
-
-
-def test_no_more_workers_than_clients_and_gpus_that_a_cluster_lacks():
-    assert entered({"CPU": 512.0})._wanted_workers() == CLIENTS
-    with pytest.raises(ConfigError, match=r"device is 'cuda', but .* no machine there has a GPU"):
-        entered({"CPU": 8.0}, device="cuda")
 
 
 GREETING = cluster.Greeting("gpu-7", cluster.versions(), 0)
@@ -325,17 +296,6 @@ def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room
     assert places(found) == [0, 1, 2, 3, 4]
     found.close()
     assert not ray.alive
-
-
-def test_a_number_that_was_asked_for_is_waited_for_in_every_round():
-    ray = Pretended(2)
-    found = pretended(ray, workers=2)
-    ray.cpus = 1
-    found._workers[0].kill()
-    found._instead_of([found._workers[0]])
-    assert places(found) == [1] and places(found) == [1] and len(found._coming) == 1
-    ray.cpus = 2
-    assert places(found) == [0, 1]
 
 
 def test_when_all_have_died_the_run_ends_and_a_cluster_without_room_begins_none():

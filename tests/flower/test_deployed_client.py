@@ -92,12 +92,6 @@ def test_every_error_is_told_by_its_code_and_no_word_more(node, kind, monkeypatc
     assert code(train(node)) is next(MEANS[base] for base in kind.__mro__ if base in MEANS)
 
 
-@pytest.mark.parametrize("own", RefusalCode)
-def test_a_client_that_refuses_says_why_by_the_code_that_it_means(node, own, monkeypatch):
-    monkeypatch.setattr(Guard, "charge", lambda *_, **__: (_ for _ in ()).throw(Refused(own, "a secret")))
-    assert code(train(node)) is own
-
-
 def test_a_receipt_is_signed_with_the_client_s_key_together_with_its_update(node, keys):
     reply = train(node)
     receipt = Receipt.from_record(reply.content[RECEIPT])

@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.server.nodes import ClientRegistry, EnrolledClient
+from fedprivacy.flower.server.nodes import EnrolledClient
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
@@ -29,7 +28,6 @@ from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, entry_hash, 
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.witnesses import WITNESS
-from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.flower.deployment import DeployedGrid, charged, deployed_plan, pem, start
 from tests.flower.runs import answering
@@ -144,6 +142,7 @@ FORGERIES = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_a_forged_receipt_drops_the_update_and_the_charge_stays(tmp_path):
     """In each round another one."""
     plan = deployed_plan(tmp_path, noise_multiplier=2.0, epsilon=50.0, rounds=len(FORGERIES))
@@ -155,6 +154,7 @@ def test_a_forged_receipt_drops_the_update_and_the_charge_stays(tmp_path):
     assert records[-1].spent["hospital-1"].steps == 2 * len(FORGERIES)
 
 
+@pytest.mark.exhaustive
 def test_a_certificate_says_what_each_client_itself_says_it_ran(tmp_path):
     """Signed with its key: one says nothing, and one of another program says that one."""
     plan = deployed_plan(tmp_path, noise_multiplier=2.0, epsilon=50.0, rounds=2)
@@ -171,22 +171,6 @@ def test_a_certificate_says_what_each_client_itself_says_it_ran(tmp_path):
     )
     page = certificate_html(other, "x.json")
     assert "the client says it ran" in page and "ab" * 32 in page and "a program that nobody named for 1 charge" in page
-
-
-@pytest.mark.exhaustive
-def test_a_client_whose_key_changes_is_left_out_alone(plan, tmp_path, monkeypatch):
-    records, registries, online = [], [], ClientRegistry.online
-    monkeypatch.setattr(ClientRegistry, "online", lambda its, grid: registries.append(its) or online(its, grid))
-
-    def change_key(record):
-        records.append(record)
-        if record.round == 1:
-            known = registries[0]._clients
-            known[1001] = replace(known[1001], public_key=known[1002].public_key)
-
-    start(plan, DeployedGrid(plan, tmp_path), observers=[change_key])
-    assert records[1].participants == ("hospital-0", "hospital-1", "hospital-2")
-    assert records[2].participants == ("hospital-0", "hospital-2")
 
 
 def test_who_comes_with_another_key_than_at_first_is_left_out_and_nobody_else(plan, tmp_path):
@@ -217,6 +201,7 @@ class Slow(DeployedGrid):
         return [r for r in replies if self.rounds > 1 or r.metadata.reply_to_message_id != self.slow]
 
 
+@pytest.mark.exhaustive
 def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan, tmp_path, caplog):
     plan = replace(plan, config=replace(plan.config, round_timeout=0.3))
     grid = Slow(plan, tmp_path)
@@ -228,7 +213,7 @@ def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan,
     assert states_of(plan, "hospital-1") == [ChargeState.COMMITTED] * 3
 
 
-@pytest.mark.parametrize("forgery", FORGERIES[:-1:2], ids=range(5))
+@pytest.mark.parametrize("forgery", FORGERIES[4:8:2], ids=["malformed", "of another grant"])
 def test_a_late_receipt_that_is_forged_confirms_nothing(plan, tmp_path, forgery, caplog):
     forge, reason = forgery
 
@@ -266,6 +251,7 @@ def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_o
     assert records[-1].spent["hospital-1"].steps == 6
 
 
+@pytest.mark.exhaustive
 def test_a_node_that_stays_away_is_said_to_be_unreachable_and_its_charge_stays(plan, tmp_path):
     grid = DeployedGrid(plan, tmp_path, flaky(plan, lost=2))
     records = start(plan, grid).records
@@ -275,24 +261,6 @@ def test_a_node_that_stays_away_is_said_to_be_unreachable_and_its_charge_stays(p
 
 class Killed(BaseException):
     """The process ends here: nobody handles it."""
-
-
-def test_a_round_whose_updates_were_all_lost_is_tried_again_and_charged_again(plan, tmp_path, monkeypatch):
-    """The run dies when its only client has been charged for round 1, and has sealed nothing."""
-
-    def die(*_, **__):
-        raise Killed
-
-    plan = replace(plan, config=replace(plan.config, clients=1))
-    grid = DeployedGrid(plan, tmp_path)
-    with monkeypatch.context() as broken, pytest.raises(Killed):
-        broken.setattr(DPSGD, "train", die)
-        start(plan, grid, run_id="run", checkpoints=tmp_path)
-    records = start(plan, grid, resume=load_checkpoint(tmp_path)).records
-    assert [record.participants for record in records] == [("hospital-0",)] * 3
-    assert records[-1].spent["hospital-0"].steps == 8
-    assert grid.guard(plan, "hospital-0").history() == {plan.event(): 8}
-    assert states_of(plan, "hospital-0")[:2] == ["reserved", "committed"]
 
 
 class Deadly(DeployedGrid):
@@ -323,6 +291,7 @@ def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(pla
         assert states_of(plan, name) == ["committed", "reserved"]
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
     """An older copy of the ledger was put back between the crash and the resumption."""
     file, older = plan.config.ledger.removeprefix("sqlite:///"), tmp_path / "older.db"
@@ -369,23 +338,6 @@ def test_a_refusal_by_a_client_that_was_asked_twice_voids_nothing(plan, tmp_path
     assert grid.guard(plan, "hospital-1").history() == {plan.event(): 2}
 
 
-def test_whichever_book_forgot_is_raised_to_what_the_other_holds(plan, tmp_path, caplog):
-    grid = DeployedGrid(plan, tmp_path)
-    start(plan, grid, run_id="first")
-    elsewhere = replace(plan, config=replace(plan.config, ledger=f"sqlite:///{tmp_path / 'restored.db'}"))
-    with caplog.at_level(logging.WARNING, "fedprivacy.server"):
-        records = start(elsewhere, grid, run_id="second").records
-    assert "hospital-0 says that it spent 6 steps more than the ledger held" in caplog.text
-    assert {spent.steps for spent in records[-1].spent.values()} == {12}
-    assert grid.guard(plan, "hospital-0").history() == {plan.event(): 12}
-    verify_ledger(Ledger(elsewhere.config.ledger))
-    shutil.rmtree(tmp_path / "hospital-0")  # another disk is put in
-    (tmp_path / "hospital-0").mkdir()
-    records = start(elsewhere, grid, run_id="third").records
-    assert grid.guard(plan, "hospital-0").history() == {plan.event(): 18}
-    assert records[-1].spent["hospital-0"].steps == 18
-
-
 @pytest.mark.exhaustive
 def test_a_client_whose_book_does_not_go_with_the_run_is_left_out_alone(plan, tmp_path, monkeypatch, caplog):
     """By another mechanism, which the filter does not compose, or by another relation."""
@@ -403,14 +355,3 @@ def test_a_client_whose_book_does_not_go_with_the_run_is_left_out_alone(plan, tm
     records = start(plan, DeployedGrid(plan, tmp_path)).records
     assert all(record.participants == ("hospital-0",) for record in records)
     assert all(f"Client {name} is left out" in caplog.text for name in others)
-
-
-def test_a_client_s_own_budget_ends_its_part_and_the_run_goes_on(plan, tmp_path):
-    grid = DeployedGrid(plan, tmp_path)
-    grid.node("hospital-1")["epsilon"] = 2.0
-    records = start(plan, grid).records
-    assert records[0].participants == ("hospital-0", "hospital-1", "hospital-2")
-    assert records[-1].participants == ("hospital-0", "hospital-2")
-    assert "budget-exhausted" in {reason for record in records for reason in record.failures.values()}
-    states = states_of(plan, "hospital-1")
-    assert states[-1] is ChargeState.VOID and states[0] is ChargeState.COMMITTED

@@ -4,6 +4,7 @@ import logging
 import resource
 from pathlib import Path
 
+import pytest
 from torch import nn
 
 import fedprivacy as fp
@@ -37,6 +38,7 @@ def trained(node, round, task=WIDE, **changed):
     return train(node, task=task, round=round, noise_multiplier=8.0, **changed)
 
 
+@pytest.mark.exhaustive
 def test_a_client_with_too_little_memory_charges_nothing_and_goes_on_once_there_is_some(node, monkeypatch, caplog):
     task, left = Wide(31_000), iter([4_959_999, 4_960_000])  # ten times 16 bytes for each unit
     monkeypatch.setattr("fedprivacy.flower.client.local.attainable_bytes", lambda: next(left))
@@ -94,6 +96,7 @@ def test_answers_need_room_as_well(node):
     assert in_child(act) == 0
 
 
+@pytest.mark.exhaustive
 def test_a_disk_that_fills_up_in_training_stops_nothing(disk, node, monkeypatch):
     """On a real file system, filled to the last byte between charge and seal."""
     node |= {"folder": str(disk)}

@@ -9,9 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedprivacy.flower import kept as keeping
-from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, kept_beside
-from tests.flower import asked
-from tests.flower.asked import HOSPITALS, code, named, node_of, spent
+from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder
 
 
 @pytest.fixture
@@ -93,22 +91,3 @@ def test_a_file_without_its_facts_is_refused(store):
     save_file({"3": number(1)}, store.folder / "old.safetensors", {"fedprivacy-kept": facts})
     with pytest.raises(KeptError, match=r"'.*old\.safetensors' cannot be read \('task'\); put back an undamaged copy"):
         store.kept_vectors()
-
-
-def test_a_client_without_room_refuses_before_anything_is_charged(tmp_path, keys, identity, few):
-    """And trains on where it keeps something already, or nothing."""
-    (tmp_path / "one").mkdir()
-    node = node_of(tmp_path / "one", keys.private_key) | {"epsilon": 50.0}
-
-    def train(**settings):
-        return asked.train(node, task=HOSPITALS[0], steps=2, **settings)
-
-    for run in ("a", "b", "c"):
-        assert "arrays" in train(run_id=run, algorithm=named("local")).content
-    before = spent(node)
-    assert str(code(train(run_id="d", algorithm=named("local")))) == "guard-unusable"
-    assert spent(node) == before
-    assert "arrays" in train(run_id="d", algorithm=named("fedavg")).content
-    assert "arrays" in train(run_id="a", algorithm=named("local"), round=2).content
-    assert spent(node) == before + 4
-    assert len(list(kept_beside(tmp_path / "one" / "guard.log").iterdir())) == 3

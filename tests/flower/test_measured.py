@@ -10,9 +10,6 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.runs.plans.advice import training_advice
-from fedprivacy.runs.records.folder import RunFolderError
-from fedprivacy.simulation.simulate import prepare_plan
 from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
 from tests.runs.rounds import rounds_of
@@ -48,6 +45,7 @@ def whole(tmp_path_factory):
     return fp.simulate(WholeBlobs(), algorithm="mr-mtl", pull=0.5, out=out, **SETTINGS)
 
 
+@pytest.mark.exhaustive
 def test_a_metric_of_a_client_s_records_as_a_whole_is_that_of_its_model_on_them(whole):
     task, expected = WholeBlobs(), {}
     for part in range(4):
@@ -65,24 +63,6 @@ def test_a_metric_of_a_client_s_records_as_a_whole_is_that_of_its_model_on_them(
     assert len(set(known)) > 1  # else a mean could be any of them
     assert whole.metrics["each_auc"] == pytest.approx(sum(known) / 3)
     assert (whole.metrics["each_auc_least"], whole.metrics["each_auc_most"]) == pytest.approx((min(known), max(known)))
-
-
-@pytest.mark.exhaustive
-def test_what_was_measured_is_shown_where_the_task_s_own_metric_was_not(whole):
-    again = fp.open_run(whole.folder)
-    assert again.history.metric == "each_accuracy" and again.metrics == whole.metrics
-    assert "each accuracy" in repr(again) and "not measured" not in repr(again)
-    drawing = whole.figures.metric()._repr_svg_()
-    assert "each client's model on its held-out records" in drawing
-    report = whole.report.read_text()
-    assert "auc" in report and "not measured" not in report
-    other = fp.simulate(WholeBlobs(), out="other", **SETTINGS)
-    compared = fp.compare(whole, other, metric="each_auc")
-    assert [row["final"] for row in compared.rows] == [whole.metrics["each_auc"], other.metrics["each_auc"]]
-    assert fp.compare(whole, other).metric == "each_accuracy"
-    assert "each_auc" in compared.save("compared").read_text()
-    with pytest.raises(RunFolderError, match="metric is 'each_auk', which none of the runs has measured; choose from"):
-        fp.compare(whole, other, metric="each_auk")
 
 
 @pytest.mark.parametrize(
@@ -113,6 +93,7 @@ class Unmeasured(Blobs):
     evaluate = fp.Task.evaluate
 
 
+@pytest.mark.exhaustive
 def test_runs_that_measured_nothing_are_compared_and_said_to_measure_nothing(undrawn):
     first, second = (fp.simulate(Unmeasured(), out=name, **SETTINGS) for name in ("a", "b"))
     assert "not measured" in fp.compare(first, second).save("compared").read_text()
@@ -128,14 +109,6 @@ def test_a_task_may_name_the_accuracy_of_each_client_as_its_metric_and_has_it():
     assert run.history.metric == "each_accuracy"
     right = sum(row["records"] * row["accuracy"] for row in run.held_out)
     assert run.metrics["each_accuracy"] == pytest.approx(right / sum(row["records"] for row in run.held_out))
-
-
-def test_a_task_without_a_measure_is_warned_of_where_nothing_else_measures():
-    (words,) = training_advice(prepare_plan({"clients": 4}, Unmeasured()))
-    assert "no evaluate() and no held_out()" in words
-    assert training_advice(prepare_plan({"clients": 4}, Unmeasured()), watched=True) == []
-    for task, settings in ((WholeBlobs(), {}), (Blobs(), {}), (Unmeasured(), {"local-evaluation": 1})):
-        assert prepare_plan({"clients": 4} | settings, task).measures
 
 
 @pytest.mark.usefixtures("undrawn")

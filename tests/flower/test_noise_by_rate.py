@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.accounting import calibration, filters, pld
-from fedprivacy.accounting.batch import BatchComposer
+from fedprivacy.accounting import pld
 from fedprivacy.audit.gates.claimed_epsilon import check_run
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.flower.server.checkpoint import load_checkpoint
@@ -17,7 +16,6 @@ from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.runs import Stage
 from tests.flower.blobs import Blobs, Uneven, plan_of
@@ -57,24 +55,6 @@ def test_every_client_spends_its_whole_budget_and_no_more_and_the_smaller_its_sh
         assert client.steps_left == 0
     noises = [spent[f"client-{number}"].noise_multiplier for number in range(4)]
     assert noises == sorted(noises, reverse=True) and noises[0] > 2 * noises[-1]
-
-
-@pytest.mark.parametrize("settings", [{}, {"filter": "fixed-then-adaptive", "spend": 1.5}], ids=["budget", "spend"])
-def test_the_noise_of_all_clients_is_found_together_in_a_few_compositions(settings, monkeypatch):
-    """Catches: clients whose noise is found one after another, which takes a run of thousands minutes."""
-    composed, together = [], BatchComposer.epsilons
-
-    def counted(composer, counts, deltas):
-        composed.append(len(deltas))
-        return together(composer, counts, deltas)
-
-    monkeypatch.setattr(BatchComposer, "epsilons", counted)
-    monkeypatch.setattr(calibration, "REMEMBERED", {})
-    sizes = {f"hospital-{number}": 40 + number for number in range(30)}
-    events = uneven(**settings).events(sizes)
-    assert composed[0] == len(set(events.values())) == 30 and len(composed) <= 8
-    for client_id in ("hospital-0", "hospital-17"):
-        assert uneven(**settings).event(sizes[client_id], client_id) == events[client_id]
 
 
 def test_private_sizes_make_one_rate_and_one_noise_and_public_ones_none_of_the_run():
@@ -140,6 +120,7 @@ def deployed(tmp_path, **settings):
     return deployed_plan(tmp_path, Uneven(), **{"batch_size": 12.0, "epsilon": 3.0} | settings)
 
 
+@pytest.mark.exhaustive
 def test_a_deployed_client_whose_budget_no_noise_meets_stays_out_alone_and_its_budget_is_not_settled(tmp_path, caplog):
     plan = deployed(tmp_path, delta=1e-12, client_terms=json.dumps({"hospital-1": {"epsilon": 1e-9}}))
     with caplog.at_level(logging.WARNING, "fedprivacy.server"):
@@ -208,18 +189,6 @@ def test_a_deployed_run_that_is_killed_goes_on_with_the_noise_that_each_client_h
 
 
 # What shows it
-
-
-def test_the_quota_of_a_rate_is_sought_once_however_many_rates_there_are(monkeypatch):
-    """A cache of fewer entries than there are rates would seek every quota anew, three times a round."""
-    sought = []
-    monkeypatch.setattr(filters, "step_quota", lambda event, budget: sought.append(event) or 10**6)
-    kept = filters.FixedMechanismFilter(PrivacyBudget(4.125, 1e-5))
-    events = [PoissonSampledGaussian(1 / (2 + number), 1.0) for number in range(3_000)]
-    for event in events * 2:
-        kept.quota({}, event)
-    filters._whole_quota.cache_clear()
-    assert sought == events
 
 
 def test_a_plan_says_the_range_and_shows_who_adds_least_middling_and_most():

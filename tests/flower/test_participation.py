@@ -7,19 +7,13 @@ import pytest
 import torch
 
 from fedprivacy.accounting import pld
-from fedprivacy.commands.outcome import outcome_text
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.placement import HERE
-from fedprivacy.runs.records.folder import read_config
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.simulation.simulate import simulate
-from fedprivacy.values.wording import time_text
 from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.deployment import DeployedGrid, deployed_plan, start
 from tests.flower.runs import Noting, answering, model_of, run, tampered
-from tests.runs.rounds import rounds_of
 
 NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
 
@@ -68,17 +62,6 @@ def assert_charged(done, plan):
     open_charges = {key.dataset_id for key, charge in charges.items() if charge.state is ChargeState.RESERVED}
     assert {dataset.rpartition("/")[2] for dataset in open_charges} == set(last.unreconciled)
     assert len(charges) == sum(asked.values())
-
-
-def test_a_cohort_of_a_fixed_size_is_asked_and_charged_and_nobody_else(plan):
-    plan = plan(cohort_size=2, rounds=6)
-    app, asked = listening(plan)
-    done = run(plan, client=app)
-    assert [len(record.participants) for record in done.records] == [2] * 6
-    assert sorted(asked) == sorted(client for record in done.records for client in record.participants)
-    assert len({record.participants for record in done.records}) > 2
-    assert all(record.clock is None and record.seconds is None for record in done.records)
-    assert_charged(done, plan)
 
 
 @pytest.mark.exhaustive
@@ -220,18 +203,3 @@ def test_nobody_makes_up_what_real_clients_do(settings, tmp_path):
     assert named == settings.keys() - {"cohort_size"}
     assert "these are deployed ones; leave" in refused.value.problems[0]
     assert not any(grid.guard(plan, name).history() for name in grid.names.values())
-
-
-@pytest.mark.exhaustive
-def test_the_clock_is_in_the_results_the_report_and_the_terminal(tmp_path):
-    settings = {"clients": 4, "rounds": 3, "noise_multiplier": 4.0, "cohort_size": 2, "out": tmp_path / "run"}
-    done = simulate("cancer", speeds="lognormal:1:3600", progress=False, **settings)
-    lines = rounds_of(tmp_path / "run")
-    seconds = [row["seconds"] for row in done.rounds]
-    assert [line["seconds"] for line in lines] == seconds and min(seconds) > 0.0
-    assert [line["clock"] for line in lines] == [row["clock"] for row in done.rounds]
-    assert done.history.last.clock == done.history.summary()["simulated_seconds"] == pytest.approx(sum(seconds))
-    words = time_text(done.history.last.clock)
-    assert f"<dd>{words}</dd><dt>of simulated time</dt>" in done.report.read_text()
-    config = read_config(tmp_path / "run")
-    assert f"after 3 rounds and {words} of simulated time;" in outcome_text(done.history, config, {}, HERE)

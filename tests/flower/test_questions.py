@@ -80,6 +80,7 @@ def test_nobody_is_asked_on_a_ledger_that_lacks_what_a_run_beside_it_signed(plan
     assert len(ask(plan, grid, AGE).told) == CLIENTS
 
 
+@pytest.mark.exhaustive
 def test_an_answer_that_a_guard_knows_from_a_lost_ledger_alone_stays_paid(plan, tmp_path):
     """First the guard is lost, and raised by the ledger; then the ledger is lost, too."""
     grid, name = DeployedGrid(plan, tmp_path, **ALL), "hospital-0"
@@ -179,11 +180,3 @@ def test_questions_have_a_budget_of_their_own(plan, tmp_path):
     assert set(second.failures.values()) == {"questions-exhausted"}
     assert sum(grid.guard(plan, "hospital-0").history().values()) == 1
     assert second.spent["hospital-0"].epsilon == pytest.approx(second.before["hospital-0"].epsilon)
-
-
-@pytest.mark.exhaustive
-def test_the_first_questions_on_a_ledger_leave_a_budget_and_choose_a_filter_that_takes_training_too(plan, tmp_path):
-    asked = ask(plan, DeployedGrid(plan, tmp_path, **ALL), AGE)
-    assert all(client.steps_left > 0 for client in asked.spent.values())
-    allowances = Ledger(plan.config.ledger).allowances(["blobs/hospital-0"])
-    assert {allowance.filter for allowance in allowances.values()} == {"adaptive"}

@@ -15,7 +15,6 @@ from fedprivacy.flower.client import release
 from fedprivacy.flower.server.nodes import ClientRegistry, Eligible, EnrolledClient
 from fedprivacy.flower.wire.messages import ENROLMENT, ENROLMENT_REQUEST, Enrolment, EnrolmentRequest, RefusalCode
 from fedprivacy.tasks.identity import key_hash
-from tests.operations import operations
 
 PEM = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 
@@ -77,45 +76,6 @@ def test_a_client_that_refuses_is_not_waited_for(key):
     assert time.monotonic() - started < 300.0
 
 
-class Mute(InProcessGrid):
-    """Nobody answers, or not yet."""
-
-    answers, pushed = False, 0
-
-    def push_messages(self, messages):
-        self.pushed += len(messages)
-        return super().push_messages(messages)
-
-    def pull_messages(self, message_ids):
-        return super().pull_messages(message_ids) if self.answers else []
-
-
-def test_a_silent_node_is_asked_again_before_a_run_and_once_during_it(key):
-    app = ClientApp()
-    app.query("enrol")(lambda message, _: release.enrolment(message, Enrolment("a", 1, 1, "")))
-    grid, registry = Mute(app, 1, {}), ClientRegistry(0.15, key)
-    for _ in range(3):
-        registry.enrol_new(grid)
-    assert grid.pushed == 1
-    with pytest.raises(TooFewClientsError, match="it did not answer"):
-        registry.wait_for(grid, 1)
-    grid.answers = True
-    registry.wait_for(grid, 1)
-    assert len(registry.online(grid)) == 1
-
-
-def test_a_node_that_refused_is_not_asked_again_when_others_come(key):
-    app = ClientApp()
-    app.query("enrol")(lambda message, _: release.refusal(message, RefusalCode.NO_GUARD))
-    grid, registry = Mute(app, 3, {}), ClientRegistry(0.15, key)
-    grid.answers, infos = True, list(grid.get_nodes())
-    for seen in (1, 2, 3):
-        grid.get_nodes = lambda seen=seen: infos[:seen]
-        grid.get_node_ids = lambda seen=seen: [info.node_id for info in infos[:seen]]
-        registry.enrol_new(grid)
-        assert grid.pushed == seen
-
-
 def test_a_node_that_flower_takes_for_lost_is_asked_again_while_there_is_time(key):
     """It is back, and taken for lost twice more, such as behind a proxy that was started again."""
     app, asked = ClientApp(), []
@@ -145,16 +105,9 @@ class Nodes:
         return [NodeInfo(node_id=node_id) for node_id in self.node_ids]
 
 
-def registry_of(key, nodes):
-    """A registry in which `client-N` has enrolled from node N."""
-    registry = ClientRegistry(0.1, key)
-    for node in nodes:
-        registry._clients[node] = EnrolledClient(f"client-{node:05}", 7, 0, b"", {})
-    return registry
-
-
 def test_who_is_online_who_arrived_and_who_may_be_asked_follow_the_nodes(key):
-    grid, registry = Nodes([4, 2]), registry_of(key, range(5))
+    grid, registry = Nodes([4, 2]), ClientRegistry(0.1, key)
+    registry._clients = {node: EnrolledClient(f"client-{node:05}", 7, 0, b"", {}) for node in range(5)}
     everybody = {f"client-{node:05}" for node in range(5)}
     assert list(registry.online(grid)) == registry.eligible(grid, Eligible(everybody, ())) == [2, 4]
     assert [client.client_id for client in registry.new_arrivals(grid)] == ["client-00002", "client-00004"]
@@ -181,20 +134,3 @@ def test_a_client_that_came_back_as_another_node_is_asked_there_though_its_old_n
         grid.get_node_ids = lambda connected=connected: [info.node_id for info in connected]
         registry.enrol_new(grid)
     assert list(registry.online(grid)) == [infos[1].node_id]
-
-
-def test_clients_that_stay_are_not_looked_at_in_every_round(key):
-    def of_a_round(enrolled):
-        grid, registry = Nodes(range(enrolled)), registry_of(key, range(enrolled))
-        everybody = dict.fromkeys(client.client_id for client in registry.online(grid).values())
-
-        def round():
-            registry.enrol_new(grid)
-            assert registry.new_arrivals(grid) == []
-            assert len(registry.eligible(grid, Eligible(everybody, ["client-00001"]))) == enrolled - 1
-
-        registry.new_arrivals(grid)
-        round()
-        return [operations(round) for _ in range(2)][1]
-
-    assert of_a_round(10) == of_a_round(1000)

@@ -4,13 +4,9 @@ import json
 import shutil
 
 import pytest
-from flwr.app import Context, RecordDict
 
-import server.app
 from fedprivacy.commands.app import app
-from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.runs.records.folder import read_config, read_lines
-from fedprivacy.runs.settings.configuration import RunConfig
 from tests.commands.running import unwrapped
 from tests.flower.runs import stop_once_in_round_two
 from tests.runs.rounds import same_results
@@ -51,19 +47,17 @@ def simulate(*options, code=0):
     return run
 
 
-def results(folder):
-    return same_results(folder)
-
-
+@pytest.mark.exhaustive
 def test_a_stopped_run_goes_on_and_ends_with_the_same_bytes(whole, stopped):
     """Killed at every moment: tests/faults/test_killed_server.py."""
     done = simulate("--resume", stopped, *OPTIONS[:-2])  # its own settings may be repeated
     assert "Going on after round 1 of 4." in done.stderr
     assert "after 4 rounds" in done.stdout and f"{stopped}/report.html" in done.stdout
-    assert results(stopped) == results(whole)
+    assert same_results(stopped) == same_results(whole)
     assert json.loads((stopped / "config.json").read_text())["settings"]["resume"] == ""
 
 
+@pytest.mark.exhaustive
 def test_a_finished_run_is_shown_and_not_run_again(whole, tmp_path):
     finished = shutil.copytree(whole, tmp_path / "finished")
     (finished / "model.safetensors").unlink()  # as if it had been killed before its last line
@@ -71,7 +65,7 @@ def test_a_finished_run_is_shown_and_not_run_again(whole, tmp_path):
     shown = simulate("--resume", finished)
     assert "All 4 rounds are finished already: nothing is run again." in shown.stderr
     assert "after 4 rounds" in shown.stdout and shown.stdout.count("client-") == 4
-    assert results(finished) == results(whole)
+    assert same_results(finished) == same_results(whole)
     assert (finished / "ledger.db").read_bytes() == ledger
 
 
@@ -88,6 +82,7 @@ def test_a_run_goes_on_and_is_planned_with_its_own_settings_and_no_others(stoppe
     assert read_lines(stopped) == before
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_go_on_is_said_with_the_remedy(stopped, tmp_path):
     assert "holds no run that could go on" in simulate("--resume", tmp_path / "nothing", code=2).stderr
     for file in stopped.glob("ledger.db*"):
@@ -97,13 +92,3 @@ def test_what_cannot_go_on_is_said_with_the_remedy(stopped, tmp_path):
     assert f"To go on after the last finished round: fedprivacy simulate --resume {stopped}\n" in failed.stderr
     (stopped / "checkpoint.safetensors").unlink()
     assert "Start anew in a new folder" in simulate("--resume", stopped, code=2).stderr
-
-
-@pytest.mark.exhaustive
-def test_a_deployed_server_app_goes_on_where_its_run_config_says(stopped, whole):
-    """As `flwr run . --run-config` does it: the server and its clients read the same settings."""
-    own = RunConfig.from_public(json.loads((stopped / "config.json").read_text())["settings"])
-    run_config = {"resume": str(stopped), "clients": 4, "task": "digits", "seed": 0}
-    grid = InProcessGrid(private_client(config=own), 4, run_config)
-    server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
-    assert results(stopped) == results(whole)

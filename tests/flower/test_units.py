@@ -75,6 +75,7 @@ def done(tmp_path_factory):
     return run(folder, BY_PERSON, "run"), f"sqlite:///{folder / 'ledger.db'}"
 
 
+@pytest.mark.exhaustive
 def test_a_run_s_folder_report_and_store_name_its_unit(done):
     finished, url = done
     assert json.loads((finished.folder / "config.json").read_text())["unit"] == WORDS

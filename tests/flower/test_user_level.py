@@ -3,23 +3,20 @@
 import json
 import math
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
-from flwr.serverapp.strategy import FedAvg, FedMedian, FedProx, FedYogi, Krum
+from flwr.serverapp.strategy import FedAvg, FedMedian, FedYogi, Krum
 from scipy import stats
 from torch import nn
 
-import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.rounds import OVER
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.user_level_book import BOOK
 from fedprivacy.training.user_level import CLIENT_ALLOWANCE
-from simulations.reproduce import school
 from tests.flower.blobs import BLOBS, Blobs, plan_of
 from tests.flower.runs import SAMPLING, answering, run
 
@@ -51,6 +48,7 @@ class Wide(Blobs):
 # --- accounts -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_every_round_is_charged_to_an_account_of_its_own_and_the_records_accounts_are_as_without(tmp_path):
     plan = planned(tmp_path, rounds=4, noise_multiplier=1.1, **NOISE)
     done = run(plan, checkpoints=tmp_path)
@@ -147,17 +145,6 @@ def test_a_run_goes_on_when_every_client_fails_and_every_round_is_released_and_c
 
 
 @pytest.mark.exhaustive
-def test_a_run_goes_on_when_every_client_s_own_budget_is_spent(tmp_path):
-    """Two steps a round, and a budget for the records of one round."""
-    plan = planned(tmp_path, rounds=1, noise_multiplier=2.0)
-    spent = run(plan).records[0].max_epsilon + 1e-6
-    settings = {"noise_multiplier": 2.0, "epsilon": spent, **NOISE}
-    done = run(planned(tmp_path / "spent", rounds=4, **settings), checkpoints=tmp_path / "spent")
-    assert [len(record.participants) for record in done.records] == [4, 0, 0, 0]
-    assert done.records[-1].user_level.rounds == 4 and done.records[-1].max_epsilon <= spent
-
-
-@pytest.mark.exhaustive
 def test_who_joins_is_drawn_from_the_server_s_keystream_whatever_python_s_random_is(tmp_path):
     def cohorts(name, python_s, **settings):
         random.seed(python_s)
@@ -185,37 +172,19 @@ def test_with_secret_noise_a_round_that_is_done_again_is_charged_again(tmp_path)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("made", [FedYogi, FedProx])
-def test_strategies_that_average_are_given_one_update_of_weight_one(made, tmp_path):
+def test_strategies_that_average_are_given_one_update_of_weight_one(tmp_path):
     given = []
 
-    class Watching(made):
+    class Watching(FedYogi):
         def aggregate_train(self, server_round, replies):
             replies = list(replies)
             given.append([dict(reply.content["metrics"]) for reply in replies])
             return super().aggregate_train(server_round, replies)
 
-    options = {"proximal_mu": 0.1} if made is FedProx else {}
     plan = planned(tmp_path, rounds=6, clients=4, fraction_train=0.3, **NOISE)
-    done = run(plan, Watching(**SAMPLING, **options), checkpoints=tmp_path)
+    done = run(plan, Watching(**SAMPLING), checkpoints=tmp_path)
     assert given == [[{"num-examples": 1.0}]] * 6
     assert np.isfinite(weights(done.result.arrays)).all()
-
-
-SCHOOL = Path(__file__).parents[3] / "shared" / "data" / "school.mat"
-
-
-@pytest.mark.exhaustive
-@pytest.mark.skipif(not SCHOOL.exists(), reason="School is not beside the repository")
-def test_schools_are_protected_as_a_whole(tmp_path, undrawn):
-    """139 clients are few for it; at epsilon 8 the model still uses the features: the scores' variance is .0330."""
-    settings = {"clients": school.SCHOOLS, "fraction_train": 0.5, "privacy": False, "rounds": 12, "local_steps": 2}
-    settings |= {"learning_rate": 0.1, "sampling_rate": 0.5, "user_level_clipping_norm": 0.3, "seed": 1}
-    budget = {"user_level_epsilon": 8.0, "user_level_delta": 1e-3}
-    run = fp.simulate(school.School(SCHOOL, 0), out=tmp_path / "school", progress=False, **settings, **budget)
-    assert 7.9 < run.user_level.epsilon <= 8.0 and run.user_level.rounds == 12
-    assert len({row["participants"] for row in run.rounds}) > 2
-    assert run.metrics["each_mse"] == pytest.approx(0.0243, abs=1e-3)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -15,6 +15,17 @@ STEPS = dict.fromkeys(["client-0", "client-1", "client-2", "client-3"], 10)
 
 
 @pytest.fixture
+def trace(tmp_path):
+    """Writes a trace, and gives its name."""
+
+    def write(*lines):
+        (tmp_path / "trace.csv").write_text("\n".join(lines) + "\n")
+        return str(tmp_path / "trace.csv")
+
+    return write
+
+
+@pytest.fixture
 def speeds(trace):
     """Client n takes n + 1 seconds for a local step."""
     return speeds_of(trace("client,seconds", "0,1", "1,2", "client-2,3", "3,4"), DRAWS)
@@ -41,14 +52,6 @@ def test_of_equally_fast_ones_each_is_as_often_among_the_first():
     late = [participation.closes(n, STEPS, 0.0, set(STEPS)).missed.keys() for n in range(1, 2001)]
     first = [sum(client not in missed for missed in late) for client in STEPS]
     assert sum(first) == 2000 and stats.chisquare(first).pvalue > 1e-4
-
-
-def test_without_a_clock_nothing_takes_time_and_nobody_is_late():
-    participation = Participation(DRAWS, drop_out=0.5)
-    answering = participation.begins(7, STEPS, 0.0)
-    closed = participation.closes(7, STEPS, 0.0, answering)
-    assert not participation.clocked
-    assert (closed.missed, closed.ended) == (dict.fromkeys(STEPS.keys() - answering, DROPPED_OUT), 0.0)
 
 
 def test_drop_outs_are_as_frequent_as_they_should_be_and_end_a_round_at_once():
@@ -122,8 +125,7 @@ def test_speeds_are_each_client_s_own_for_good_and_lognormal():
     ("setting", "lines", "words"),
     [
         ("speeds", ["client,time", "0,1"], "has no column seconds; its first line must name client, seconds"),
-        ("speeds", ["client,seconds", "0,1", "1,fast"], "line 3 of .* has seconds 'fast'; give seconds, a number"),
-        ("speeds", ["client,seconds", "0,-1"], "line 2 .* has seconds '-1'"),
+        ("speeds", ["client,seconds", "0,1", "1,-1"], "line 3 of .* has seconds '-1'; give seconds, a number"),
         ("availability", ["client,from,to", "0,1"], "line 2 .* has to None"),
         ("availability", ["client,from,to", "0,9,3"], "0 is there from 9 to 3; swap the two"),
     ],

@@ -8,7 +8,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from fedprivacy.commands.app import app as command_line
 from fedprivacy.flower import private_client
 from fedprivacy.flower.simulated import engine
 from fedprivacy.ledger import Ledger, LedgerError
@@ -21,9 +20,7 @@ from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder, StoreFeed
 from fedprivacy.trackers import Tracker
 from fedprivacy.values.runs import Phase, RunStatus, Stage
-from fedprivacy.values.series import EpsilonSpread
 from tests.runs.store.made_up import facts, growing
-from tests.terminal import CliRunner
 
 SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
 
@@ -52,46 +49,6 @@ def test_the_store_holds_what_the_folder_holds(tmp_path):
     assert [(c.spent.epsilon, c.spent.steps, c.spent.steps_left, c.spent.rounds) for c in clients] == [
         (one.epsilon, one.steps, one.steps_left, one.rounds) for one in last.values()
     ]
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_was_stopped_is_recorded_whole_when_it_goes_on(tmp_path):
-    class Stopped(Exception):
-        pass
-
-    def stop_after_two(record):
-        if record.round == 2:
-            raise Stopped
-
-    config = resolve(SMALL | {"out": str(tmp_path / "run")})
-    with pytest.raises(Stopped):
-        engine.drive(server_app(stop_after_two, config=config), private_client(config=config), config)
-    store = store_of(tmp_path / "run")
-    assert store.runs()[0].status is RunStatus.FAILED
-    done = CliRunner().invoke(command_line, ["simulate", "--resume", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
-    (run_,) = store.runs()
-    history = read_history(tmp_path / "run")
-    assert run_.status is RunStatus.FINISHED and len(history.rounds) == 4
-    points = store.run(run_.facts.run_id).points(range(9))
-    assert points == [record.point for record in (history.start, *history.rounds)]
-    store.close()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_run_whose_budgets_are_spent_is_stopped_and_tells_its_phases_in_the_order_of_a_round(tmp_path, monkeypatch):
-    told = []
-    tell = Recorder.on_phase
-    monkeypatch.setattr(Recorder, "on_phase", lambda recorder, phase: (told.append(phase), tell(recorder, phase)))
-    history = run(tmp_path / "run", epsilon=0.9, **{"noise-multiplier": 4.0})
-    assert len(history.rounds) > 1
-    (found,) = store_of(tmp_path / "run").runs()
-    assert found.status is RunStatus.STOPPED and found.last.round == len(history.rounds) < 4
-    stages = [(phase.round, str(phase.stage), phase.clients) for phase in told]
-    expected = [
-        (record.round, stage, 4) for record in history.rounds for stage in ("training", "averaging", "evaluating")
-    ]
-    assert stages == [(0, "evaluating", 0), *expected]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -186,27 +143,6 @@ def test_what_waits_is_written_in_one_transaction(url):
     run = store.runs()[0]
     assert run.last == records[-1].point
     assert run.changes <= 4
-
-
-@pytest.mark.parametrize("tracked", [False, True])
-def test_a_round_is_put_into_few_numbers_once_and_not_by_the_training_unless_it_is_tracked(
-    url, tmp_path, monkeypatch, tracked
-):
-    counted, by = EpsilonSpread.of, []
-    monkeypatch.setattr(
-        EpsilonSpread, "of", lambda epsilons: (by.append(threading.current_thread()), counted(epsilons))[1]
-    )
-    tracker = Mock(spec=Tracker)
-    plan = TrainingPlan.of(SMALL | {"out": str(tmp_path / "run")})
-    trackers = {"mock": tracker} if tracked else {}
-    recorder = Recorder(tmp_path / "run", plan, "run-1", trackers=trackers)
-    recorder.on_open(url)
-    records = growing(["a", "b"], 5)
-    for record in records:
-        recorder(record)
-    recorder.finish(Mock(arrays=None), RunStatus.FINISHED, drawn=False)
-    assert len(by) == len(records) and (threading.main_thread() in by) is tracked
-    assert [call.args for call in tracker.record.call_args_list] == [(one.point,) for one in records] * tracked
 
 
 @pytest.mark.parametrize(

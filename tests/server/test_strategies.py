@@ -51,16 +51,8 @@ def made(tmp_path_factory):
 )
 def test_every_strategy_makes_another_model_than_fedavg_at_the_same_cost(name, made):
     (model, spent), (usual, usually_spent) = made(name), made("fedavg")
-    assert np.abs(model - usual).max() > 1e-5  # the same seed gives the same model to the last bit, see below
+    assert np.abs(model - usual).max() > 1e-5  # the same seed gives the same model to the last bit
     assert spent == usually_spent
-
-
-@pytest.mark.exhaustive
-def test_fedavg_makes_the_same_model_again_and_so_does_momentum_that_is_switched_off(made, tmp_path):
-    usual, _ = made("fedavg")
-    np.testing.assert_array_equal(after_two_rounds(tmp_path)[0], usual)
-    off, _ = made("fedavgm", server_momentum=0.0, server_learning_rate=1.0)
-    np.testing.assert_allclose(off, usual, atol=1e-6)
 
 
 @pytest.mark.exhaustive
@@ -76,12 +68,6 @@ def test_fedavg_makes_the_same_model_again_and_so_does_momentum_that_is_switched
 )
 def test_every_setting_reaches_flower(strategy, setting, made):
     assert np.abs(made(strategy, **{setting: 0.5})[0] - made(strategy)[0]).max() > 1e-3
-
-
-def test_a_strategy_that_needs_five_clients_asks_no_fewer():
-    krum = build_strategy(resolve({"strategy": "krum", "fraction-train": 0.5}))
-    assert (krum.min_train_nodes, krum.min_available_nodes, krum.fraction_train) == (5, 5, 0.5)
-    assert build_strategy(resolve({})).min_train_nodes == 1
 
 
 def test_a_run_ends_when_fewer_clients_have_budget_left_than_the_strategy_needs(tmp_path):

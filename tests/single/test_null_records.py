@@ -31,12 +31,9 @@ def failing(point, side):
 
 
 ITEMS = {
-    "a dict": (lambda point, side: {"x": point, "y": side}, "an item that is a dict of 2"),
     "three values": (lambda point, side: (point, side, 1), "an item that is a tuple of 3"),
-    "a target with an axis": (lambda point, side: (point, side[None]), "a target of shape [1] and torch.int64"),
     "a target that is a float": (lambda point, side: (point, float(side)), "a target of shape [] and torch.float32"),
     "a longer input": (lambda point, side: (torch.ones(3), side), "an input of shape [3] and torch.float32"),
-    "a target in words": (lambda point, side: (point, "yes"), "an item that raises"),
     "an error": (failing, "an item that raises KeyError"),
 }
 
@@ -54,59 +51,30 @@ def test_items_of_another_kind_are_counted_with_the_reason_and_most_are_refused(
     assert train(data=Items(item), prototype=PROTOTYPE, steps=1, allow_null=True).steps == 1
 
 
-def words(wrong):
-    """Two words and a label each; the first records hold a word that the model does not know."""
-    inputs = torch.arange(80).reshape(40, 2) % 5
-    inputs[:wrong, 1] = 5
-    return inputs, SIDES
-
-
-def reader():
-    return torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Flatten(), torch.nn.Linear(6, 2))
-
-
 WITHOUT_GRADIENT = {
-    "a class that is not there": (new_model, lambda wrong: (INPUTS, SIDES.index_fill(0, torch.arange(wrong), 2))),
-    "a class below the first": (new_model, lambda wrong: (INPUTS, SIDES.index_fill(0, torch.arange(wrong), -1))),
-    "an infinite number": (new_model, lambda wrong: (INPUTS.index_fill(0, torch.arange(wrong), torch.inf), SIDES)),
-    "a word that is not there": (reader, words),
+    "a class that is not there": lambda wrong: (INPUTS, SIDES.index_fill(0, torch.arange(wrong), 2)),
+    "an infinite number": lambda wrong: (INPUTS.index_fill(0, torch.arange(wrong), torch.inf), SIDES),
 }
 
 
 @pytest.mark.parametrize("kind", WITHOUT_GRADIENT)
 def test_records_without_a_gradient_are_counted_and_most_are_refused(kind, caplog):
-    model, data = WITHOUT_GRADIENT[kind]
-    assert private(model(), data(0)).left == 6 and not caplog.records
+    data = WITHOUT_GRADIENT[kind]
+    assert private(new_model(), data(0)).left == 6 and not caplog.records
     for wrong in (1, 20):
         caplog.clear()
-        assert private(model(), data(wrong)).left == 6
+        assert private(new_model(), data(wrong)).left == 6
         assert f"data: {wrong} of 40 records that were tried have no gradient" in caplog.text
         assert "labels and words are in range" in caplog.text
     with pytest.raises(ValueError, match="more than half of the records count for nothing: 21 of 40 records that were"):
-        private(model(), data(21))
-    assert private(model(), data(40), allow_null=True).left == 6
+        private(new_model(), data(21))
+    assert private(new_model(), data(40), allow_null=True).left == 6
 
 
-@pytest.mark.parametrize("place", [0, 777, 19_999])
-def test_one_record_in_many_whose_label_is_out_of_range_is_found(place, caplog):
+def test_one_record_in_many_whose_label_is_out_of_range_is_found(caplog):
     inputs, sides = coins(20_000)
-    private(new_model(), (inputs, sides.index_fill(0, torch.tensor(place), 9)), batch_size=5000)
+    private(new_model(), (inputs, sides.index_fill(0, torch.tensor(19_999), 9)), batch_size=5000)
     assert re.search(r"data: 1 of 10,0\d\d records that were tried have no gradient", caplog.text)
-
-
-@pytest.mark.parametrize("persons", [False, True])
-def test_null_rows_of_a_shard_are_counted_as_its_records(persons, caplog):
-    inputs = INPUTS.index_fill(0, torch.arange(20), torch.nan)  # of persons: ten of twenty
-    of = {"persons": [n // 2 for n in range(40)], "most_rows": 2} if persons else {}
-    private(new_model(), fp.Shard(inputs, SIDES, **of))
-    assert ("10 of 20 persons" if persons else "20 of 40 records") in caplog.text
-    inputs[20:22] = torch.nan
-    with pytest.raises(ValueError, match=r"more than half of the (persons|records) count for nothing"):
-        private(new_model(), fp.Shard(inputs, SIDES, **of))
-    half = SIDES.index_fill(0, torch.arange(20, 36), 2)
-    inputs[:30] = INPUTS[:30]
-    with pytest.raises(ValueError, match="more than half"):  # null ones and those without a gradient together
-        private(new_model(), fp.Shard(inputs.index_fill(0, torch.arange(10), torch.nan), half, **of))
 
 
 def test_views_and_drawn_rows_are_tried_as_they_are_trained(caplog):
@@ -115,8 +83,3 @@ def test_views_and_drawn_rows_are_tried_as_they_are_trained(caplog):
     given = {"augmentation": flipped, "augmentation_multiplicity": 3, "rows_per_step": 4, "batch_size": 5}
     private(new_model(), shard, **given)
     assert "data: 1 of 10 persons that were tried have no gradient" in caplog.text
-
-
-def test_of_no_record_nothing_is_said(caplog):
-    private(new_model(), (INPUTS[:0], SIDES[:0]))
-    assert not caplog.records

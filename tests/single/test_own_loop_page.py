@@ -56,15 +56,11 @@ def accuracy(model, page):
     return (model(page["inputs"]).argmax(1) == page["targets"]).double().mean().item()
 
 
-def test_the_torch_loop_learns_within_its_budget(page, capsys):
+def test_the_torch_loop_learns_within_its_budget_and_goes_on_from_what_it_kept(page, capsys, tmp_path):
     exec(LOOP, page)
     assert page["gradients"].taken == 50 and 0.99 < page["gradients"].epsilon <= 1.0
     assert accuracy(page["model"], page) > 0.75
     assert capsys.readouterr().out.startswith("50 0.99")
-
-
-def test_a_loop_goes_on_from_what_it_kept(page, tmp_path):
-    exec(LOOP, page)
     records, given = (page["inputs"], page["targets"]), {"epsilon": 1, "delta": 1e-4, "steps": 50, "sampling_rate": 0.2}
 
     def private(_, **kept):
@@ -76,6 +72,7 @@ def test_a_loop_goes_on_from_what_it_kept(page, tmp_path):
     assert charged(tmp_path) == 2
 
 
+@pytest.mark.exhaustive
 def test_lightning_takes_its_gradients_by_hand(page, monkeypatch, tmp_path):
     """With Lightning itself where it is installed."""
     try:

@@ -16,9 +16,8 @@ from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.dpsgd import NoisyMean
 from tests.processes import in_child
-from tests.single.coins import BUDGET, LOSS, coins, flat, gradient, new_model, private
+from tests.single.coins import BUDGET, LOSS, coins, gradient, new_model, private
 
-NOTHING = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
 LITTLE = torch.ones(40, 200), torch.arange(40)  # their clipped sum is far below the noise
 
 
@@ -325,27 +324,6 @@ def test_trainings_on_one_account_share_one_budget(tmp_path):
         private(new_model(), account=file, steps=100_000)
 
 
-@pytest.mark.parametrize("clipping", ["flat", pytest.param("adaptive", marks=pytest.mark.exhaustive)])
-def test_a_training_goes_on_where_its_loop_left_off_for_the_same_charges(tmp_path, clipping):
-    whole, cut = new_model(), new_model()
-    given = {"seed": 1, "clipping": clipping}
-    expected = steps_of(private(whole, account=tmp_path / "whole.log", **given), whole)
-    file, optimizer = tmp_path / "cut.log", torch.optim.SGD(cut.parameters(), lr=0.5)
-    gradients = private(cut, account=file, **given)
-    for _ in range(3):
-        gradients.backward()
-        optimizer.step()
-    kept, state = copy.deepcopy(cut.state_dict()), gradients.state_dict()
-    gradients.backward()  # a step that the loop loses
-    lost = gradient(cut)
-    cut = new_model()
-    cut.load_state_dict(kept)
-    found = steps_of(private(cut, account=file, resume=state, **given), cut)
-    assert torch.equal(found[0], lost)
-    assert all(map(torch.equal, found, expected[3:])) and len(found) == 3
-    assert torch.equal(flat(cut), flat(whole)) and charged(file) == 6
-
-
 def test_without_a_seed_a_lost_step_is_given_again_and_not_drawn_again(tmp_path):
     model, other, file = new_model(), torch.nn.Linear(2, 2), tmp_path / "account.log"
     gradients = private(model, account=file)
@@ -391,22 +369,6 @@ def test_seeded_trainings_that_are_open_on_one_account_never_share_noise(tmp_pat
             found.append(gradient(model))
     assert charged(given["account"]) == len(found) >= 7
     assert all(noise_of_two(one, other, 6.0) for k, one in enumerate(found) for other in found[:k])
-
-
-def test_a_seeded_training_has_the_same_bits_beside_another_when_it_goes_on(tmp_path):
-    found = []
-    for file in (tmp_path / "one.log", tmp_path / "other.log"):
-        models, given = (new_model(), new_model()), {"account": file, "seed": 7, "noise_multiplier": 6.0, "steps": 3}
-        gradients, beside = (private(model, **given) for model in models)
-        for _ in range(2):
-            beside.backward()
-            gradients.backward()
-        if file.name == "other.log":  # its process dies, and another takes over
-            gradients = private(models[0], resume=gradients.state_dict(), **given)
-        beside.backward()
-        gradients.backward()
-        found.append(gradient(models[0]))
-    assert torch.equal(*found)
 
 
 def test_a_seeded_training_on_a_renewed_account_has_other_noise(tmp_path):

@@ -126,15 +126,6 @@ def test_portions_go_by_public_sizes_not_by_how_many_records_there_are(monkeypat
     assert len(list(cohort.alike(emptied))) > len({one.steps for one in emptied})
 
 
-def test_clients_are_stacked_with_those_of_as_many_steps_and_records_of_one_kind():
-    usual = [replace(one, steps=2) for one in trainees()[:4]]
-    shard, more = usual[1].shard, replace(usual[2], steps=3)
-    double = replace(usual[1], shard=Shard(shard.inputs.double(), shard.targets))
-    others = replace(usual[3], shard=Shard(shard.inputs, shard.targets.int()))
-    groups = [sorted(places) for places in cohort.alike([usual[0], double, more, others, usual[1]])]
-    assert sorted(groups) == [[0, 4], [1], [2], [3]]
-
-
 def test_a_client_that_fails_fails_alone():
     members = trainees()
     members[2] = replace(members[2], shard=Shard(torch.randn(6, 9), torch.zeros(6).long()))

@@ -50,15 +50,6 @@ def blank(records):
     return Shard(torch.zeros(records, 20), torch.zeros(records))
 
 
-@pytest.mark.parametrize("null", [[3], [0, 7, 8, 19]], ids=str)
-def test_a_null_row_is_not_trained_on_whatever_its_values_are(null):
-    whole, present = shard(), torch.tensor([row not in null for row in range(20)])
-    marked = Shard(whole.inputs, whole.targets, null=~present)
-    others = Shard(whole.inputs[present], whole.targets[present])
-    one, other = (flat(sgd(q=1.0).train(engine(), data, steps=2, round=1, keystream=KEY)) for data in (marked, others))
-    assert torch.equal(one, other)
-
-
 def test_noise_is_added_once_for_each_local_step():
     model = linear()
     update = sgd().train(engine(model), blank(5), steps=400, round=1, keystream=KEY)
@@ -105,25 +96,14 @@ def test_momentum_and_proximal_term_are_post_processing_of_the_same_releases():
     assert torch.allclose(trained(2, proximal_mu=0.25), plain - 0.25 * first, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "optimizer", [Adam(0.1), pytest.param(SGD(0.1, momentum=0.9), marks=pytest.mark.exhaustive)], ids=repr
-)
-def test_every_gradient_is_taken_where_the_step_before_has_led(optimizer):
+def test_every_gradient_is_taken_where_the_step_before_has_led():
     """The steps find the least squares with hardly any noise; from a model that never moves they would not."""
     torch.manual_seed(0)
     inputs = torch.randn(60, 20)
     data = Shard(inputs, inputs @ torch.linspace(-1, 1, 20))
-    trainer = sgd(q=1.0, sigma=1e-6, clipping_norm=100.0, batch=60.0, optimizer=optimizer)
+    trainer = sgd(q=1.0, sigma=1e-6, clipping_norm=100.0, batch=60.0, optimizer=Adam(0.1))
     update = trainer.train(engine(), data, steps=300, round=1, keystream=KEY)
     assert torch.allclose(flat(update)[:-1], torch.linspace(-1, 1, 20), atol=0.01)
-
-
-def test_an_update_does_not_change_with_the_model_that_it_came_from():
-    model = linear()
-    update = sgd().train(engine(model), shard(), steps=1, round=1, keystream=KEY)
-    before = flat(update).clone()
-    nn.init.zeros_(model.weight)
-    assert torch.equal(flat(update), before)
 
 
 def test_a_shard_with_a_missing_target_is_refused():

@@ -85,6 +85,7 @@ def test_clients_of_different_sampling_rates_count_by_their_records():
     assert found.means["error"] == pytest.approx((2 * 100 + 8 * 300) / 400, rel=0.02)
 
 
+@pytest.mark.exhaustive
 def test_the_noise_is_that_of_the_event_and_new_at_every_position():
     of = evaluation(sigma=3.0)
     draws = np.array([sums([], of=of, step=step, key=key) for key in range(40) for step in range(1, 41)])

@@ -11,7 +11,7 @@ from fedprivacy.runs.records.run import open_run
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import load_task
-from fedprivacy.training.optimizers import OPTIMIZERS, SGD, Adam, AdamW, MovingAverage, build_optimizer
+from fedprivacy.training.optimizers import SGD, Adam, AdamW, MovingAverage, build_optimizer
 
 RATES = st.floats(1e-4, 1.0)
 KEPT = st.floats(0.0, 0.999)
@@ -40,10 +40,12 @@ def path(start, gradients, step, position):
     return torch.stack(positions)
 
 
-def assert_torch_agrees(optimizer, chosen, seed, steps, dtype):
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(7, generator=generator, dtype=torch.float64).to(dtype)
-    gradients = torch.randn(steps, 7, generator=generator, dtype=torch.float64).to(dtype)
+@pytest.mark.parametrize("optimizer", SETTINGS, ids=lambda o: o.__name__)
+@given(data=st.data(), seed=st.integers(0, 2**31), steps=st.integers(1, 40))
+def test_every_optimiser_is_torch_s_for_all_settings_and_steps(optimizer, data, seed, steps):
+    generator, chosen = torch.Generator().manual_seed(seed), data.draw(SETTINGS[optimizer])
+    start = torch.randn(7, generator=generator, dtype=torch.float64)
+    gradients = torch.randn(steps, 7, generator=generator, dtype=torch.float64)
     parameter = torch.nn.Parameter(start.clone())
     theirs = getattr(torch.optim, optimizer.__name__)(
         [parameter], lr=chosen["learning_rate"], **{k: v for k, v in chosen.items() if k != "learning_rate"}
@@ -55,21 +57,8 @@ def assert_torch_agrees(optimizer, chosen, seed, steps, dtype):
 
     ours = start.clone()
     expected = path(start, gradients, their_step, parameter)
-    tolerance = 1e-9 if dtype is torch.float64 else 1e-5
     found = path(start, gradients, optimizer(**chosen).start(ours), ours)
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * expected.abs().max().item())
-
-
-@pytest.mark.parametrize("optimizer", SETTINGS, ids=lambda o: o.__name__)
-@given(data=st.data(), seed=st.integers(0, 2**31), steps=st.integers(1, 40))
-def test_every_optimiser_is_torch_s_for_all_settings_and_steps(optimizer, data, seed, steps):
-    assert_torch_agrees(optimizer, data.draw(SETTINGS[optimizer]), seed, steps, torch.float64)
-
-
-@pytest.mark.parametrize("optimizer", SETTINGS, ids=lambda o: o.__name__)
-def test_they_agree_with_torch_in_single_precision_over_many_steps(optimizer):
-    chosen = {"learning_rate": 0.05} | ({} if optimizer is Adam else {"weight_decay": 0.01})
-    assert_torch_agrees(optimizer, chosen, 0, 500, torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9 * expected.abs().max().item())
 
 
 @given(decay=st.floats(0.0, 0.9999), values=st.lists(st.floats(-10, 10), min_size=1, max_size=200))
@@ -93,13 +82,6 @@ def test_a_schedule_begins_with_all_of_the_rate_and_the_last_round_has_some(sche
     config = resolve({"task": "cancer", "rounds": 4, "learning-rate": 0.2, "learning-rate-schedule": schedule})
     rates = [config.learning_rate_in(number) for number in (1, 2, 3, 4)]
     assert rates == pytest.approx([0.2 * share for share in shares], rel=1e-3)
-
-
-def test_every_configured_name_is_an_optimiser_and_takes_its_settings():
-    assert build_optimizer("sgd", 0.1, momentum=0.9, weight_decay=0.2) == SGD(0.1, 0.9, 0.2)
-    assert build_optimizer("adam", 0.1) == Adam(0.1)
-    assert build_optimizer("adamw", 0.1, weight_decay=0.2) == AdamW(0.1, 0.2)
-    assert {name for name in OPTIMIZERS if build_optimizer(name, 0.1)} == {"sgd", "adam", "adamw"}
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,3 @@ def test_rows_at_once_are_rows_one_by_one():
         for some in (first, [rank for rank in kept if rank not in first]):
             sums.add(some, VECTORS[some])
         assert torch.equal(sums.total, EXPECTED)
-
-
-def test_few_vectors_are_kept():
-    sums = PairwiseSum()
-    sums.add(range(5, 5 + 2**14), torch.ones(2**14, 1, dtype=torch.float64))
-    assert len(sums._branches) <= 28
-
-
-def test_nothing_adds_up_to_nothing():
-    assert PairwiseSum().total is None and added(LEFT_OUT).total is None
