@@ -30,15 +30,6 @@ class Branching(nn.Module):
         return self.head(x)
 
 
-class Bare(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.rand(6, 3))
-
-    def forward(self, x):
-        return x @ self.weight
-
-
 class Untraceable(nn.Sequential):
     """No chain, and yet made of layers with rules."""
 
@@ -62,12 +53,6 @@ def warned(caplog):
 def line_of(text):
     lines, first = inspect.getsourcelines(Branching)
     return first + next(i for i, line in enumerate(lines) if text in line)
-
-
-def test_what_no_line_is_to_blame_for_has_words_alone():
-    slow = engine(Bare())
-    assert slow.method == "vmap" and slow.obstacle.place == ""
-    assert "parameter 'weight'" in slow.obstacle.what and "own-layer.md" in slow.obstacle.remedy
 
 
 @pytest.mark.parametrize("model", [nn.Linear(6, 3), Untraceable(nn.Linear(6, 3))])

@@ -24,10 +24,8 @@ def layers(*names):
 
 
 CHAINS = [
-    ("linear", "tanh", "linear", "relu", "linear", "sigmoid"),
-    ("tanh", "linear", "tanh"),
+    ("tanh", "linear", "tanh", "linear"),
     ("linear", "tanh", "tanh", "relu", "sigmoid"),
-    ("linear", "tanh", "flatten", "tanh"),
     ("linear", "flatten", "sigmoid", "norm", "sigmoid", "flatten"),
     ("linear", "silu", "tanh", "silu", "relu"),
     ("linear", "tanh", "view", "tanh", "flatten", "relu"),
