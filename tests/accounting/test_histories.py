@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fedprivacy.accounting import composition, gdp, pld, rdp
-from fedprivacy.accounting.histories import extend_history
+from fedprivacy.accounting.histories import executed_events, extend_history, without
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     History,
@@ -79,3 +79,18 @@ def test_more_steps_after_a_past_are_checked_in_the_same_way() -> None:
         pld.epsilons(EVENT, [1], 0.0)
     with pytest.raises(ValueError, match="steps is -1"):
         pld.epsilons(EVENT, [3, -1], 1e-5, past={EVENT: 5})
+
+
+def test_the_past_grows_and_stays_what_it_was() -> None:
+    past = {EVENT: 3}
+    assert executed_events(past | {PoissonSampledGaussian(0.5, 0.1): 0}) == past
+    for count in (-1, 1.5):
+        with pytest.raises(ValueError, match="integer of at least 0"):
+            executed_events({EVENT: count})  # type: ignore[dict-item]
+    assert extend_history(past, EVENT, 4) == {EVENT: 7}
+    assert extend_history(None, EVENT, 4) == {EVENT: 4}
+    assert extend_history(past, EVENT, 0) == {EVENT: 3}
+    assert past == {EVENT: 3}
+    both = {EVENT: 7, PoissonSampledGaussian(0.5, 0.1): 2, PoissonSampledGaussian(0.5, 0.3): 4}
+    own = {EVENT: 3, PoissonSampledGaussian(0.5, 0.1): 2}
+    assert without(both, own) == {EVENT: 4, PoissonSampledGaussian(0.5, 0.3): 4}

@@ -28,6 +28,17 @@ def test_epsilons_are_those_of_the_histories() -> None:
     assert accounts.epsilons()[5] == 0.0
 
 
+def test_restated_accounts_lose_what_is_not_stated_and_the_others_keep_theirs() -> None:
+    accounts, rows, (a, b, _) = population()
+    accounts.record(np.repeat(rows, 2), np.tile([a, b], 6), np.tile([250, 60], 6))
+    accounts.epsilons()
+    accounts.restate(rows[[0, 0, 1, 1, 2]], [a, b, a, b, b], [900, 60, 250, 7, 60], accounts=rows[:4])
+    assert [accounts.history(row) for row in (2, 3)] == [{EVENTS[1]: 60}, {}]
+    assert accounts.history(4) == {EVENTS[0]: 250, EVENTS[1]: 60}
+    expected = [pld.epsilon(accounts.history(row), 1e-5) for row in rows.tolist()]
+    assert accounts.epsilons() == pytest.approx(expected, rel=1e-4)
+
+
 def test_each_history_that_has_changed_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     accounts, rows, (a, b, _) = population(clients=10_000)
     asked: list[int] = []

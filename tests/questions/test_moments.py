@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.figures import Noisy
+from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.moments import MOST_COLUMNS, Bounded, Sum
+from fedprivacy.questions.standardise import standardiser
 
 RANDOM = np.random.default_rng(1)
 AGE = RANDOM.normal(60.0, 12.0, 500)
@@ -124,3 +125,10 @@ def test_columns_without_two_bounds_are_refused():
         with pytest.raises(QuestionError) as caught:
             Questions.covariance(bounds)
         assert len(str(caught.value)) < 500
+
+
+def test_inputs_are_scaled_by_their_bounds_where_the_noise_leaves_no_deviation():
+    asked = fp.ask.mean_and_scale({"x": (0, 10), "y": (0, 10), "z": (-1, 1)})
+    told = {"standard deviation of x": 1e-9, "mean of y": 4.0, "standard deviation of y": 2.0}
+    numbers = standardiser(asked, [Estimate(name, value) for name, value in told.items()]).numbers
+    assert (numbers["mean"], numbers["scale"]) == ([5.0, 4.0, 0.0], [5.0, 2.0, 1.0])
