@@ -17,8 +17,6 @@ from fedprivacy.accounting import (
     FixedThenAdaptiveFilter,
     GaussianFilter,
     MechanismChanged,
-    RunLimit,
-    noise_multiplier,
     pld,
 )
 from fedprivacy.accounting.filters import SHARE_FOR_OTHERS
@@ -28,7 +26,6 @@ from tests.accounting.oracles import gaussian_delta, gaussian_profile
 
 RELATION = NeighbouringRelation.ADD_OR_REMOVE_ONE
 BUDGET = PrivacyBudget(3.0, 1e-5)
-TIGHT, OTHERS = (PrivacyBudget(3.0, share * 1e-5) for share in (1 - SHARE_FOR_OTHERS, SHARE_FOR_OTHERS))
 SAMPLED = PoissonSampledGaussian(0.1, 4.0)
 
 
@@ -150,15 +147,3 @@ def test_questions_of_any_noise_may_use_all_of_a_budget_and_training_after_them_
     mixed = added(some, SAMPLED)  # a sampled event ends the exact sum for ever
     assert filter_.quota(mixed, question(99.0)) == alone.quota(mixed, question(99.0))
     assert filter_.noise_multiplier(1.0, 1, RELATION, mixed) == alone.noise_multiplier(1.0, 1, RELATION, mixed)
-
-
-def test_a_run_after_questions_is_solved_for_its_spend_within_the_budget():
-    past = {question(10.0): 1, question(14.0): 1}
-    limit = RunLimit(FixedThenAdaptiveFilter(BUDGET), past, 1.0)
-    assert not limit.spent
-    noise = limit.noise_multiplier(0.1, 100, RELATION)
-    assert limit.quota(past, PoissonSampledGaussian(0.1, noise)) >= 100
-    assert noise >= noise_multiplier(PrivacyBudget(limit.before_epsilon + 1.0, 1e-5), 0.1, 100, past=past)
-    full_batches = RunLimit(FixedThenAdaptiveFilter(BUDGET), past).noise_multiplier(1.0, 50, RELATION)
-    assert full_batches == GaussianFilter(TIGHT).noise_multiplier(1.0, 50, RELATION, past)
-    assert pld.epsilon(added(past, question(full_batches), 50), 1e-5) <= 3.0

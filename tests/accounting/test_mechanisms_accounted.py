@@ -155,9 +155,6 @@ def dominates(discrete: Callable[[float], float], width: float, truth: Profile, 
         assert discrete(epsilon) >= truth(np.asarray(epsilon)) - 4e-15 - cancelled * (direction is Direction.ADD)
 
 
-# --- one execution ---------------------------------------------------------------------------------------------------
-
-
 # --- samples of fixed size -------------------------------------------------------------------------------------------
 
 
@@ -265,7 +262,7 @@ def test_the_tail_of_the_sample_size_is_rounded_up(q: float, records: int, large
 
 
 @pytest.mark.parametrize("largest", [105, *exhaustive(100)])
-@pytest.mark.parametrize("delta", [1e-4, 1e-6])
+@pytest.mark.parametrize("delta", [1e-4, *exhaustive(1e-6)])
 def test_cut_samples_are_charged_to_delta(largest: int, delta: float) -> None:
     event = TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, largest)
     bound = pld.epsilon({event: 50, PoissonSampledGaussian(0.1, 3.0, ZERO_OUT): 10}, delta)
@@ -296,9 +293,7 @@ def test_samples_cut_too_often_prove_nothing() -> None:
     ("event", "past"),
     [
         (PoissonSampledLaplace(0.1, 1.0), {PoissonSampledGaussian(0.01, 1.0): 10}),
-        (RandomizedResponse(2, 0.9), {}),
         (FixedSizeSampledGaussian(10, 1000, 2.0), {RandomizedResponse(2, 0.5): 1}),
-        (TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 108), {}),
         (TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 108), {TruncatedPoissonSampledGaussian(0.1, 2.0, 9, 7): 0}),
         (PoissonSampledGaussian(0.05, 1.0, ZERO_OUT), {TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 108): 5}),
     ],
@@ -325,16 +320,11 @@ def laplace_divergence(q: float, b: float, order: float, remove: bool = True) ->
         return float(mpmath.log(mpmath.quad(integrand, [-mpmath.inf, 0, 0.5, 1, mpmath.inf])) / (a - 1))
 
 
-@pytest.mark.parametrize(
-    ("q", "b"),
-    [
-        (0.3, 1.0),
-        *exhaustive((1.0, 0.3), (0.2, 30.0)),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("q", "b"), [(0.3, 1.0), (1.0, 0.3)])
 def test_laplace_divergence(q: float, b: float) -> None:
     event = PoissonSampledLaplace(q, b)
-    for order in (1.3, 2.0, 3.5, 4.0, 16.0):
+    for order in (1.3, 4.0, 16.0):
         ours, truth = float(rdp.rdp(event, [order])[0]), laplace_divergence(q, b, order)
         assert ours >= truth * (1 - 1e-14)
         assert laplace_divergence(q, b, order, remove=False) <= truth * (1 + 1e-12)
@@ -390,6 +380,7 @@ ANY_EVENT = st.one_of(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("error")
 @given(
     event=ANY_EVENT,

@@ -36,8 +36,6 @@ OTHER = PoissonSampledGaussian(1.0, 30.0)
         *exhaustive(
             (0.01, 1.0, 1000, 5, 1e-5, {OTHER: 4}),
             (0.01, 1.0, 1000, 2, 1e-12, {}),
-            (0.001, 0.8, 200, 4, 1e-4, {OTHER: 4}),
-            (0.4, 2.0, 3, 7, 1e-3, {}),
         ),
         *soak((0.3, 6.0, 60, 5, 1e-9, {OTHER: 4}), (0.05, 9.0, 500, 20, 1e-5, {OTHER: 4})),
     ],
@@ -114,22 +112,6 @@ def test_of_several_rows_divergences_prove_nothing():
     assert AdaptiveFilter(PrivacyBudget(8.0, 1e-5)).quota({}, *history) == 0
 
 
-X = np.linspace(-40.0, 60.0, 100_001)
-
-
-@pytest.mark.parametrize(("q", "sigma"), [(0.3, 0.5), (0.05, 2.0)])
-@pytest.mark.parametrize("rows", [(1.0, -1.0), (1.0, 0.3), (0.5, 0.5)])
-def test_the_worst_rows_have_the_largest_norm_and_point_one_way(q, sigma, rows):
-    def deltas(first, second):
-        sums = [(0.0, (1 - q) ** 2), (first, q * (1 - q)), (second, q * (1 - q)), (first + second, q * q)]
-        person = sum(weight * stats.norm.pdf(X, centre, sigma) for centre, weight in sums)
-        nobody, factors = stats.norm.pdf(X, 0.0, sigma), np.exp(np.linspace(0.0, 4.0, 17))[:, None]
-        pairs = ((person, nobody), (nobody, person))
-        return np.array([np.maximum(a - factors * b, 0.0).sum(axis=1) * (X[1] - X[0]) for a, b in pairs])
-
-    assert (deltas(*rows) <= deltas(1.0, 1.0) + 1e-9).all()
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("q", "sigma", "k"),
@@ -154,6 +136,7 @@ def test_the_slack_covers_what_is_left_of_the_search_for_a_loss(q, sigma, k):
     assert slack < 1e-10
 
 
+@pytest.mark.exhaustive
 def test_as_many_rows_as_a_unit_may_have_are_counted():
     found = fp.epsilon(sampling_rate=0.001, noise_multiplier=8.0, steps=10, delta=1e-5, rows_per_person=1024)
     all_at_once = gaussian_epsilon(1024 * math.sqrt(10) / 8.0, 1e-5)

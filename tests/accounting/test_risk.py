@@ -9,7 +9,6 @@ from scipy.special import ndtr, ndtri
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.calculator import risk
 from fedprivacy.accounting.histories import person_history
-from fedprivacy.accounting.pairs import Direction
 from fedprivacy.accounting.risk import Risk
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
@@ -90,7 +89,7 @@ HISTORIES = {
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
-@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
+@pytest.mark.parametrize("delta", [1e-2, 1e-9])
 def test_the_whole_curve_never_says_more_than_epsilon_at_one_delta(history, delta):
     whole = Risk.of_history(history, delta)
     one_point = Risk.of_budget(pld.epsilon(history, delta), delta)
@@ -147,25 +146,6 @@ def test_an_accusation_is_right_as_often_as_bayes_says():
     assert risk.right(0.01, prior=0.0) == 0.0 and risk.right(0.01, prior=1.0) == 1.0
 
 
-def test_every_profile_is_one_of_its_direction_and_holds_the_epsilon_that_is_stated():
-    profiles = pld.profiles(TRAINING)
-    assert profiles.keys() == set(Direction)
-    for epsilons, deltas in profiles.values():
-        assert epsilons.shape == deltas.shape and (epsilons >= 0.0).all() and (deltas > 0.0).all()
-        for delta in (1e-2, 1e-6):
-            assert epsilons[deltas <= delta].min() <= pld.epsilon(TRAINING, delta) * 1.01
-
-
-def test_what_is_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="epsilon is -1"):
-        Risk.of_budget(-1.0, 1e-5)
-    with pytest.raises(ValueError, match=r"delta is 1\.0"):
-        Risk.of_budget(1.0, 1.0)
-    mixed = TRAINING | {PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT): 1}
-    with pytest.raises(ValueError, match="mixes the neighbouring relations"):
-        Risk.of_history(mixed, 1e-5)
-
-
 @pytest.mark.parametrize(
     ("beside", "said"),
     [
@@ -180,10 +160,3 @@ def test_what_is_out_of_range_is_refused():
 def test_a_risk_is_of_a_training_or_of_an_epsilon(beside, said):
     with pytest.raises(ValueError, match=said):
         risk(**beside, delta=1e-5)
-
-
-def test_the_risk_of_an_epsilon_is_above_that_of_a_training_that_has_it():
-    training = risk(sampling_rate=0.1, noise_multiplier=2.0, steps=300, delta=1e-5)
-    alone = risk(epsilon=training.epsilon, delta=1e-5)
-    assert (alone.epsilon, alone.delta) == (training.epsilon, training.delta)
-    assert (alone.found(RATES) >= training.found(RATES)).all() and alone.found(0.05) > 1.5 * training.found(0.05)

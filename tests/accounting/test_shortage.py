@@ -48,9 +48,3 @@ def test_the_reason_names_filter_and_noise_and_what_helps_does_help(case):
         assert kept.quota(past, replace(event, noise_multiplier=enough - 0.02)) < STEPS
     elif found := re.search(r"allows (\d+) more steps\.$", words):
         assert kept.quota(past, EVENT) == int(found[1]) > 0
-
-
-def test_a_part_of_a_run_that_fits_is_counted():
-    kept = FILTERS["fixed-then-adaptive"](BUDGET)
-    past = {EVENT: kept.quota({}, EVENT) - 7}
-    assert "filter allows 7 more steps: further ones would exceed the budget" in shortage(kept, past, EVENT, STEPS)

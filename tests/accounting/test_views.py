@@ -181,12 +181,6 @@ def test_an_epsilon_is_no_number_and_not_below_0() -> None:
             ask(1.0)
 
 
-def test_an_account_gives_out_no_history() -> None:
-    """Otherwise its rounds could be composed with a client's steps: the events look alike."""
-    public = {name for name in dir(account_of((0.1, 1.0, 1))) if not name.startswith("_")}
-    assert public == {"epsilon", "noise_multiplier", "record", "rounds", "rounds_left"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

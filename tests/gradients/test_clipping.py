@@ -36,12 +36,6 @@ def test_a_gradient_of_zeros_stays_zero_and_disturbs_nobody(clipping):
     assert 0.0 < scales[0, 1] * 2.0 <= 1.0
 
 
-def test_every_layer_is_a_group_of_its_own_only_where_layers_are_clipped():
-    names = ["body.weight", "body.bias", "head.weight"]
-    assert PerLayerClipping().groups(names) == [0, 0, 1]
-    assert FlatClipping().groups(names) == AutomaticClipping().groups(names) == [0, 0, 0]
-
-
 def test_the_least_stability_is_taken_and_no_less():
     assert AutomaticClipping(stability=1e-6).stability == 1e-6
     for less in (0.99e-6, 0.0, -1.0, float("nan")):

@@ -65,18 +65,8 @@ def test_a_unit_at_a_kink_is_told_from_a_wrong_rule(kinked, error, fast):
         assert (method_of(kinked, x) == "book-keeping") == fast
 
 
-def test_a_loss_with_numbers_in_float32_is_no_obstacle(kinked):
-    weights = torch.tensor([1.0, 2.0, 3.0])
-    with any_company():
-        engine = GradientEngine(
-            kinked, lambda outputs, targets: nn.functional.cross_entropy(outputs, targets, weights, reduction="none")
-        )
-        engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
-    assert engine.method == "book-keeping"
-
-
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_seed_costs_a_residual_net_the_fast_method(seed):
     torch.manual_seed(seed)
     assert method_of(Residual(), torch.zeros(0, 3, 32, 32)) == "book-keeping"

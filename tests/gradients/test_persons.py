@@ -181,18 +181,6 @@ def test_a_person_with_a_row_that_cannot_be_computed_counts_for_nothing():
     assert engine.stack(*batch) is None, "persons are not stacked"
 
 
-def test_a_large_model_s_rows_are_averaged_within_its_memory():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 40))
-    whole, short = (GradientEngine(model, cross_entropy, layout=Layout(M), max_memory=most) for most in (None, 100_000))
-    inputs, targets = rows_of("program", sum(ROWS))
-    sums = [engine.clipped_sum(*joined(inputs, targets), 0.5) for engine in (whole, short)]
-    assert short.sizes[0] < whole.sizes[0]
-    assert torch.allclose(*sums, rtol=1e-4, atol=1e-6)
-    gradients = means(model, cross_entropy, inputs, targets)
-    assert error_of(sums[1], expected_sum(gradients, FlatClipping(), 0.5), 0.5) < 1e-5
-
-
 @pytest.mark.parametrize(("computed", "per_step"), [(2, 2), (3, 3), (8, None), (8, 11)])
 def test_a_summed_gradient_is_over_the_most_rows_that_a_step_computes(computed, per_step):
     """With all of them there the weights add up to 1, and to k / most for k rows; as a mean they add up to 1."""

@@ -23,7 +23,7 @@ from fedprivacy.gradients import (
     made_private,
 )
 from fedprivacy.gradients.doctor import Example, behavioural_problems, diagnose
-from fedprivacy.gradients.structure import Kind, group_problems, structural_problems
+from fedprivacy.gradients.structure import Kind, structural_problems
 from tests.gradients.oracle import cross_entropy
 
 FEATURES, TARGETS = torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)
@@ -59,10 +59,6 @@ class Text(nn.Module):
     def forward(self, ids):
         hidden = self.core(self.words(ids))
         return self.head((hidden[0] if isinstance(hidden, tuple) else hidden).mean(1))
-
-
-def encoder(**options):
-    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, **options), 2, enable_nested_tensor=False)
 
 
 WORDS = torch.zeros(0, 7, dtype=torch.int64)
@@ -108,12 +104,10 @@ STRUCTURAL = {
         "use GroupNorm",
         True,
     ),
-    "SyncBatchNorm": (nn.SyncBatchNorm(6), Kind.BATCH_STATISTICS, "use GroupNorm", True),
     "BatchNorm of one feature": (nn.BatchNorm1d(1), Kind.BATCH_STATISTICS, "leave it out", False),
     "BatchNorm of an unknown kind": (Activated(6), Kind.BATCH_STATISTICS, "use GroupNorm", False),
     "InstanceNorm": (nn.InstanceNorm2d(6, track_running_stats=True), Kind.RUNNING_STATISTICS, "_stats=False", True),
     "Dropout": (nn.Dropout(0.5), Kind.RANDOM, "leave it out", True),
-    "AlphaDropout": (nn.AlphaDropout(0.1), Kind.RANDOM, "leave it out", True),
     "MultiheadAttention": (nn.MultiheadAttention(6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
     "LSTM": (nn.LSTM(6, 6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
     "RReLU": (nn.RReLU(), Kind.RANDOM, "LeakyReLU", True),
@@ -122,7 +116,6 @@ STRUCTURAL = {
     "frequencies": (nn.Embedding(9, 3, scale_grad_by_freq=True), Kind.EMBEDDING, "leave scale_grad_by_freq", True),
     "sparse": (nn.Embedding(9, 3, sparse=True), Kind.EMBEDDING, "leave sparse out", True),
     "spectral_norm": (parametrizations.spectral_norm(nn.Linear(6, 3)), Kind.REWRITTEN, "remove it", False),
-    "old spectral_norm": (nn.utils.spectral_norm(nn.Linear(6, 3)), Kind.REWRITTEN, "remove it", False),
     "old weight_norm": (old_weight_norm(), Kind.REWRITTEN, "parametrizations.weight_norm", False),
     "pruning": (pruned(), Kind.REWRITTEN, "prune.remove", False),
     "lazy": (nn.LazyLinear(3), Kind.UNINITIALISED, "give its sizes", False),
@@ -157,14 +150,6 @@ def test_a_model_without_a_trainable_parameter_is_refused():
     for model in (nn.Flatten(), nn.Linear(6, 3).requires_grad_(False)):
         with pytest.raises(UnsupportedModelError, match="nothing to train"):
             check_model(model)
-
-
-def test_every_problem_is_named_at_once_and_like_ones_together():
-    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.1), nn.BatchNorm1d(6), nn.Dropout(0.2))
-    words = "each of layer '1' and layer '3' is a BatchNorm1d, whose .*; each of layer '2' and layer '4' is a Dropout"
-    with pytest.raises(UnsupportedModelError, match=words):
-        check_model(model)
-    assert [layers for layers, _ in group_problems(structural_problems(model))] == [["1", "3"], ["2", "4"]]
 
 
 SOUND_LAYERS = [
@@ -250,8 +235,8 @@ def test_rounding_is_not_mixing(function):
 
 @pytest.mark.parametrize(
     ("core", "layer"),
-    [(nn.LSTM(8, 8), "core"), (nn.GRU(8, 8), "core"), (encoder(dropout=0.0), "core.layers.0.self_attn")],
-    ids=["LSTM", "GRU", "TransformerEncoder"],
+    [(nn.LSTM(8, 8), "core"), (nn.GRU(8, 8), "core"), (nn.TransformerEncoderLayer(8, 2, 16, 0.0), "core.self_attn")],
+    ids=["LSTM", "GRU", "TransformerEncoderLayer"],
 )
 def test_a_layer_that_takes_the_batch_for_time_is_named(core, layer):
     found = only_problem(Text(core), inputs=WORDS)
@@ -337,17 +322,6 @@ def test_a_layer_that_remembers_records_is_named(kind):
     assert (found.layer, found.kind) == ("0.inner" if kind == "parameter" else "0", Kind.STATE)
 
 
-def test_a_layer_that_remembers_nothing_is_not_refused():
-    class Busy(nn.Linear):
-        def forward(self, x):
-            self.scale, self.name = 1 / 8, "busy"  # the same in every pass
-            return super().forward(x) * self.scale
-
-    model = Busy(6, 3)
-    model.scale, model.name = 1 / 8, "busy"
-    check_on_blank(model, cross_entropy, FEATURES, TARGETS)
-
-
 @pytest.mark.parametrize(
     ("model", "layer"),
     [
@@ -414,18 +388,10 @@ def test_a_loss_that_mixes_records_is_refused(loss):
     assert (found.layer, found.kind) == (None, Kind.MIXES_RECORDS)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        functional.cross_entropy,
-        lambda outputs, targets: cross_entropy(outputs, targets)[:, None],
-        lambda outputs, targets: functional.mse_loss(outputs, outputs.detach() + 1, reduction="none"),
-    ],
-    ids=["mean", "column", "for each output"],
-)
-def test_a_loss_that_is_not_one_value_for_each_record_is_refused(loss):
-    with pytest.raises(LossShapeError, match=r"the loss returns shape .*one value for each record"):
-        check_on_blank(nn.Linear(6, 3), loss, FEATURES, TARGETS)
+def test_a_loss_that_is_not_one_value_for_each_record_is_refused():
+    for loss in (lambda o, t: cross_entropy(o, t)[:, None], lambda o, t: (o - 1).square()):
+        with pytest.raises(LossShapeError, match=r"the loss returns shape .*one value for each record"):
+            check_on_blank(nn.Linear(6, 3), loss, FEATURES, TARGETS)
 
 
 def test_a_loss_that_draws_or_changes_its_targets_is_refused():
@@ -442,36 +408,7 @@ def test_mixing_shows_where_the_loss_takes_no_random_targets():
     assert found.kind is Kind.MIXES_RECORDS
 
 
-# --- sound models ---------------------------------------------------------------------------------------------------
-
-
-def assert_sound(model, inputs, loss=cross_entropy, targets=TARGETS):
-    check_model(model)
-    check_on_blank(model, loss, inputs, targets)
-    diagnosis = diagnose(model, Example(loss=loss, inputs=inputs, targets=targets))
-    assert diagnosis.problems == ()
-    assert diagnosis.method
-
-
-class TimeFirst(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.core = nn.LSTM(8, 8)
-
-    def forward(self, x):
-        return self.core(x.transpose(0, 1))[0].transpose(0, 1)
-
-
-@pytest.mark.parametrize(
-    "core",
-    [
-        TimeFirst(),
-        nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), nn.LayerNorm(8), nn.GELU()),
-    ],
-    ids=["time first inside", "weight_norm"],
-)
-def test_recurrent_and_attentive_models_are_sound(core):
-    assert_sound(Text(core), WORDS)
+# --- the check -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("function", [*DRAWING.values(), torch.tanh], ids=[*DRAWING, "nothing"])
@@ -523,7 +460,6 @@ def test_what_is_not_trained_must_be_the_same_everywhere(what):
         (nn.BatchNorm1d(6), (6, 5), 1),
         (nn.BatchNorm2d(64), (64, 4, 4), 16),
         (nn.BatchNorm2d(256), (256, 1, 1), 32),
-        (nn.BatchNorm2d(24), (24, 4, 4), 4),
         (nn.BatchNorm3d(8), (8, 2, 2, 2), 2),
     ],
     ids=str,
@@ -544,45 +480,12 @@ def test_group_norm_keeps_scale_and_shift_and_each_record_apart(norm, shape, gro
     assert mended.state_dict().keys() == {"weight", "bias"}
 
 
-def test_a_norm_without_scale_stays_without_and_modes_are_kept():
-    without = nn.BatchNorm2d(8, affine=False, track_running_stats=False)
-    mended = made_private(nn.Sequential(without.eval(), nn.BatchNorm2d(8)))
-    assert mended[0].weight is None and mended[0].bias is None
-    assert (mended[0].training, mended[1].training) == (False, True)
-
-
 def test_shared_layers_and_tied_parameters_stay_shared():
     norm = nn.BatchNorm2d(8)
     model = nn.ModuleDict({"a": nn.Sequential(norm, nn.ReLU()), "b": norm})
     mended = made_private(model)
     assert mended["a"][0] is mended["b"]
     assert [n for n, _ in mended.named_parameters()] == ["a.0.weight", "a.0.bias"]
-
-
-class Everything(nn.Module):
-    """A model with every problem that can be fixed."""
-
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(20, 8, max_norm=1.0, scale_grad_by_freq=True, sparse=True)
-        self.encoder = encoder(dropout=0.1, batch_first=True)
-        self.recurrent = nn.LSTM(8, 8, 2, batch_first=True, dropout=0.3)
-        self.convolution = nn.Sequential(nn.Conv1d(8, 8, 3), nn.InstanceNorm1d(8, track_running_stats=True), nn.RReLU())
-        self.norm, self.drop, self.head = nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3)
-
-    def forward(self, ids):
-        hidden = self.recurrent(self.encoder(self.words(ids)))[0].transpose(1, 2)
-        return self.head(self.drop(self.norm(self.convolution(hidden))).mean(2))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.filterwarnings("ignore:.*[Nn]ested")
-def test_the_mended_model_passes_every_check_and_keeps_its_names():
-    model = Everything()
-    assert {p.kind for p in structural_problems(model)} >= {Kind.BATCH_STATISTICS, Kind.RANDOM, Kind.EMBEDDING}
-    mended = made_private(model)
-    assert_sound(mended, WORDS)
-    assert [name for name, _ in mended.named_parameters()] == [name for name, _ in model.named_parameters()]
 
 
 # --- the diagnosis --------------------------------------------------------------------------------------------------
@@ -604,15 +507,6 @@ def test_a_diagnosis_looks_behind_the_problems_that_can_be_fixed():
     ]
     assert not diagnosis.sound and diagnosis.fixable and diagnosis.ran
     assert diagnosis.method is None
-
-
-def test_a_diagnosis_says_how_gradients_of_the_mended_model_would_be_computed():
-    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
-    model[2].bias.requires_grad_(False)
-    mended = diagnose(model, example())
-    assert mended.method and not mended.sound
-    assert (mended.trained, mended.frozen) == (72, 3)
-    assert not diagnose(nn.Sequential(nn.LazyLinear(3)), example()).ran
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from torch import nn
 
 from fedprivacy.gradients import FlatClipping, GradientEngine
 from fedprivacy.gradients.layout import Layout
+from tests.device.models import Rescaled
 from tests.gradients.oracle import (
     any_company,
     cross_entropy,
@@ -44,11 +45,14 @@ MODELS = {
     perceptron: lambda *shape: torch.randn(*shape, 6),
     convolutions: lambda *shape: torch.randn(*shape, 1, 6, 6),
     words: lambda *shape: torch.randint(7, (*shape, 3)),
+    Rescaled: lambda *shape: torch.randn(*shape, 9),
 }
 
 
 @pytest.mark.parametrize(
-    ("build", "max_memory"), [(perceptron, 1), (convolutions, None), (words, None)], ids=["one", "all", "words"]
+    ("build", "max_memory"),
+    [(perceptron, 1), (convolutions, None), (words, None), (Rescaled, None)],
+    ids=["one", "all", "words", "vmap"],
 )
 def test_views_are_averaged_before_clipping(build, max_memory):
     torch.manual_seed(0)

@@ -51,12 +51,6 @@ def test_compiled_it_has_them_too(monkeypatch):
     assert torch.equal(released(300_007, 1.0, 1.0), expected)
 
 
-def test_sums_of_other_types_are_numpy_s(monkeypatch):
-    expected = released(1000, 1.0, 1.0, torch.float32)
-    use(monkeypatch, lambda *_: pytest.fail("compiled for another type"))
-    assert torch.equal(released(1000, 1.0, 1.0, torch.float32), expected)
-
-
 def test_it_is_compiled_once_and_after_so_many_draws_that_it_pays(monkeypatch):
     made = []
     monkeypatch.setattr(fused, "compile_release", lambda: made.append(1) or fused.release)

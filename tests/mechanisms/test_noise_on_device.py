@@ -32,7 +32,7 @@ def sums_of(count, dtype, step):
 
 @pytest.mark.parametrize(("scale", "clipping_norm"), [(1.0, 1.0), (1e4, 0.01), (0.3, 7.0)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("count", [1, 62, 40_007])
+@pytest.mark.parametrize("count", [1, 40_007])
 def test_it_has_the_host_s_bits(count, dtype, scale, clipping_norm, monkeypatch):
     monkeypatch.setattr(lattice_noise, "_ON_DEVICE", 9001)
     monkeypatch.setattr(lattice_noise, "_BLOCK", 4003)
@@ -46,22 +46,6 @@ def test_it_has_the_host_s_bits(count, dtype, scale, clipping_norm, monkeypatch)
         )
         assert there.dtype == here.dtype
         assert torch.equal(there, here)
-
-
-def test_shape_and_layout_do_not_matter_and_the_sum_is_left_alone():
-    total = torch.arange(12.0, dtype=torch.float64).reshape(3, 4)
-    for sums in (
-        total,
-        total.T,
-        total[:, ::2],
-        torch.tensor(1.0, requires_grad=True),
-        torch.zeros(0),
-        torch.zeros(0, 3),
-    ):
-        there = add_lattice_noise_on_device(sums, 1.0, 2.0**-30, reader())
-        assert torch.equal(there, add_lattice_noise(sums, 1.0, 2.0**-30, reader()))
-        assert not there.requires_grad
-    assert torch.equal(total, torch.arange(12.0).reshape(3, 4))
 
 
 class OnGpu(torch.Tensor):

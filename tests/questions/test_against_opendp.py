@@ -35,7 +35,7 @@ def error(dp, query, sigma, d_in=1):
 
 
 def stated(question, records, sigma):
-    """Our errors by name: `test_figures` shows that they are those that are measured."""
+    """Our errors by name: `test_coverage` shows that they are those that are measured."""
     (totals,) = question.totals(fp.Table({"x": records}))
     noisy = Noisy(totals.astype(np.float64), deviation(question, sigma))
     return {figure.name: figure.error for figure in question.figures(noisy)}

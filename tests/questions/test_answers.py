@@ -41,22 +41,6 @@ def test_the_federation_s_figures_are_of_all_clients_records_together():
     assert mean[1]["value"] == pytest.approx(50.0)
 
 
-def test_each_client_s_figures_are_of_its_own_records():
-    rows = [(row["client_id"], row["group"], row["figure"], row["value"]) for row in ANSWERS.clients]
-    assert rows == [
-        ("north", "a", "count", 30.0),
-        ("north", "b", "count", 7.0),
-        ("north", "c", NOT_TOLD, None),
-        ("north", "", "count", 300.0),
-        ("north", "", "mean of age", pytest.approx(100 * (300 - 50) / 600)),
-        ("south", "a", "count", 20.0),
-        ("south", "b", NOT_TOLD, None),
-        ("south", "c", NOT_TOLD, None),
-        ("south", "", "count", 100.0),
-        ("south", "", "mean of age", pytest.approx(75.0)),
-    ]
-
-
 def test_one_estimate_is_found_by_its_name():
     assert ANSWERS.value("count", "a") == 50.0
     assert ANSWERS.value("mean of age", number=1) == pytest.approx(50.0)

@@ -216,6 +216,7 @@ def test_a_hostile_questionnaire_is_refused():
         fails(text, Questionnaire.from_text)
 
 
+@pytest.mark.exhaustive
 def test_what_can_be_asked_can_be_read():
     """A questionnaire whose own text is too long is refused when it is made."""
     levels = ["\u00fc" * 100 + str(n) for n in range(1200)]

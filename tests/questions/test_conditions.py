@@ -13,7 +13,6 @@ from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.conditions import (
     LONGEST_LEVEL,
     MOST_LEVELS,
-    ChosenRecords,
     OneOf,
     Within,
     as_levels,
@@ -29,11 +28,8 @@ def met(**where):
     return rows.rows.tolist()
 
 
-def test_a_number_is_from_the_least_on_and_below_the_other():
+def test_a_number_is_from_the_least_on_a_level_is_one_of_a_list_and_all_conditions_are_met_at_once():
     assert met(age=(40, 60)) == [1, 2, 6]
-
-
-def test_a_level_a_list_of_levels_and_all_conditions_at_once():
     assert met(sex="f") == [0, 2, 4, 5] and met(sex=["m", "x"]) == [1, 3, 6]
     assert met(sex="f", age=(40, 60)) == [2] and met(age=60.0) == [3]
 
@@ -43,12 +39,6 @@ def test_groups_hold_those_who_meet_the_conditions_in_the_order_of_the_levels():
     groups = list(groups_of(TABLE, [within], OneOf("sex", ("x", "none", "m", "f"))))
     assert [rows.rows.tolist() for rows in groups] == [[6], [], [1], [2]]
     assert [len(rows) for rows in groups] == [1, 0, 1, 1]
-
-
-def test_rows_are_read_from_the_whole_table_and_only_theirs():
-    rows = ChosenRecords(TABLE, np.array([1, 4, 6]))
-    assert np.array_equal(rows.numbers("age"), [40, np.nan, 50], equal_nan=True)
-    assert rows.codes("sex", ("f", "m")).tolist() == [1, 0, -1] and rows.empty("age").tolist() == [False, True, False]
 
 
 def test_a_level_stays_a_text_or_a_number():

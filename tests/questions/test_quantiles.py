@@ -92,22 +92,6 @@ def test_without_noise_every_definition_of_a_quantile_between_two_records_is_in_
         assert figure.high - figure.low < 3.5 * 110.0 / count
 
 
-def test_figures_are_named_and_in_order_and_never_cross():
-    question = Questions.quantiles("x", 0, 100, (0.9, 0.5, 0.25, 0.5))
-    assert (
-        question.at == (0.25, 0.5, 0.9)
-        and question.words == "quantile 0.25, median, quantile 0.9 of x, to within 0.195"
-    )
-    found = exact(question, np.linspace(0, 100, 1001))
-    assert list(found) == ["count", "quantile 0.25 of x", "median of x", "quantile 0.9 of x"]
-    assert list(found.values())[1:] == [
-        pytest.approx(25, abs=0.2),
-        pytest.approx(50, abs=0.2),
-        pytest.approx(90, abs=0.2),
-    ]
-    assert question == Questions.quantiles("x", 0.0, 100.0, [0.25, 0.5, 0.9])
-
-
 def test_where_noisy_running_counts_fall_they_are_pooled():
     """Forty records in sixty-four intervals: as it is, the noisy function crosses a probability more than once."""
     question, random = Questions.median("x", 0, 64, 64), np.random.default_rng(6)

@@ -56,7 +56,7 @@ def test_totals_are_the_sum_of_each_record_s_own_vector(order, few):
 
     Hence tables that differ by a record differ by its vector, and those of two clients add up exactly.
     """
-    for place, question in enumerate(EVERY):
+    for place, question in list(enumerate(EVERY))[few::7]:
         for corners in (order, order[:few], []):
             own = sum((vectors_of(place)[corner] for corner in corners), start=np.zeros_like(vectors_of(place)[0]))
             assert np.array_equal(question.totals(table_of([CORNERS[corner] for corner in corners])), own)

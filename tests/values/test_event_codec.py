@@ -45,14 +45,9 @@ def through_json(value):
     return json.loads(json.dumps(value))
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_every_event_comes_back_from_its_fields(event):
-    assert {type(event) for event in EVENTS} == set(MECHANISMS.values()), "no mechanism is left out"
-    assert from_fields(through_json(as_fields(event))) == event
-
-
 def test_what_an_earlier_version_wrote_is_read_for_ever():
     written = json.loads(WRITTEN)
+    assert {type(event) for event in EVENTS} == set(MECHANISMS.values()), "no mechanism is left out"
     assert [from_fields(fields) for fields in written] == EVENTS
     assert [as_fields(event) for event in EVENTS] == written
 

@@ -7,9 +7,8 @@ from dataclasses import fields
 import pytest
 
 from fedprivacy.values.numbers import plain, read_measured, read_unbounded
-from fedprivacy.values.runs import AuditResult, Phase, Stage
-from fedprivacy.values.spent import ClientSpent
-from tests.runs.store.made_up import finished, spent
+from fedprivacy.values.runs import AuditResult
+from tests.runs.store.made_up import spent
 
 
 @pytest.mark.parametrize(
@@ -24,15 +23,6 @@ def test_a_value_is_written_by_its_names_and_read_back(value):
     written = plain(value)
     assert list(written) == [field.name for field in fields(value)]
     assert type(value)(**read_unbounded(json.loads(json.dumps(written, allow_nan=False)))) == value
-
-
-def test_what_a_value_holds_is_written_with_it():
-    result = finished(1, [spent("a", math.inf)], failures={"a": "no-reply"}, loss=math.nan, accuracy=0.5)
-    written = plain(result)
-    assert written["metrics"] == {"loss": None, "accuracy": 0.5} and written["failures"] == {"a": "no-reply"}
-    assert ClientSpent(**read_unbounded(written["spent"]["a"])) == result.spent["a"]
-    assert plain(result.point)["epsilons"] == dict.fromkeys(("least", "quarter", "median", "three_quarters", "most"))
-    assert json.dumps(plain(Phase(Stage.TRAINING, 1, 2))) == '{"stage": "training", "round": 1, "clients": 2}'
 
 
 def test_a_measurement_that_was_none_comes_back_as_no_number():

@@ -18,7 +18,6 @@ from fedprivacy.values.wording import (
     metric_text,
     proved_text,
     question_text,
-    run_text,
 )
 
 
@@ -80,11 +79,6 @@ names = st.sampled_from(["kind", "column", "columns", "low", "high", "edges"]) |
 @given(st.dictionaries(names, json_values) | json_values)
 def test_any_question_is_said_and_none_fills_a_page(question):
     assert len(question_text(json.dumps(question))) <= 120
-
-
-def test_what_is_charged_for_questions_is_told_from_runs_by_its_short_name():
-    runs = ["0f8c2b7e11d34c06", "questions-0f8c2b7e11d34c06", "questions-spring", "one"]
-    assert [run_text(run) for run in runs] == ["0f8c2b7e", "questions-0f8c2b7e", "questions-spring", "one"]
 
 
 def test_the_threat_model_states_the_limits_of_every_guarantee_as_reports_do():
