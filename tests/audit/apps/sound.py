@@ -96,16 +96,6 @@ class Sound(App):
         return {"parameters": model.state_dict()}
 
 
-class PerLayer(Sound):
-    """Each parameter is clipped by its own share of the norm."""
-
-    def clipped_sum(self, each, asked):
-        self.norms(each)
-        share = asked.clipping_norm / len(each) ** 0.5
-        factors = [(share / g.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0) for g in each]
-        return [torch.einsum("r,r...->...", factor, g) for factor, g in zip(factors, each, strict=True)]
-
-
 class ByHand(Sound):
     """No optimiser of torch; the change of the model leaves, as a list of arrays."""
 
@@ -134,28 +124,6 @@ class SecretRandomness(Sound):
         return torch.from_numpy(np.random.default_rng().normal(0.0, deviation, tuple(sum.shape))).float()
 
 
-class Logistic(Sound):
-    """A single layer, whose gradients are gathered in parts; a duration leaves too."""
-
-    def model(self):
-        return nn.Linear(FEATURES, CLASSES)
-
-    def train(self, model, records, asked):
-        optimizer = self.optimizer(model, asked)
-        for _ in range(asked.steps):
-            rows = self.sample(records, asked).nonzero()[:, 0]
-            sums = [torch.zeros_like(p) for p in model.parameters()]
-            for part in rows.split(7):
-                inputs, targets = records[part]
-                if len(inputs):
-                    each = self.clipped_sum(self.each(model, inputs, targets), asked)
-                    sums = [sum + more for sum, more in zip(sums, each, strict=True)]
-            for parameter, sum in zip(model.parameters(), sums, strict=True):
-                parameter.grad = (sum + self.noise(sum, asked)) / self.divisor(asked)
-            optimizer.step()
-        return {**self.left(model, records), "seconds": secrets.randbelow(1000) / 100, "round": asked.round}
-
-
 class Dropout(Sound):
     """Training that is random in itself."""
 
@@ -171,23 +139,6 @@ class PublicCount(Sound):
 
     def left(self, model, records):
         return {"parameters": list(model.state_dict().values()), "num-examples": len(records)}
-
-
-class OwnDivisor(Sound):
-    """Where a record is blanked and never missing, sums may be divided by the true number of records."""
-
-    relation = NeighbouringRelation.ZERO_OUT
-
-    def gradients(self, model, inputs, targets, asked):
-        super().gradients(model, inputs, targets, asked)
-        for parameter in model.parameters():
-            parameter.grad *= self.divisor(asked) / (asked.sampling_rate * self.count)
-
-    def begin(self, records, asked):
-        self.count = len(records)
-
-    def left(self, model, records):
-        return {"parameters": model.state_dict(), "num-examples": len(records)}
 
 
 class Wrapped(Sound):
@@ -274,13 +225,9 @@ class Stamped(SecretRandomness):
 GOOD = (
     Scheduled,
     Stamped,
-    PerLayer,
     ByHand,
-    SecretRandomness,
-    Logistic,
     Dropout,
     PublicCount,
-    OwnDivisor,
     Wrapped,
     Words,
 )

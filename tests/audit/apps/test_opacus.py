@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.audit.apps import AppError, audit_app, load_app
+from fedprivacy.audit.apps import audit_app, load_app
 from tests.audit.apps.judging import check_named
 from tests.audit.apps.turns import in_turn
 from tests.audit.apps.unsound import Bad
@@ -41,12 +41,6 @@ def test_the_published_example_fails_and_says_why(apps):
     assert "The exact number of records left without noise: 'num-examples' is 48, and 47" in why["release"]
     assert "Sums are divided by the true number of records" in why["replay"]
     assert "With a record that is not a number in the shard, no numbers leave" in why["replay"]
-
-
-@pytest.mark.exhaustive
-def test_an_epsilon_that_is_computed_while_training_is_asked_for_elsewhere(apps):
-    with pytest.raises(AppError, match=r"asked for next to no noise: .*epsilon\(\) is asked for it"):
-        audit_app(apps["PublishedToTheLetter"], "theirs", seed=0)
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,6 @@ class Published(Private):
         return super().train(model, records, asked)
 
 
-class PublishedToTheLetter(Published):
-    """The same, and epsilon is among the metrics of the round."""
-
-    def left(self, private, records):
-        return super().left(private, records) | {"epsilon": self.engine.get_epsilon(1e-5)}
-
-
 class Functorch(Private):
     mode = "functorch"
 
