@@ -15,7 +15,7 @@ from fedprivacy.commands.dossier import ABOUT
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.runs import AuditResult
-from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED, at_most_text
+from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED
 from tests.conftest import lacking
 from tests.flower.visits import PATIENTS, M, Visits
 from tests.ledger.acts import tamper
@@ -97,28 +97,6 @@ def test_one_folder_holds_all_that_two_runs_of_two_clients_must_answer_for(typed
     assert all(
         f"- {TRUSTED} {TAMPERED_CODE}" in files[f"models/{model['run']}/README.md"] for model in fields["models"]
     )
-
-
-def test_the_page_shows_the_certificates_by_the_certificate_s_own_code_and_the_risk_as_its_command_does(typed):
-    _, folder, _ = typed("first", "second", ledger="shared.db")
-    files = everything(folder)
-    for name, text in files.items():
-        if name.startswith("certificates/") and name.endswith(".html"):
-            body = text[text.index('<p class="kind">') : text.index("<footer>")].strip()
-            assert body in files["dossier.html"]
-    fields = json.loads(files["dossier.json"])
-    most = max(fields["certificates"], key=lambda each: each["epsilon"])
-    found = next(test["found"] for test in most["risks"] if (test["rows"], test["accused"]) == (1, 0.01))
-    assert fields["risk"]["tests"][1]["found"] == found
-    page = html.unescape(files["dossier.html"])
-    assert all(sentence in page for sentence in fields["risk"]["sentences"])
-    assert f"finds at most {at_most_text(found)} of the records" in page and "accused wrongly" in page
-
-
-def test_what_only_the_organisation_can_say_stays_open(typed):
-    _, folder, told = typed("first", ledger="shared.db")
-    assert f"Left open: {', '.join(ABOUT)}." in told
-    assert "Not complete yet" in (folder / "dossier.html").read_text()
 
 
 def test_a_dossier_of_patients_speaks_of_patients_and_tells_no_private_size(typed):
@@ -223,24 +201,12 @@ def test_nothing_is_written_from_a_ledger_that_was_changed(typed, home, tmp_path
 
 
 @pytest.mark.exhaustive
-def test_the_page_prints_with_a_sheet_for_each_certificate(home, monkeypatch, tmp_path):
+def test_the_page_prints_with_a_sheet_for_each_certificate(typed, tmp_path):
     if find_browser() is None:
         lacking("no chromium on PATH; install it, for example apt-get install chromium")
-    monkeypatch.chdir(home)
     pages = {}
     for runs in (["first"], ["first", "second"]):
-        given = [
-            "ledger",
-            "dossier",
-            "--out",
-            str(tmp_path / "-".join(runs)),
-            "--key",
-            "key.pem",
-            "--ledger",
-            "shared.db",
-        ]
-        for run in runs:
-            given += ["--run", run]
-        assert CliRunner().invoke(app, given).exit_code == 0
-        pages[len(runs)] = printed_sheets(tmp_path / "-".join(runs) / "dossier.html")
+        code, folder, told = typed(*runs, ledger="shared.db", out=tmp_path / "-".join(runs))
+        assert code == 0, told
+        pages[len(runs)] = printed_sheets(folder / "dossier.html")
     assert 5 <= pages[1] <= pages[2] <= 8
