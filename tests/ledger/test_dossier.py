@@ -68,6 +68,7 @@ def everything(folder):
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
+@pytest.mark.exhaustive
 def test_one_folder_holds_all_that_two_runs_of_two_clients_must_answer_for(typed, home):
     words = ["--about", "about.toml", "--threat-model", "threats.txt"]
     code, folder, told = typed("first", "second", options=words, ledger="shared.db")
@@ -118,6 +119,7 @@ def test_a_dossier_of_patients_speaks_of_patients_and_tells_no_private_size(type
     assert told == []
 
 
+@pytest.mark.exhaustive
 def test_what_may_be_published_of_a_run_with_user_level_noise_does_not_tell_who_took_part(typed):
     code, folder, told = typed("whole")
     assert code == 0, told
@@ -131,6 +133,7 @@ def test_what_may_be_published_of_a_run_with_user_level_noise_does_not_tell_who_
     assert "It protects nobody." in published
 
 
+@pytest.mark.exhaustive
 def test_audits_and_their_verdicts_are_told_and_one_that_proves_more_comes_first(typed, home):
     run_id = json.loads((home / "patients" / "config.json").read_text())["run_id"]
     sound = AuditResult(1.7e9, "canaries", "", 0.417, 0.95, 3.0, 1e-5, "PLD", "server")

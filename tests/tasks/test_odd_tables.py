@@ -226,6 +226,7 @@ def test_a_table_for_questions_is_read_by_the_same_declarations(tmp_path):
         table.codes("sex", ["f", "F"])
 
 
+@pytest.mark.exhaustive
 def test_a_dirichlet_split_is_drawn_once_and_says_who_gets_nothing(tmp_path, caplog):
     file = tmp_path / "people.csv"
     file.write_text("it,ill\n" + "".join(f"{n},{n % 3}\n" for n in range(120)))

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
 import fedprivacy as fp
 from fedprivacy.audit.apps import App, Seen, Settings
@@ -141,39 +140,6 @@ class PublicCount(Sound):
         return {"parameters": list(model.state_dict().values()), "num-examples": len(records)}
 
 
-class Wrapped(Sound):
-    """A library's style: an optimiser in a wrapper, a loader that draws its batches from the shard's own length."""
-
-    relation = NeighbouringRelation.ZERO_OUT
-    only_numbers = True
-
-    def train(self, model, records, asked):
-        wrapper = _Wrapper(self, self.optimizer(model, asked), model, asked)
-        usual = DataLoader(records, batch_size=max(round(asked.expected_batch_size), 1))
-        shapes = [torch.zeros(0, *records[0][0].shape), torch.zeros(0, dtype=torch.int64)]
-        rate, steps = 1 / len(usual), 0
-        while steps < asked.steps:
-            batches = ((torch.rand(len(records)) < rate).nonzero()[:, 0].tolist() for _ in range(len(usual)))
-            for batch in DataLoader(records, batch_sampler=batches, collate_fn=list):
-                inputs, targets = map(torch.stack, zip(*batch, strict=True)) if batch else shapes
-                if steps < asked.steps:
-                    wrapper.step(inputs, targets, rate * len(records))
-                    steps += 1
-        return {"parameters": [p.detach().numpy() for p in model.parameters()], "num-examples": len(records)}
-
-
-class _Wrapper:
-    def __init__(self, app, optimizer, model, asked):
-        self.app, self.original_optimizer, self.model, self.asked = app, optimizer, model, asked
-
-    def step(self, inputs, targets, expected):
-        self.original_optimizer.zero_grad()
-        self.app.gradients(self.model, inputs, targets, self.asked)
-        for p in self.model.parameters():
-            p.grad = p.grad * self.app.divisor(self.asked) / expected
-        self.original_optimizer.step()
-
-
 class Words(Sound):
     """Records of whole numbers."""
 
@@ -228,6 +194,5 @@ GOOD = (
     ByHand,
     Dropout,
     PublicCount,
-    Wrapped,
     Words,
 )

@@ -9,9 +9,8 @@ from tests.audit.apps.judging import check_named, judged
 from tests.audit.apps.turns import in_turn
 
 ONE_OF_EACH_GATE = (
-    unsound.RateOfTheFederation,
-    unsound.FixedSize,
-    unsound.NoClipping,
+    unsound.StepsOfOneEpoch,
+    unsound.Shuffled,
     unsound.SameNoiseEveryStep,
     unsound.Plateau,
     unsound.SampleFromTheClock,

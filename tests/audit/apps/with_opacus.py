@@ -72,14 +72,6 @@ class Published(Private):
         return super().train(model, records, asked)
 
 
-class Functorch(Private):
-    mode = "functorch"
-
-
-class Ghost(Private):
-    mode = "ghost"
-
-
 class PrivateCount(Private):
     """Rate and divisor are public, so the number of records is private; a record that is no number is left out."""
 
