@@ -11,10 +11,9 @@ from fedprivacy.guard import Guard, LogWriteError
 from tests.guard.account import BUDGET, EVENT, key
 
 
-@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/St_Johns"])
-def test_entries_tell_one_time_in_every_time_zone(file, zone, monkeypatch):
+def test_entries_tell_one_time_in_every_time_zone(file, monkeypatch):
     """A log is read where its host is not, and hosts move: a time without a zone is nobody's."""
-    monkeypatch.setenv("TZ", zone)
+    monkeypatch.setenv("TZ", "America/St_Johns")
     time.tzset()
     try:
         before = datetime.now(UTC).replace(microsecond=0)

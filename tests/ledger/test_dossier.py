@@ -16,10 +16,8 @@ from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED
-from tests.conftest import lacking
 from tests.flower.visits import PATIENTS, M, Visits
 from tests.ledger.acts import tamper
-from tests.printing import find_browser, printed_sheets
 from tests.terminal import CliRunner
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -201,15 +199,3 @@ def test_nothing_is_written_from_a_ledger_that_was_changed(typed, home, tmp_path
     tamper(f"sqlite:///{copied}", "UPDATE charges SET steps = steps + 1")
     code, folder, told = typed("first", ledger=copied)
     assert code == 1 and "is not what the journal says" in told and not folder.exists()
-
-
-@pytest.mark.exhaustive
-def test_the_page_prints_with_a_sheet_for_each_certificate(typed, tmp_path):
-    if find_browser() is None:
-        lacking("no chromium on PATH; install it, for example apt-get install chromium")
-    pages = {}
-    for runs in (["first"], ["first", "second"]):
-        code, folder, told = typed(*runs, ledger="shared.db", out=tmp_path / "-".join(runs))
-        assert code == 0, told
-        pages[len(runs)] = printed_sheets(folder / "dossier.html")
-    assert 5 <= pages[1] <= pages[2] <= 8
