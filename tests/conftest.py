@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -145,6 +146,16 @@ def logs_restored():
 def undrawn(monkeypatch):
     """Runs leave no figure and no report: to draw them takes most of a small run's time."""
     monkeypatch.setattr("fedprivacy.server.recorder.draw", lambda history, folder: None)
+
+
+@pytest.fixture
+def in_kathmandu(monkeypatch):
+    """This process is five hours and three quarters ahead of UTC."""
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def _database(postgres, like=None):

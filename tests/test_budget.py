@@ -57,6 +57,7 @@ def test_each_entry_of_a_feature_names_a_module_or_a_folder():
     assert empty == set()
 
 
+@pytest.mark.exhaustive
 def test_the_table_has_a_line_for_each_room_on_a_terminal_of_80_columns():
     lines = list(budget.table())
     assert [line.split()[0] for line in lines[1 : len(WEIGHTS) + 2]] == [*WEIGHTS, "total"]

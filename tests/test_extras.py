@@ -95,6 +95,7 @@ def test_a_client_trains_is_charged_and_its_guard_is_read(tmp_path):
     assert 0 < json.loads(shown)["epsilon"] < 20
 
 
+@pytest.mark.exhaustive
 def test_a_simulation_ends_with_everything_but_its_report_and_says_how_to_get_that(tmp_path):
     simulate = "simulate --task tests.flower.blobs:Blobs --clients 2 --rounds 1 --epsilon 9 --out run"
     simulated, reported = json.loads(without_extras(COMMANDS, simulate, "report run", cwd=tmp_path)[0])
@@ -162,6 +163,7 @@ def test_an_environment_of_pipx_or_uv_is_told_the_command_of_that_tool_with_the_
     assert f"{called.format(','.join(there))} " in printed
 
 
+@pytest.mark.exhaustive
 def test_the_doctor_looks_for_extras_without_importing_them(tmp_path):
     program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n" + COMMAND
     typed = [sys.executable, "-c", program, "doctor", "--json"]

@@ -208,6 +208,7 @@ def test_the_object_s_own_name_and_the_name_that_it_was_loaded_by_agree():
     assert resolve({}, fp.tasks.Digits()).task == "object:Digits"
 
 
+@pytest.mark.exhaustive
 def test_a_server_with_the_configuration_alone_does_not_train_another_task_in_silence(tmp_path):
     from fedprivacy.flower.simulated.engine import drive
 
@@ -295,6 +296,7 @@ def test_a_metric_may_be_any_number_one_without_a_dimension_too():
     assert run.metrics == {"accuracy": 0.5, "loss": 0.25, "mae": 0.125, "count": 3.0, "norm": 1.5}
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_measures_nothing_is_trained_all_the_same(capsys):
     run = simulate(Coins(), progress=True)
     assert run.metrics == {} and "nan" not in capsys.readouterr().err
@@ -388,6 +390,7 @@ def test_what_is_not_written_yet_is_said_to_be_missing(blobs, tmp_path):
         run.model(Blobs())
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_is_not_drawn_has_the_same_results(blobs, tmp_path):
     run = simulate(Blobs(), seed=1, out=tmp_path / "run", drawn=False)
     assert run.rounds == blobs.rounds and run.clients == blobs.clients
@@ -414,12 +417,14 @@ def test_a_run_and_its_figures_show_themselves_in_a_notebook_without_a_network(b
     assert not any(hasattr(figures.epsilon(), name) for name in ("_repr_mimebundle_", "_repr_html_"))
 
 
+@pytest.mark.exhaustive
 def test_a_figure_is_saved_as_its_name_says(blobs, tmp_path):
     for name, begins in [("a.svg", b"<svg"), ("a.png", b"\x89PNG"), ("a.json", b"{")]:
         blobs.figures.epsilon("client-1").save(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(begins)
 
 
+@pytest.mark.exhaustive
 def test_names_in_a_notebook_s_page_are_escaped(tmp_path):
     run = simulate(Coins(), out=tmp_path / "<b>run")
     assert "<b>run" not in run._repr_html_().replace("<b>&lt;b&gt;run", "")
@@ -514,6 +519,7 @@ def test_the_noise_is_secret_unless_it_is_seeded(seeded):
     assert not torch.equal(weights(train(seed=2)), seeded)
 
 
+@pytest.mark.exhaustive
 def test_every_clipping_of_a_run_is_there_for_one_shard_at_the_same_cost():
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))  # layers differ in their gradients' norms
     inputs, targets = heads_and_tails()

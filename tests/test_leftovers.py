@@ -63,14 +63,16 @@ def outcome_of(test, folder, *options):
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("what", LEFT)
+@pytest.mark.parametrize(
+    "what", ["a process", *(pytest.param(what, marks=pytest.mark.exhaustive) for what in LEFT if what != "a process")]
+)
 def test_what_is_left_behind_fails_the_run(what, tmp_path):
     test, words = LEFT[what]
     code, told = outcome_of(test, tmp_path / "checkout")
     assert code == 1 and "1 passed" in told and words in told, told
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_run_that_clears_up_passes(processes, tmp_path):
     code, told = outcome_of(CLEAN, tmp_path / "checkout", "--numprocesses", str(processes))
     assert code == 0 and "leave behind" not in told, told

@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 import torch
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
@@ -38,6 +39,7 @@ def test_the_front_page_fits_on_a_screen_or_two_and_its_ten_lines_print_what_it_
     assert abs(float(reached.split()[1]) - float(claimed.split()[1])) <= 0.02  # two of 114 records, by another rounding
 
 
+@pytest.mark.exhaustive
 def test_the_script_runs_as_typed_and_as_cells_of_a_notebook_shows_figures_that_need_no_network(
     tmp_path, monkeypatch, capsys
 ):

@@ -22,6 +22,7 @@ FORMS = GITHUB / "ISSUE_TEMPLATE"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("file", "schema"),
     [

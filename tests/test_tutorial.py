@@ -14,7 +14,12 @@ OF_A_SCRIPT = {"tutorial-averaging"}
 """Of what a script computes that asks a thousand times; in `tests/test_simulations.py` it asks less often."""
 
 
-@pytest.mark.parametrize("picture", sorted(FIGURES.keys() - OF_A_SCRIPT))
+DRAWN = sorted(FIGURES.keys() - OF_A_SCRIPT)
+
+
+@pytest.mark.parametrize(
+    "picture", [DRAWN[0], *(pytest.param(name, marks=pytest.mark.exhaustive) for name in DRAWN[1:])]
+)
 def test_a_page_prints_and_draws_what_it_says(picture, tmp_path, monkeypatch, undrawn):
     monkeypatch.chdir(tmp_path)
     name, draw = FIGURES[picture]

@@ -4,6 +4,8 @@ import ast
 import re
 from collections import Counter, defaultdict
 
+import pytest
+
 from tests.house import HOUSE, modules, tree
 
 NO_BEGINNINGS = re.compile(
@@ -39,6 +41,7 @@ def _violations(path):
             yield f"{path}:{node.lineno}: parameter '{node.arg}'"
 
 
+@pytest.mark.exhaustive
 def test_docstrings_begin_with_a_subject_and_parameters_are_no_riddles():
     assert [violation for path in FILES for violation in _violations(path)] == []
 

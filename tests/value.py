@@ -7,8 +7,8 @@ alone notices, the branches that it alone takes, and the promise that it is name
 Every bug of the catalogue is planted, and met by the tests that reach its lines, the cheapest first, as many as some
 processor seconds allow; what is found stays in the folder, and the next call plants only what is new.
 
-The table proposes; people judge. Two tests that take the same branches may hold different values against each other,
-and of what a test does in processes that it starts nothing is known, so that no such test is called superfluous.
+The table proposes; people judge. Two tests that take the same branches may hold different values against each other.
+Nothing is known of a test that starts processes, or that reads files and runs nothing: it is called unseen.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def noticing(suite, folder, seconds):
         failing = _without_a_bug({test for tests in found.values() for test in tests})
         found = {meaning: sorted(set(tests) - failing) for meaning, tests in found.items()}
         kept.write_text(json.dumps(found, indent=1))
-    return {bug.meaning: sorted({*found[bug.meaning], *bug.tests}) for bug in BUGS}
+    return {bug.meaning: found[bug.meaning] for bug in BUGS}
 
 
 def _imported(bug, tests, folder):
@@ -218,7 +218,8 @@ def rows(suite, noticed):
     for name, test in suite.tests.items():
         kinds = Counter(kind for kind, _ in things[name])
         bugs = kinds["guarantee"] + kinds["figure"]
-        belongs = "quick" if name in quick else "full" if name in full else "processes" if test.started else "none"
+        unseen = test.started or not taken[name].size
+        belongs = "quick" if name in quick else "full" if name in full else "unseen" if unseen else "none"
         shows = (bugs, own[name][0], len(taken[name]), own[name][1], kinds["promise"], kinds["door"])
         table[name] = dict(
             zip(COLUMNS, (lane_of(test), round(test.seconds, 3), test.started, *shows, belongs), strict=True)
@@ -233,7 +234,7 @@ def summary(table):
         for lane in (row["lane"], "all"):
             for belongs in (row["chosen"], "all"):
                 sums[lane, belongs].update(tests=1, seconds=row["seconds"])
-    columns = ("quick", "full", "processes", "none", "all")
+    columns = ("quick", "full", "unseen", "none", "all")
     cells = {key: f"{some['tests']:,} ({some['seconds']:,.0f} s)" for key, some in sums.items()}
     lines = [f"| now in | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [

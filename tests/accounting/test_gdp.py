@@ -4,7 +4,7 @@ import mpmath
 import pytest
 
 from fedprivacy.accounting import gdp, pld
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.accounting import oracles
 
 
@@ -32,6 +32,7 @@ def test_without_sampling_it_is_exact() -> None:
     history = {PoissonSampledGaussian(1.0, 3.0): 9, PoissonSampledGaussian(1.0, 0.5): 2}
     assert gdp.mu(history) == pytest.approx(3.0)
     assert gdp.epsilon(history, 1e-6) == pytest.approx(oracles.gaussian_epsilon(3.0, 1e-6))
+    assert gdp.mu({PoissonSampledGaussian(1.0, 6.0, NeighbouringRelation.REPLACE_ONE): 9}) == pytest.approx(1.0)
 
 
 def test_mu_is_that_of_the_central_limit_theorem() -> None:

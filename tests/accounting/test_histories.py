@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fedprivacy.accounting import composition, gdp, pld, rdp
-from fedprivacy.accounting.histories import executed_events, extend_history
+from fedprivacy.accounting.histories import executed_events, extend_history, without
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     History,
@@ -91,3 +91,6 @@ def test_the_past_grows_and_stays_what_it_was() -> None:
     assert extend_history(None, EVENT, 4) == {EVENT: 4}
     assert extend_history(past, EVENT, 0) == {EVENT: 3}
     assert past == {EVENT: 3}
+    both = {EVENT: 7, PoissonSampledGaussian(0.5, 0.1): 2, PoissonSampledGaussian(0.5, 0.3): 4}
+    own = {EVENT: 3, PoissonSampledGaussian(0.5, 0.1): 2}
+    assert without(both, own) == {EVENT: 4, PoissonSampledGaussian(0.5, 0.3): 4}

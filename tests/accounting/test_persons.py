@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 
 import fedprivacy as fp
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import AdaptiveFilter, pld, rdp
 from fedprivacy.accounting.histories import person_history
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
+from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     NeighbouringRelation,
@@ -105,6 +106,12 @@ def test_the_losses_of_a_persons_clients_add_up():
     past = {PoissonSampledGaussian(0.02, 2.0): 5}
     thrice = {PoissonSampledGaussian(0.02, 2.0): 15, PoissonSampledGaussian(0.01, 1.0): 3000}
     assert fp.epsilon(**FACT, past=past, clients_per_person=3) == pld.epsilon(thrice, 1e-5)
+
+
+def test_of_several_rows_divergences_prove_nothing():
+    history = person_history({PoissonSampledGaussian(0.01, 1.0): 3}, 4)
+    assert rdp.epsilon(history, 1e-5) == math.inf
+    assert AdaptiveFilter(PrivacyBudget(8.0, 1e-5)).quota({}, *history) == 0
 
 
 X = np.linspace(-40.0, 60.0, 100_001)

@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import math
+from types import ModuleType
 
 import mpmath
 import numpy as np
@@ -79,6 +80,8 @@ def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     base = pld.DeltaCurve.of(terms, placement).epsilon(1e-6)
     shifted = [(dataclasses.replace(loss, slack=0.001), count) for loss, count in terms]
     assert pld.DeltaCurve.of(shifted, placement).epsilon(1e-6) == pytest.approx(base + 200 * 0.001)
+    (shifted_points, _), (points, _) = (pld.DeltaCurve.of(t, placement).points(64) for t in (shifted, terms))
+    assert shifted_points == pytest.approx(points + 200 * 0.001)
     curve = pld.DeltaCurve.of(terms, placement).log_delta
     monkeypatch.setattr(pld, "ROUNDING", 1e-7)
     monkeypatch.setattr(privacy_loss, "ROUNDING", 1e-7)
@@ -157,6 +160,19 @@ def test_the_kernel_is_the_transform_of_the_hockey_stick() -> None:
                 c = mpmath.mpf(tilt) - 1j * mpmath.mpf(frequency)
                 exact = 1 / (mpmath.exp(c) - 1) - 1 / (mpmath.exp(c + step) - 1)
                 assert abs(mpmath.mpc(complex(value)) - exact) <= 1e-14 * abs(exact)
+
+
+@pytest.mark.parametrize("module", [pld, privacy_loss], ids=["powers", "transforms"])
+def test_errors_of_transforms_and_of_their_powers_and_scale_are_doubted(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a million times as large units in the last place, of powers and scale or of the transforms alone."""
+    loss = discretise(PoissonSampledGaussian(0.3, 1.0), -1, 5.0).of(Direction.REMOVE)[0]
+    kept, _, doubt, scale = pld.composed_transform([(loss, 50)], 60, 30, start=7)
+    monkeypatch.setattr(module, "ROUNDING", 1e-9)
+    _, _, larger, raised = pld.composed_transform([(loss, 50)], 60, 30, start=7)
+    assert (larger[kept] > 1e3 * doubt[kept]).all()
+    assert (raised > scale + 1e-8) == (module is pld)
 
 
 @pytest.mark.parametrize("count", [1, 1000, 10**7])

@@ -28,6 +28,17 @@ def test_epsilons_are_those_of_the_histories() -> None:
     assert accounts.epsilons()[5] == 0.0
 
 
+def test_restated_accounts_lose_what_is_not_stated_and_the_others_keep_theirs() -> None:
+    accounts, rows, (a, b, _) = population()
+    accounts.record(np.repeat(rows, 2), np.tile([a, b], 6), np.tile([250, 60], 6))
+    accounts.epsilons()
+    accounts.restate(rows[[0, 0, 1, 1, 2]], [a, b, a, b, b], [900, 60, 250, 7, 60], accounts=rows[:4])
+    assert [accounts.history(row) for row in (2, 3)] == [{EVENTS[1]: 60}, {}]
+    assert accounts.history(4) == {EVENTS[0]: 250, EVENTS[1]: 60}
+    expected = [pld.epsilon(accounts.history(row), 1e-5) for row in rows.tolist()]
+    assert accounts.epsilons() == pytest.approx(expected, rel=1e-4)
+
+
 def test_each_history_that_has_changed_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     accounts, rows, (a, b, _) = population(clients=10_000)
     asked: list[int] = []
@@ -54,15 +65,15 @@ def test_every_client_has_its_own_delta() -> None:
     assert accounts.epsilons()[-1] == pytest.approx(pld.epsilon({EVENTS[0]: 500}, 1e-9), rel=1e-4)
 
 
-def test_the_same_steps_at_another_delta_have_another_epsilon() -> None:
-    """Catches: an epsilon that is remembered by mechanism and steps, whatever the delta."""
+@pytest.mark.parametrize("history", [{EVENTS[0]: 500}, {EVENTS[0]: 500, EVENTS[2]: 40}], ids=["one event", "two"])
+def test_the_same_steps_at_another_delta_have_another_epsilon(history: dict[PoissonSampledGaussian, int]) -> None:
     accounts = PopulationAccountant()
-    event = accounts.mechanisms(EVENTS[:1])
-    for names, deltas in ((["a", "b"], [1e-5, 1e-9]), (["between"], [1e-7])):  # the second after the first is known
+    events, steps = accounts.mechanisms(list(history)), list(history.values())
+    for names, deltas in ((["a", "b", "c"], [1e-5, 1e-9, 1e-6]), (["between"], [1e-7])):  # when the first are known
         rows = accounts.enrol(names, deltas)
-        accounts.record(rows, event, 500)
-        expected = [pld.epsilon({EVENTS[0]: 500}, delta) for delta in deltas]
-        assert accounts.epsilons(rows) == pytest.approx(expected, rel=1e-4)
+        accounts.record(np.repeat(rows, len(events)), np.tile(events, len(rows)), np.tile(steps, len(rows)))
+        expected = pytest.approx([pld.epsilon(history, delta) for delta in deltas], rel=1e-4)
+        assert [*accounts.epsilons(rows[:1]), *accounts.epsilons(rows[1:])] == expected
 
 
 def test_an_account_keeps_its_delta() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedprivacy.accounting.pairs import pair
-from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise, support
+from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise, discretise_events, support
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.accounting import oracles
 
@@ -52,6 +52,15 @@ def test_the_error_covers_the_rounding_of_masses(q: float, s: float) -> None:
             assert abs(p.inside[cell] - (1 - mpmath.mpf(q)) * exact[0] - mpmath.mpf(q) * exact[1]) <= p.error[cell]
     assert (p.error <= 1e-12).all()
     assert slack < 1e-12
+
+
+def test_no_mass_is_lost_and_each_event_keeps_its_slack_in_both_directions_and_on_coarser_grids() -> None:
+    """On a grid that ends at three deviations of the noise."""
+    ((_, losses),) = discretise_events([PoissonSampledGaussian(0.1, 0.3), PoissonSampledGaussian(0.1, 5.0)], -10, 3.0)
+    found = [grid.of(direction) for grid in (losses, losses.coarsen(2)) for direction in Direction]
+    slack = [loss.slack for loss in found[0]]
+    assert slack[0] > 2.0 * slack[1] > 0.0 and all([loss.slack for loss in few] == slack for few in found)
+    assert all(1.0 <= loss.masses.sum() + loss.infinity <= 1.0 + 1e-9 for few in found for loss in few)
 
 
 def test_the_table_of_moments_is_that_of_the_masses() -> None:

@@ -176,6 +176,15 @@ def test_the_fixed_filter_repeats_its_past_and_nothing_else():
     assert filter_.noise_multiplier(0.1, 10**6, RELATION, {EVENT: 20}) == EVENT.noise_multiplier
     with pytest.raises(MechanismChanged, match="Keep sampling-rate"):
         filter_.noise_multiplier(0.2, 10, RELATION, {EVENT: 20})
+    run = limit(filter="fixed-mechanism")  # a first run on a third of the budget
+    assert run.quota({}, PoissonSampledGaussian(0.1, run.noise_multiplier(0.1, 50, RELATION))) >= 50
+
+
+def test_a_budget_is_spent_once_no_earlier_mechanism_fits_another_time():
+    kept, coarse, fine = AdaptiveFilter(BUDGET), PoissonSampledGaussian(1.0, 4.0), PoissonSampledGaussian(0.1, 30.0)
+    past = {fine: 1, coarse: kept.quota({fine: 1}, coarse)}
+    assert kept.quota(past, coarse) == 0 and not RunLimit(kept, past).spent
+    assert RunLimit(kept, added(past, fine, kept.quota(past, fine))).spent
 
 
 @pytest.mark.parametrize("filter_", FILTERS)
@@ -209,12 +218,13 @@ def test_clients_that_have_spent_differently_share_the_noise_of_those_that_can_j
 
 
 def test_the_runs_that_are_left_are_those_that_can_be_run():
-    first = limit(spend=1.0)
+    """A last part of the budget, smaller than a spend, allows no such run; another one with more noise it would."""
+    first = limit(spend=0.9)
     noise = first.noise_multiplier(0.1, 50, RELATION)
     left = runs_left(first, PoissonSampledGaussian(0.1, noise), 50, solved_anew=True)
     past, done = {PoissonSampledGaussian(0.1, noise): 50}, 0
     while True:
-        run = limit(past)
+        run = limit(past, 0.9)
         if not run.whole or run.spent:
             break
         event = PoissonSampledGaussian(0.1, run.noise_multiplier(0.1, 50, RELATION))

@@ -1,5 +1,7 @@
 """The door of a dashboard, and what browsers may do with its pages."""
 
+from itertools import product
+
 import pytest
 from starlette.responses import Response
 
@@ -73,8 +75,8 @@ def test_without_a_token_only_this_machine_s_names_are_answered(ask):
     for host in ("localhost", "localhost:8050", "127.0.0.1:8050", "[::1]:8050", "127.9.9.9"):
         assert ask.get("/api/v1/runs", headers={"Host": host}).status_code == 200
     strangers = "localhost.evil.example", "localhost.evil.example:8050", "evil-localhost", "127.0.0.1.example", "[::2]"
-    for host in (*strangers, "rebound.example", "rebound.example:8050", "", "10.0.0.1"):
-        answer = ask.get("/api/v1/runs", headers={"Host": host})
+    for host, path in product((*strangers, "rebound.example", "rebound.example:8050", "", "10.0.0.1"), ("/", *PATHS)):
+        answer = ask.get(path, headers={"Host": host})
         assert answer.status_code == 421 and "done" not in answer.text
 
 

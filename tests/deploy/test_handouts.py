@@ -115,6 +115,16 @@ def test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_regi
     certificate.verify_directly_issued_by(authority)
 
 
+def test_the_server_s_other_services_answer_this_host_alone_and_ask_the_superlink_over_tls(own):
+    units = own / "server" / "systemd"
+    assert options_of(units / "fedprivacy-superexec.service") == {
+        "--runtime-api-address": "127.0.0.1:8000",
+        "--root-certificates": f"{own}/server/ca.crt",
+        "--health-server-address": "127.0.0.1:8001",
+    }
+    assert "--host" not in command_of(units / "fedprivacy-dashboard.service")  # without which it asks for no token
+
+
 def test_a_client_speaks_to_none_but_the_server_over_tls_and_shows_its_own_key(own):
     folder = own / "clients" / "hospital-1"
     assert options_of(folder / "systemd" / "fedprivacy-client.service") == {
@@ -141,9 +151,11 @@ def test_the_proxy_lets_the_clients_interface_through_and_nothing_else(own):
     places = dict(re.findall(r"location ([^{]*?) \{\s*(.*?)\s*\}", text, re.DOTALL))
     assert places.keys() == {"/v1/fleet/", "/"}
     assert places["/"] == "return 404;"
-    assert re.findall(r"proxy_(?:pass|ssl_verify) .*?;", text) == [
+    assert re.findall(r"proxy_(?:pass|ssl_(?:verify|name|trusted_certificate)) .*?;", text) == [
         "proxy_pass https://127.0.0.1:8000;",
         "proxy_ssl_verify on;",
+        "proxy_ssl_name localhost;",
+        f"proxy_ssl_trusted_certificate {own}/server/ca.crt;",
     ]
     assert "proxy_pass" in places["/v1/fleet/"]
     assert re.findall(r"listen (.*?);", text) == ["8443 ssl"]

@@ -13,7 +13,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 import clients.app
 import server.app
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.client.node import MOST_STEPS, NodeSettings, Refused
+from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RECEIPT, RefusalCode
 from fedprivacy.runs.records.folder import read_history, read_lines
@@ -47,7 +47,7 @@ def test_the_examples_are_a_configuration_and_a_node_configuration_for_its_task(
 def test_what_the_client_s_example_leaves_out_is_every_other_key_with_a_value_that_it_takes(node):
     text = re.sub(r"^# ([a-z-]+ = )", r"\1", NODE_EXAMPLE.read_text(), flags=re.MULTILINE)
     given = on_this_host(text, node)
-    assert NodeSettings.of(given).most_steps == MOST_STEPS
+    assert NodeSettings.of(given).most_steps == 100_000
     with pytest.raises(Refused, match="names nonsense; the keys are ") as refused:
         NodeSettings.of(given | {"nonsense": 0})
     keys = str(refused.value).split("the keys are ")[1].rstrip(".").split(", ")

@@ -1,5 +1,6 @@
 """Whole rounds with deployed clients: signed grants and receipts, two books, late and lost answers."""
 
+import itertools
 import json
 import logging
 import shutil
@@ -243,23 +244,22 @@ def test_a_late_receipt_that_is_forged_confirms_nothing(plan, tmp_path, forgery,
     assert states_of(plan, "hospital-1") == [ChargeState.RESERVED, ChargeState.COMMITTED]
 
 
-class Flaky(DeployedGrid):
-    """The first answers of one client are lost with its node."""
+def flaky(plan, lost=1, *, then_refuses=False):
+    """The real ClientApp; the first answers of hospital-1 are lost with its node."""
+    answers = itertools.count(1)
 
-    answers, lost = 0, 1
-
-    def _deliver(self, message):
-        reply = super()._deliver(message)
-        if message.metadata.dst_node_id != 1001 or GRANT not in message.content:
+    def gone(message, reply, context):
+        if GRANT not in message.content or next(answers) > lost:
             return reply
-        self.answers += 1
-        return (
-            Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message) if self.answers <= self.lost else reply
-        )
+        if then_refuses:
+            del context.node_config["key"]
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+
+    return changed_replies(plan, gone)
 
 
 def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_once(plan, tmp_path):
-    grid = Flaky(plan, tmp_path)
+    grid = DeployedGrid(plan, tmp_path, flaky(plan))
     records = start(plan, grid).records
     assert all(len(record.participants) == 3 for record in records)
     assert grid.guard(plan, "hospital-1").history() == {plan.event(): 6}
@@ -267,8 +267,7 @@ def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_o
 
 
 def test_a_node_that_stays_away_is_said_to_be_unreachable_and_its_charge_stays(plan, tmp_path):
-    grid = Flaky(plan, tmp_path)
-    grid.lost = 2
+    grid = DeployedGrid(plan, tmp_path, flaky(plan, lost=2))
     records = start(plan, grid).records
     assert [record.failures for record in records] == [{"hospital-1": "unreachable"}, {}, {}]
     assert records[-1].spent["hospital-1"].steps == 6
@@ -361,15 +360,7 @@ def test_a_ledger_that_is_rewritten_while_a_run_goes_on_is_signed_no_more(plan, 
 
 @pytest.mark.exhaustive
 def test_a_refusal_by_a_client_that_was_asked_twice_voids_nothing(plan, tmp_path):
-    class Refusing(Flaky):
-        """Then it refuses."""
-
-        def _deliver(self, message):
-            if self.answers == 1 and message.metadata.dst_node_id == 1001 and GRANT in message.content:
-                self.node("hospital-1").pop("key", None)
-            return super()._deliver(message)
-
-    grid = Refusing(plan, tmp_path)
+    grid = DeployedGrid(plan, tmp_path, flaky(plan, then_refuses=True))
     records = start(plan, grid).records
     assert records[0].failures == {"hospital-1": "no-key"}
     states = states_of(plan, "hospital-1")

@@ -12,6 +12,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.flower.server.one_round import GrantOutcome, evaluations
 from fedprivacy.flower.wire.messages import MessageError, Receipt, RefusalCode
 from fedprivacy.mechanisms.keystream import Keystream, Purpose
+from fedprivacy.participation import TOO_LATE
 from fedprivacy.runs.records.folder import read_history
 from fedprivacy.simulation.simulate import simulate
 from fedprivacy.tasks import Score, ShardSource
@@ -177,13 +178,19 @@ def test_a_grant_for_scores_that_cannot_be_taken_is_refused_before_it_is_charged
 
 
 def test_estimates_have_the_same_bits_in_whatever_order_clients_answer():
+    """Whoever evaluates another number of scores, or comes too late, counts in none."""
+
     def told(order):
         receipts = {n: replace(A_RECEIPT, evaluation=f"[{0.1 * 3**n}, 0.7, 0.3]") for n in order}
         verdicts = {f"client-{n}": GrantOutcome(receipt=receipt) for n, receipt in receipts.items()}
+        verdicts["client-8"] = GrantOutcome(receipt=replace(A_RECEIPT, evaluation="[9.0, 0.7]"))
+        late = replace(A_RECEIPT, evaluation="[9.0, 0.7, 0.3]")
+        verdicts["client-9"] = GrantOutcome(receipt=late, failure=TOO_LATE)
         released = evaluations(verdicts, open_task(task=Blobs()).scores())
         return list(released), estimate_scores(open_task(task=Blobs()).scores(), list(released.values()))
 
     assert told(range(4)) == told([2, 3, 0, 1])
+    assert told(range(4))[0] == [f"client-{n}" for n in range(4)]
 
 
 NO_LISTS = ["x", "{}", "[1]", "[true]", '["1.0"]', "[NaN]", "[Infinity]", json.dumps([0.5] * 257), "[[1.0]]"]

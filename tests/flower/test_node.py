@@ -10,7 +10,6 @@ from flwr.app import Message, MessageType, RecordDict
 from fedprivacy._support import signing
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import private_client
-from fedprivacy.flower.client.node import LEAST_NOISE_MULTIPLIER
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, RECEIPT, Receipt, RefusalCode
 from fedprivacy.guard import Guard
 from fedprivacy.questions.counts import Count
@@ -146,7 +145,6 @@ def test_a_grant_is_held_against_the_configuration_before_anything_is_read(node,
 
 def test_steps_without_noise_are_refused_though_the_budget_would_allow_them(node):
     """A record joins with a probability below delta, and would then be seen: within the budget, and not to be had."""
-    assert LEAST_NOISE_MULTIPLIER >= 0.3
     rare = {"sampling_rate": 1e-6, "noise_multiplier": 0.01, "expected_batch_size": 1.0, "steps": 1}
     assert code(train(node, **rare)) is RefusalCode.GRANT_INVALID
     assert RECEIPT in train(node | {"least-noise-multiplier": 0.01}, **rare).content

@@ -133,6 +133,12 @@ def test_a_deadline_is_counted_from_the_beginning_of_its_own_round(plan, speeds)
     assert [record.clock for record in done.records] == [4.0, 8.0, 12.0, 16.0]
 
 
+def test_a_client_with_few_steps_left_is_waited_for_no_longer_than_these_take(plan, speeds):
+    (record,) = run(plan(rounds=1, local_steps=9, epsilon=2.0, speeds=speeds)).records
+    assert 1 < record.spent["client-3"].steps < 9
+    assert record.seconds == 4 * record.spent["client-3"].steps
+
+
 def test_a_drop_out_trains_nothing_and_stays_charged(plan):
     plan = plan(drop_out=0.4, rounds=6)
     app, asked = listening(plan)

@@ -128,6 +128,8 @@ def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, 
     anew = ask(plan_of(tmp_path), grid, AGE, anew=True)
     assert anew.federation != first.federation
     assert sum(grid.guard(plan, "hospital-0").history().values()) == 2
+    with_another = ask(plan_of(tmp_path), grid, AGE, fp.ask.count())
+    assert not with_another.reread and len(with_another.told) == CLIENTS
 
 
 @pytest.mark.exhaustive
@@ -155,11 +157,7 @@ def test_who_comes_later_is_asked_alone(plan, tmp_path):
 @pytest.mark.parametrize(
     ("node", "question"),
     [
-        ({"questions": ""}, AGE),
         ({"questions": "count"}, AGE),
-        ({"question-columns": ""}, AGE),
-        ({"question-columns": "ward"}, AGE),
-        ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, where={"ward": "a"})),
         ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, by={"ward": ["a"]})),
         ({}, fp.ask.mean("height", 0, 100)),
         ({}, fp.ask.count(where={"code": "9007199254740993"})),  # which floats do not tell from its neighbours

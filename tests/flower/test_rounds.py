@@ -3,6 +3,7 @@
 import logging
 import re
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
@@ -196,6 +197,9 @@ def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(ledger_url):
     assert [record.failures for record in records] == [{"client-1": reason} for _, reason in BAD_REPLIES]
     assert all(record.participants == ("client-0", "client-2", "client-3") for record in records)
     assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon > 0.0
+    charged = verify_ledger(Ledger(ledger_url)).replay.charges.items()
+    states = [charge.state for key, charge in charged if key.dataset_id == "blobs/client-1"]
+    assert states == ["committed"] * 7 + ["reserved"] * 4  # a true receipt confirms its charge, whatever is beside it
 
 
 GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {
@@ -242,6 +246,31 @@ def test_a_refusal_of_a_grant_that_was_handed_out_before_gives_nothing_back(ledg
     (record,) = run(plan, client=again, resume=load_checkpoint(tmp_path)).records
     assert record.failures == {"client-1": refused} and record.unreconciled == ("client-1",)
     assert record.spent["client-1"].steps == record.spent["client-0"].steps
+
+
+@pytest.mark.parametrize(
+    ("seed", "attempts"), [(None, [1, 2, 3]), pytest.param(1, [1, 1, 1], marks=pytest.mark.exhaustive)]
+)
+def test_a_round_that_is_stopped_twice_is_charged_for_each_noise_that_it_draws(ledger_url, tmp_path, seed, attempts):
+    """Catches: another release under the charge of one that was made before, and a third attempt taken for a second."""
+    plan = plan_of(BLOBS, clients=2, rounds=2, noise_multiplier=2.0, epsilon=50.0, seed=seed, ledger=ledger_url)
+    granted = []
+
+    def stop(message, context, reply):
+        if message.content[GRANT]["round"] == 2 and context.node_config["partition-id"] == 1:
+            granted.append((message.content[GRANT]["attempt"], reply.content["arrays"]["weight"].numpy().tobytes()))
+            if len(granted) < 3:
+                raise KeyboardInterrupt
+        return reply
+
+    for number in range(3):
+        with pytest.raises(KeyboardInterrupt) if number < 2 else nullcontext():
+            resume = load_checkpoint(tmp_path) if number else None
+            run(plan, client=answering(plan, stop), checkpoints=tmp_path, resume=resume)
+    assert [attempt for attempt, _ in granted] == attempts
+    assert len({update for _, update in granted}) == len({*attempts})
+    charged = verify_ledger(Ledger(ledger_url)).replay.charges
+    assert {key.attempt for key in charged if key.round == 2} == {*attempts}
 
 
 def test_a_client_that_has_no_budget_of_its_own_left_is_asked_no_more_when_the_run_goes_on(ledger_url, tmp_path):

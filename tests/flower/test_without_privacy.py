@@ -47,7 +47,7 @@ def test_clients_whose_records_cannot_be_trained_on_are_left_out_and_not_counted
 
 
 def test_a_simulation_of_many_clients_sends_no_message_and_charges_nothing(monkeypatch, tmp_path, undrawn):
-    monkeypatch.setattr(InProcessGrid, "_deliver", lambda *_: pytest.fail("a message was sent"))
+    monkeypatch.setattr(InProcessGrid, "push_messages", lambda *_: pytest.fail("a message was sent"))
     run = fp.simulate(Blobs(), clients=engine.POPULATION, rounds=2, privacy=False, seed=0, out="run", progress=False)
     assert run.metrics["accuracy"] > 0.8
     assert {client["rounds"] for client in run.clients} == {2}

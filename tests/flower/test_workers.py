@@ -198,7 +198,7 @@ def test_workers_that_there_cannot_be_are_refused(tmp_path):
     ids=str,
 )
 def test_workers_of_no_use_are_told_of(settings, why, caplog, monkeypatch):
-    monkeypatch.setattr(engine.InProcessGrid, "_deliver", lambda *_: 1 / 0)
+    monkeypatch.setattr(engine.InProcessGrid, "push_messages", lambda *_: 1 / 0)
     monkeypatch.setattr(Workers, "_start_workers", lambda *_: pytest.fail("workers were started"))
     plan = plan_of(Blobs(), rounds=1, **settings)
     wrapped = PrivateStrategy(FedAvg(**SAMPLING), plan)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedprivacy.gradients import FlatClipping, GradientEngine
+from fedprivacy.gradients.engine import Clipped
 from tests.gradients.oracle import cross_entropy, expected_sum, records_gradients
 
 
@@ -45,6 +46,16 @@ def test_equals_the_per_record_loop(engines, records, clipping_norm, seed, build
     gradients = records_gradients(engine.model, cross_entropy, inputs, targets)
     expected = expected_sum(gradients, FlatClipping(), clipping_norm)
     assert torch.allclose(result, expected, rtol=1e-4, atol=2e-5 * min(clipping_norm, 1.0) * max(records, 1))
+
+
+def test_parts_of_a_batch_that_are_joined_count_all_its_records(engines):
+    torch.manual_seed(0)
+    clip, (inputs, targets) = engines[mlp].clip, batch_of(50, 6)
+    norm = float(torch.cat(clip(inputs, targets, 1.0).squared_norms).median().sqrt()) * (1 + 1e-6)
+    parts = [clip(inputs[some], targets[some], norm) for some in (slice(0, 30), slice(30, 41), slice(41, 50))]
+    joined = Clipped.join(parts)
+    assert (joined.records, joined.within(norm)) == (50, 25)
+    assert torch.allclose(joined.total, clip(inputs, targets, norm).total, atol=1e-5)
 
 
 def test_one_record_never_counts_for_more_than_c(engines):

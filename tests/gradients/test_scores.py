@@ -164,6 +164,22 @@ def test_outputs_may_be_one_number_for_each_record():
     assert scores(records, targets).isnan().squeeze(1).nonzero().tolist() == [[3]]
 
 
+class Roots(nn.Linear):
+    """Its outputs are no numbers where they would be below zero."""
+
+    def forward(self, records):
+        return super().forward(records).sqrt()
+
+
+def test_a_record_whose_output_is_no_number_has_no_score_by_its_target_either():
+    torch.manual_seed(0)
+    records, targets = torch.randn(40, 4), torch.arange(40)
+    scores = scores_of(model := Roots(4, 2), 4, measures=[lambda outputs, targets: targets])(records, targets)
+    unknown = model(records).isnan().any(1)
+    assert 0 < unknown.sum() < 40 and torch.equal(scores[:, 0].isnan(), unknown)
+    assert torch.equal(scores[~unknown, 0], targets[~unknown].double())
+
+
 def refused(outputs, targets):
     if bool((targets == 1).any()):
         raise ValueError(f"cannot score {outputs.tolist()}")

@@ -88,5 +88,6 @@ def test_what_a_server_counts_beyond_the_client_is_taken_for_questions_where_it_
     assert kinds(file) == ["correction", "correction", "charge"]
     with pytest.raises(QuestionsExhaustedError, match="allows 1 more"):
         Guard(file, BUDGET).charge(asked(2), question(40.0), 2, elsewhere=told, of_questions=OWN)
-    guard.charge(asked(3), question(40.0), 1, elsewhere=told, of_questions=OWN)
+    with pytest.raises(QuestionsExhaustedError, match="allows 0 more"):  # it counts one more of what was asked here
+        guard.charge(asked(3), question(40.0), 1, elsewhere={**told, question(40.0): rest + 1}, of_questions=OWN)
     assert guard.history() == {**told, question(40.0): rest}

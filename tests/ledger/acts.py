@@ -4,7 +4,6 @@ import datetime
 import io
 import json
 import logging
-import shutil
 import sqlite3
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -90,18 +89,18 @@ def fill(url):
 
 @cache
 def _made(make):
-    """A file of a ledger like that, and the folder that it is in."""
-    folder = TemporaryDirectory()
-    file = Path(folder.name) / "ledger.db"
-    make(f"sqlite:///{file}").close()
-    return file, folder
+    """The bytes of a ledger like that."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "ledger.db"
+        make(f"sqlite:///{file}").close()
+        return file.read_bytes()
 
 
 def copied(make, url):
     """Make a ledger at a URL: in a file as a copy, which takes a tenth of the time."""
     if (file := database_file(url)) is None:
         return make(url)
-    shutil.copy(_made(make)[0], file)
+    file.write_bytes(_made(make))
     return Ledger(url)
 
 

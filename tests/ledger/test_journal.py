@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -10,13 +11,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.journal import canonical
+from fedprivacy.ledger.journal import canonical, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import (
     ALLOWANCE,
     COUNT,
     EVENT,
+    KEY,
     MEAN,
     copied,
     fill_and_ask,
@@ -24,6 +26,15 @@ from tests.ledger.acts import (
     query,
     unlimited,
 )
+
+
+def test_entries_and_signed_heads_tell_one_time_in_every_time_zone(tmp_path, in_kathmandu):
+    before, ledger = datetime.now(UTC), Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    ledger.open_run("one", "digits", "2 parts")
+    ((_, entry, _),) = journal_of(ledger)
+    for at in (json.loads(entry)["at"], sign_head(ledger.database, KEY).at):
+        told = datetime.fromisoformat(at)
+        assert told.utcoffset() == timedelta(0) and before <= told <= datetime.now(UTC)
 
 
 def test_what_changes_nothing_is_no_entry(url, filled):

@@ -62,6 +62,10 @@ def test_blocks_are_the_words_at_their_places():
     words, numbers = KEY.bits(Purpose.NOISE, HERE, 40), np.array([[3, 0], [19, 7]], dtype=np.uint64)
     expected = words.reshape(-1, 2)[numbers.astype(int)]
     assert np.array_equal(KEY.reader(Purpose.NOISE, HERE).blocks(numbers), expected)
+    for count in (1, 2, 5):  # words of each place's own: no two places have one in common
+        wide = KEY.bits(Purpose.NOISE, HERE, 50 * (count + 1)).reshape(-1, count + count % 2)
+        found = KEY.reader(Purpose.NOISE, HERE).by_place(np.array([9, 0, 4]), count)
+        assert np.array_equal(found, wide[[9, 0, 4], :count])
     readers = Readers([KEY.of("another"), KEY], Purpose.NOISE, HERE)
     assert np.array_equal(readers.blocks(np.array([1, 1]), numbers), expected)
     last = np.array([2**64 - 1], dtype=np.uint64)

@@ -140,6 +140,19 @@ def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there(
     assert stats.kstest(place, "uniform").pvalue > 1e-4
 
 
+def test_no_block_of_the_keystream_is_read_for_two_coordinates():
+    """Neither by several tries beside the rectangles, nor where first words are: noise would be correlated."""
+    numbers = []
+
+    def blocks(_, asked):
+        numbers.extend(asked.ravel().tolist())
+        return reader().blocks(asked)
+
+    lattice_noise.draw_outside(np.arange(2000), blocks)
+    assert len(set(numbers)) == len(numbers) > 2000 * 8  # some need more than the first tries
+    assert min(numbers) >= 2**62, "half of the number of coordinates is less"
+
+
 def tried(*words):
     """The draws of one try, and which of them are kept, for each column of words."""
     return lattice_noise.try_draws(

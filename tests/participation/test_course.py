@@ -62,13 +62,14 @@ def test_drop_outs_are_as_frequent_as_they_should_be_and_end_a_round_at_once():
         assert closed.ended == (15.0 if answering else 5.0)
 
 
-def test_a_client_that_goes_away_during_training_drops_out_when_it_goes(trace, speeds):
-    absences = ["client,from,to", *(f"{n},0,1000" for n in range(3)), "3,0,33"]
-    away = availability_of(trace(*absences), DRAWS)
+@pytest.mark.parametrize("began", [0.0, 100.0])
+def test_a_client_that_goes_away_during_training_drops_out_when_it_goes(trace, speeds, began):
+    stays = (f"{n},{times}" for n in range(3) for times in ("0,50", "100,1000"))
+    away = availability_of(trace("client,from,to", *stays, "3,0,33", "3,100,133"), DRAWS)
     participation = Participation(DRAWS, speeds=speeds, availability=away)
-    assert participation.begins(1, STEPS, 0.0) == {"client-0", "client-1", "client-2"}
-    closed = participation.closes(1, STEPS, 0.0, {"client-0", "client-1", "client-2"})
-    assert (closed.missed, closed.ended) == ({"client-3": DROPPED_OUT}, 33.0)
+    assert participation.begins(1, STEPS, began) == {"client-0", "client-1", "client-2"}
+    closed = participation.closes(1, STEPS, began, {"client-0", "client-1", "client-2"})
+    assert (closed.missed, closed.ended) == ({"client-3": DROPPED_OUT}, began + 33.0)
 
 
 def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):

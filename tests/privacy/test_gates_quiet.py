@@ -21,8 +21,7 @@ def check_quiet(setting, gates, seed):
 @pytest.mark.parametrize(
     "seed",
     [
-        0,
-        pytest.param(1, marks=pytest.mark.exhaustive),
+        *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2)),
         *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12)),
     ],
 )

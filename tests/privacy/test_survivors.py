@@ -152,7 +152,7 @@ def test_the_sizes_that_are_tried_are_those_that_several_views_take(monkeypatch)
     monkeypatch.setattr(methods, "sizes_that_agree", agreeing)
     engine = GradientEngine(nn.Linear(6, 3), cross_entropy, layout=Layout(views=3))
     engine.prepare(torch.rand(2, 6), torch.tensor([0, 1]))
-    assert tuple(tried) == engine._admitted.sizes
+    assert tuple(tried) == engine.sizes
 
 
 # Records that cannot be computed
@@ -187,23 +187,28 @@ def test_a_batch_is_summed_though_a_whole_part_of_it_cannot_be_computed(bad, poi
 
 
 @pytest.mark.parametrize("targets", [0, NO_CLASS], ids=["all can be computed", "some cannot"])
-def test_whatever_a_batch_holds_it_is_computed_in_sizes_that_agree_and_as_laid_out_there(targets):
+def test_whatever_a_batch_holds_it_is_computed_in_sizes_that_agree_and_as_laid_out_there(monkeypatch, targets):
     """Catches: a part of another size or layout than those in which a record's place was found not to show."""
     engine, computed = some_engine(), []
+
+    def admitted(*args, **kwargs):
+        found = methods.admit_method(*args, **kwargs)
+
+        def noted(inputs, some_targets, kept_bytes):
+            computed.append((inputs, some_targets))
+            return found.method.pieces(inputs, some_targets, kept_bytes)
+
+        return replace(found, method=SimpleNamespace(pieces=noted))
+
+    monkeypatch.setattr("fedprivacy.gradients.engine.admit_method", admitted)
     engine.prepare(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))
-    pieces = engine._admitted.method.pieces
-
-    def noted(inputs, some_targets, kept_bytes):
-        computed.append((inputs, some_targets))
-        return pieces(inputs, some_targets, kept_bytes)
-
-    engine._admitted = replace(engine._admitted, method=SimpleNamespace(pieces=noted))
+    computed.clear()  # made-up ones
     for records in (1, 3, 15, 16, 17, 31, 40, 120, 257, 300):
         rows, labels = torch.randn(records + 1, 6)[1:], torch.randint(3, (records,))
         labels[records // 2] = targets
         engine.clip(rows, labels, 1.0)
     assert {len(inputs) for inputs, _ in computed} == {len(labels) for _, labels in computed}
-    assert {len(inputs) for inputs, _ in computed} <= set(engine._admitted.sizes)
+    assert {len(inputs) for inputs, _ in computed} <= set(engine.sizes)
     assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for pair in computed for tensor in pair)
 
 
@@ -234,15 +239,17 @@ def any_loss(outputs, targets):
         (FLOATS, OTHERS.long()),
     ],
 )
-def test_means_are_judged_anew_on_records_of_another_shape_or_type(inputs, targets):
+def test_means_are_judged_anew_on_records_of_another_shape_or_type(monkeypatch, inputs, targets):
     """Catches: sizes in which a record's place does not show, taken over for records for which they were not tried."""
+    judged, admit = [], methods.admit_method
+    monkeypatch.setattr(
+        "fedprivacy.gradients.engine.admit_method",
+        lambda model, loss, probe, **kwargs: judged.append(probe) or admit(model, loss, probe, **kwargs),
+    )
     engine = GradientEngine(nn.Linear(3, 2), any_loss)
-    engine.prepare(FLOATS, OTHERS)
-    before = engine._admitted
-    engine.prepare(FLOATS[:1], OTHERS[:1])
-    assert engine._admitted is before
-    engine.prepare(inputs, targets)
-    assert engine._admitted is not before
+    for batch, times in (((FLOATS, OTHERS), 1), ((FLOATS[:1], OTHERS[:1]), 1), ((inputs, targets), 2)):
+        engine.prepare(*batch)
+        assert len(judged) == times
 
 
 class TwoSides(nn.Module):

@@ -16,6 +16,7 @@ from scipy.special import ndtr, ndtri
 import fedprivacy as fp
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose
 from fedprivacy.mechanisms.lattice_noise import add_lattice_noise
+from fedprivacy.questions import figures
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import CONFIDENCE, Estimate, Noisy, delta_method, ratio
 from fedprivacy.questions.questionnaire import KINDS
@@ -224,6 +225,15 @@ def test_what_is_no_number_is_not_told(value):
     assert Estimate.with_interval("e", value, 1.0) == Estimate.with_interval("e", 1.0, value) == nothing
     assert nothing.clip(0.0, 1.0) == nothing.transform(math.sqrt) == nothing
     assert delta_method("e", lambda _: value, Noisy(np.zeros(1), 1.0), (0,)) == nothing
+
+
+def test_the_rounding_of_every_record_is_in_the_interval_of_a_smooth_function(monkeypatch):
+    """With numbers rounded by .01: a ratio of a sum and a count is off by as much at most."""
+    told = []
+    for rounding in (0.0, 0.01):
+        monkeypatch.setattr(figures, "ROUNDING", rounding)
+        told.append(delta_method("e", lambda count, total: total / count, Noisy(np.array([1e4, 2e3]), 1.0), (0, 1)))
+    assert [told[0].low - told[1].low, told[1].high - told[0].high] == pytest.approx([0.01, 0.01], rel=1e-3)
 
 
 def test_too_few_records_are_divided_by_nothing():

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.figures import Noisy
+from fedprivacy.questions.figures import Estimate, Noisy
 from fedprivacy.questions.moments import MOST_COLUMNS, Bounded, Sum
+from fedprivacy.questions.standardise import standardiser
 
 RANDOM = np.random.default_rng(1)
 AGE = RANDOM.normal(60.0, 12.0, 500)
@@ -98,6 +99,15 @@ def test_a_sum_with_one_sided_bounds_has_the_error_of_the_sum_alone():
         assert question.figures(noisy)[1].error == pytest.approx(max(abs(low), abs(high)), rel=1e-4)
 
 
+@pytest.mark.parametrize(("low", "high"), [(-40, 100), (0, 120), (-100, 100)])
+def test_the_error_of_a_sum_is_how_far_its_value_moves_with_the_noise(low, high):
+    question = Questions.sum("x", low, high)
+    said, *noisy = (
+        question.figures(Noisy(np.array(totals) * 2.0**40, 2.0**40))[1] for totals in ([5, 2], [6, 2], [5, 3])
+    )
+    assert said.error == pytest.approx(math.hypot(*(each.value - said.value for each in noisy)))
+
+
 def test_around_zero_the_count_of_a_sum_stays_of_use_and_the_sum_errs_hardly_more():
     question = Questions.sum("x", -100, 100)
     count, total = question.figures(Noisy(np.zeros(2), math.sqrt(question.squared_sensitivity)))
@@ -126,3 +136,10 @@ def test_columns_without_two_bounds_are_refused(bounds):
     with pytest.raises(QuestionError) as caught:
         Questions.covariance(bounds)
     assert len(str(caught.value)) < 500
+
+
+def test_inputs_are_scaled_by_their_bounds_where_the_noise_leaves_no_deviation():
+    asked = fp.ask.mean_and_scale({"x": (0, 10), "y": (0, 10), "z": (-1, 1)})
+    told = {"standard deviation of x": 1e-9, "mean of y": 4.0, "standard deviation of y": 2.0}
+    numbers = standardiser(asked, [Estimate(name, value) for name, value in told.items()]).numbers
+    assert (numbers["mean"], numbers["scale"]) == ([5.0, 4.0, 0.0], [5.0, 2.0, 1.0])

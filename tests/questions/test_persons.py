@@ -11,6 +11,7 @@ import fedprivacy as fp
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.certificate import certify
 from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.figures import Noisy
 from fedprivacy.tasks.cells import TableError
 from tests.flower.visits import PATIENTS, M, Visits
 from tests.questions.kinds import every_question, squared
@@ -47,6 +48,8 @@ def test_one_person_moves_the_totals_by_no_more_than_the_sensitivity_and_some_pe
     persons = PERSONS if summary == "first" else PERSONS[:6] + PERSONS[6::6]
     own = [question.totals(table_of([rows], **summaries)) for rows in persons]
     assert max(map(squared, own)) == question.squared_sensitivity
+    counted = [question.records(Noisy(group, 1.0)) for groups in own for group in groups]
+    assert max(counted) <= 1.0 + 1e-9, "one person is no cohort of several"
     drawn = random.Random(number)
     for _ in range(3):
         some = drawn.sample(range(len(persons)), 40)

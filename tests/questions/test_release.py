@@ -159,6 +159,8 @@ def test_all_questions_together_are_never_less_noisy_than_the_event(shares, sigm
         for question, each in zip(questions, sigmas, strict=True)
     )
     assert signal <= 1 / Fraction(sigma) ** 2
+    for question in questions:
+        assert Fraction(deviation(question, sigma)) ** 2 >= question.squared_sensitivity * Fraction(sigma) ** 2
     assert float(signal) * sigma**2 > 1.0 - 1e-10
 
 

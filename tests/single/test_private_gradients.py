@@ -304,6 +304,8 @@ def test_a_noise_multiplier_takes_the_steps_that_the_budget_allows():
     assert asked.event.noise_multiplier == 2.0
     each = {"noise_multiplier": 2.0, "sampling_rate": 0.25, "delta": 1e-4}
     assert fp.epsilon(steps=asked.steps, **each) <= 2.0 < fp.epsilon(steps=asked.steps + 1, **each)
+    with pytest.raises(ValueError, match=f"the budget allows {asked.steps} steps"):
+        private(new_model(), steps=asked.steps + 1, noise_multiplier=2.0)
 
 
 # --- an account that stays ---

@@ -1,6 +1,7 @@
 """A cohort releases what each of its clients would release alone: the same samples, noise and events."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from fedprivacy.mechanisms.lattice_noise import lattice_step
 from fedprivacy.tasks import Shard
 from fedprivacy.training import cohort
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
+from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.cohort import CohortTraining
 from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.optimizers import SGD, Adam
@@ -70,6 +72,24 @@ def test_each_client_ends_where_it_would_end_alone(clipping, optimizer):
         assert norm == pytest.approx(expected[1], rel=1e-9)
         step = lattice_step(2 * member.mechanism.clipping_norm, len(flat)) / member.expected_batch_size
         assert (flat - expected[0]).abs().max() <= 4 * member.steps * step + 1e-6
+
+
+@pytest.mark.parametrize("name", ["scaffold", "ditto", "fedper"])
+def test_what_clients_keep_and_the_server_sends_counts_in_a_stack_as_it_does_alone(name):
+    """Some clients kept a vector, and some did not."""
+    model = model_of("stacked")
+    size, generator = len(flat_parameters(model)), torch.Generator().manual_seed(1)
+    own = [0.3 * torch.randn(size, generator=generator) if number % 3 else None for number in range(len(RECORDS))]
+    members = [replace(member, own=kept) for member, kept in zip(trainees(), own, strict=True)]
+    control = torch.randn(size, generator=generator) if name == "scaffold" else None
+    training = CohortTraining(
+        GradientEngine(model, cross_entropy), SGD(0.5), algorithm=ALGORITHMS[name](), control=control
+    )
+    for portion in training.train(members, round=4):
+        for row, place in enumerate(portion.places):
+            alone = cohort.try_portion(model, partial(training.alone, place, members[place], 4), [place])
+            assert torch.allclose(portion.parameters[row], alone.parameters[0], atol=1e-3)
+            assert torch.allclose(portion.kept[row], alone.kept[0], atol=1e-3)
 
 
 def test_clients_that_are_not_stacked_release_the_same_bytes():

