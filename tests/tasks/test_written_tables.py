@@ -161,7 +161,7 @@ def others(rows):
     return rows[:ROW] + rows[ROW + 1 :]
 
 
-QUICK = ("Parquet", "CSV", "R", "lists")
+QUICK = ("Parquet", "R")
 
 
 @pytest.mark.parametrize("change", CHANGES)
